@@ -16,8 +16,9 @@ from simcluster.base.link_values import LinkValues
 from simcluster.base.profiles import Watched
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
-from simcluster.symmetry.folding import SplitQuotient, Symmetry
-from simcluster.symmetry.orbits import Irregularities
+from simcluster.symmetry.communicators import Communicators
+from simcluster.symmetry.folding import Symmetry
+from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
@@ -72,7 +73,7 @@ def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], da
     seen, whole = both(tiny(**document, faults=wrong))
     assert_same(seen, whole)
     assert_as_fast_alone(seen, whole)
-    through = isinstance(seen.folding.communicators, SplitQuotient)
+    through = seen.folding.communicators.bindings.many is not None
     SEEN["cells" if through else "whole"] = SEEN.get("cells" if through else "whole", 0) + 1
 
 
@@ -80,26 +81,33 @@ def test_some_of_them_were_seen_by_cells() -> None:
     assert not SEEN or min(SEEN.get("cells", 0), SEEN.get("whole", 0)) > 4
 
 
-def cells_seen(scenario: Scenario) -> SplitQuotient:
-    seen, whole = both(scenario)
+def cells_seen(scenario: Scenario) -> tuple[Orbits, Communicators]:
+    """Return the cells by which a job is seen as it is looked at whole, and its communicators."""
+    found: list[Orbits] = []
+
+    def kept(*arguments: Any) -> Orbits:
+        found.append(cells_of(*arguments))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simcluster.symmetry.folding.cells_of", kept)
+        seen, whole = both(scenario)
     assert_same(seen, whole)
-    found = seen.folding.communicators
-    assert isinstance(found, SplitQuotient)
-    return found
+    assert seen.folding.communicators.bindings is found[-1].bindings
+    return found[-1], seen.folding.communicators
 
 
 def test_one_slow_gpu_makes_four_copies(tiny: Tiny) -> None:
     """Its rail and the other, its block of two replicas and the seven others: of two ranks each."""
     slow = [{"kind": "slow_gpu", "rank": 13, "factor": 1.5}]
-    found = cells_seen(tiny(cluster=CLUSTERS[0], **JOB, faults=slow))
-    assert found.cells.ranks.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
-    assert found.cells.rank[[13, 15, 12, 5, 31]].tolist() == [13, 15, 12, 1, 3]
-    of_dp = found.cells.of_group[found.number("dp", 13)]
-    rows = slice(*found.shown.member[of_dp : of_dp + 2])
-    assert found.cells.ranks[found.shown.rank[rows]].tolist() == [1, 3, 13, 15]
-    assert found.shown.many is not None
-    assert found.shown.many[rows].tolist() == [7, 7, 1, 1]
-    assert found.met(found.number("dp", 13)) == [1, 3, 13, 15]
+    cells, communicators = cells_seen(tiny(cluster=CLUSTERS[0], **JOB, faults=slow))
+    assert cells.ranks.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
+    assert cells.rank[[13, 15, 12, 5, 31]].tolist() == [13, 15, 12, 1, 3]
+    of_dp = cells.of_group[communicators.number("dp", 13)]
+    rows = slice(*cells.bindings.member[of_dp : of_dp + 2])
+    assert cells.ranks[cells.bindings.rank[rows]].tolist() == [1, 3, 13, 15]
+    assert cells.bindings.many is not None
+    assert cells.bindings.many[rows].tolist() == [7, 7, 1, 1]
 
 
 def test_what_is_wrong_everywhere_makes_one(tiny: Tiny) -> None:
@@ -109,8 +117,8 @@ def test_what_is_wrong_everywhere_makes_one(tiny: Tiny) -> None:
     wrong += [
         {"kind": "slow_link", "between": [f"{n}.gpu{i}", f"{n}.nic{i}"], "factor": 0.5} for n in names for i in (0, 1)
     ]
-    found = cells_seen(tiny(cluster=cluster, **JOB, faults=wrong))
-    assert found.cells.ranks.tolist() == [0, 2]
+    cells, _ = cells_seen(tiny(cluster=cluster, **JOB, faults=wrong))
+    assert cells.ranks.tolist() == [0, 2]
 
 
 def test_links_are_told_of_by_the_first_of_their_cell(tiny: Tiny) -> None:
@@ -120,12 +128,12 @@ def test_links_are_told_of_by_the_first_of_their_cell(tiny: Tiny) -> None:
         **JOB,
         faults=[{"kind": "slow_link", "between": ["node6.gpu1", "node6.nic1"], "factor": 0.5}],
     )
-    found = cells_seen(scenario)
+    cells, _ = cells_seen(scenario)
     index = scenario.cluster.built.link_index
     for name, first in ((6, 6), (8, 0), (9, 1), (7, 7)):
         for a, b in (("gpu1", "nic1"), ("nic1", "gpu1")):
             there, told = (index[f"node{node}.{a}", f"node{node}.{b}"] for node in (name, first))
-            assert found.cells.link[there] == told
+            assert cells.link[there] == told
 
 
 @pytest.mark.parametrize("change", [

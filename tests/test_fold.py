@@ -18,8 +18,9 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.simulate import replay, simulate
 from simcluster.step import fold_check
-from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
+from simcluster.symmetry.classes import Classes, find_classes, find_shared, unfolded
 from simcluster.symmetry.folding import Symmetry
+from simcluster.symmetry.quotient import Quotient
 
 TOPOLOGIES: list[dict[str, Any]] = [
     {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
@@ -142,8 +143,9 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
     )
     _compare(scenario, table)
     communicators, classes = simulate(scenario).folding
-    shared = enumerate(classes.of_communicator)
-    assert any(communicators.kind(each) == "tp" and classes.shared[number] for each, number in shared)
+    shared = find_shared(classes, communicators.bindings)
+    every = enumerate(classes.of_communicator)
+    assert any(communicators.kind(each) == "tp" and shared[number] for each, number in every)
 
 
 def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table) -> None:
@@ -247,7 +249,8 @@ def test_which_rank_is_slow_does_not_matter_among_equals(tiny: Tiny, ranks: tupl
 
 def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> Classes:
     by_link = bits(np.array(links, dtype=float)).view(np.int64)
-    return partition(colours, bindings_of(communicators), by_link.__getitem__)
+    found, whole = bindings_of(communicators), Quotient.whole(len(colours))
+    return find_classes(np.array(colours), whole, found, np.arange(len(found)), by_link.__getitem__, len(links))
 
 
 @st.composite
@@ -308,7 +311,7 @@ def test_classes_do_not_depend_on_the_order_of_communicators(
 def test_unfolded_is_everybody_alone(graph: tuple[list[int], list[Communicator], list[float]]) -> None:
     colours, found, links = graph
     plain = unfolded(len(colours), bindings_of(found), len(links))
-    assert plain.of_rank == plain.rank_representatives == tuple(range(len(colours)))
+    assert tuple(plain.of_rank) == plain.rank_representatives == tuple(range(len(colours)))
     assert plain.multiplicity() == [1] * len(colours)
     assert tuple(plain.quotient) == tuple(each.usages for each in found)
 
@@ -332,7 +335,8 @@ def pair(kind: Any, ranks: tuple[int, ...], *, blocking: bool) -> Communicator:
     ],
 )
 def test_who_may_meet_on_a_link(one: Communicator, other: Communicator, shared: bool) -> None:
-    assert unfolded(4, bindings_of([one, other]), 1).shared == (shared, shared)
+    found = bindings_of([one, other])
+    assert find_shared(unfolded(4, found, 1), found) == (shared, shared)
 
 
 def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

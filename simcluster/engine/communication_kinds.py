@@ -18,8 +18,8 @@ from simcluster.engine.op_columns import GroupWork
 from simcluster.engine.tables import CommunicationKind, HopRounds
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Work
+from simcluster.symmetry.classes import Classes
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes
 from simcluster.traffic.traffic import Fabric, Traffic
 
 
@@ -78,9 +78,7 @@ class CommunicationKinds:
         """Return the classes of ranks that meet in a group, in order of its members."""
         known = self._members.get(number)
         if known is None:
-            of_rank = self._classes.of_rank
-            met = [of_rank[rank] for rank in self._communicators.met(number)]
-            known = self._members[number] = tuple(dict.fromkeys(met))
+            known = self._members[number] = self._classes.meeting(self._communicators.members(number))
         return known
 
     def _interferes(self, number: int, communication: GroupWork) -> tuple[float, float]:

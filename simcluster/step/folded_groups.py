@@ -66,12 +66,9 @@ class FoldedGroups(GroupsAndRoutes):
         number = self._communicators.number(group, node.rank)
         name = self._classes.of_communicator[number]
         if name not in self._members_of:
-            self._members_of[name] = self._met(number)
+            met = self._classes.meeting(self._communicators.members(number))
+            self._members_of[name] = tuple([self._classes.rank_representatives[each] for each in met])
         return self._members_of[name]
-
-    def _met(self, number: int) -> tuple[int, ...]:
-        """Return the representatives that meet in a communicator; another one of its class may list them otherwise."""
-        return tuple(dict.fromkeys(map(self._representative, self._communicators.met(number))))
 
     def _number(self, work: Work, first: int) -> int:
         """Return the communicator of a group by its first member: of a send the sender."""

@@ -15,9 +15,9 @@ from simcluster.planning.ops import MAIN, Item, Segment, StageProgram
 _PASSES = 2  # each narrows down when items are under way; what is known is true at any time
 
 
-def lone_axes(programs: Sequence[StageProgram], axes: Sequence[str]) -> tuple[str, ...]:
-    """Those of the ``axes``, with one group of all ranks each, whose collectives have all links to themselves."""
-    return tuple(axis for axis in axes if _Order(programs, axis).settled())
+def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
+    """Return whether collectives of this axis, which has one group of all ranks, have all links to themselves."""
+    return _Order(programs, axis).settled()
 
 
 class _Order:

@@ -4,83 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 import numpy as np
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.multiset_hash import ordered
 from simcluster.planning.parallel import Ranks
-from simcluster.symmetry.call_patterns import Rows
+from simcluster.symmetry.usage_patterns import Counterparts
 from simcluster.traffic.incidence import Bindings
+from simcluster.traffic.link_usage import PatternTable
+
+Rows = tuple[Ints, Ints, Ints, Floats]
+"""Group (its place among those drawn), which usage, link and flows, in columns."""
 
 
 @dataclass(frozen=True, eq=False)
 class CommunicatorTable:
     """Communicators of one kind, of equally many ranks each: rows of ``table``, numbered from ``first`` on.
 
-    ``like[row]`` is the one that tells of a row; those that tell of themselves are ``drawn``, and have a ``form``, a
-    ``colour``, so many ``places`` of usage each, and ``usage`` in rows.  ``turned`` are the shifts of the window, by
-    their numbers, that bring each of them onto itself.
+    Those that tell of themselves (``those``) are drawn, and have a ``form``, a ``colour``, so many ``places`` of usage
+    each, and ``usage`` in rows.
     """
 
     name: Hashable
     first: int
     table: Ranks
-    like: Ints
-    drawn: Ints
+    those: Counterparts
     form: Ints
     colour: Ints
     places: Ints
     usage: Rows
     blocking: bool
-    turned: tuple[int, ...] = ()
 
     @property
     def directed(self) -> bool:
         """Are they a sender and its receiver, or a GPU and its host?"""
         return isinstance(self.name, tuple)
 
-    @cached_property
-    def told(self) -> Ints:
-        """For every row the place of the one that tells of it among those drawn."""
-        if len(self.drawn) == len(self.table):
-            return self.like
-        place = np.empty(len(self.table), dtype=np.int64)
-        place[self.drawn] = np.arange(len(self.drawn))
-        found: Ints = place[self.like]
-        return found
-
-    @property
-    def whole(self) -> Bindings:
-        """All of them in columns; only those drawn have rows of usage."""
-        return self._columns(self.table, self.told, np.arange(len(self.table)))
-
     def shown(self, place: Ints) -> Bindings:
         """Those drawn in columns, with the ranks that have a ``place`` in a window, by that place."""
-        ranks = place[self.table[self.drawn]]
+        ranks = place[self.table[self.those.drawn]]
         there = ranks >= 0
         if not there.all():  # as many of each: a group lies in the window, or shifts cut it
             ranks = ranks[there].reshape(len(ranks), -1)
-        own = np.empty(len(self.table), dtype=np.int64)
-        own[self.drawn] = np.arange(len(self.drawn))
-        return self._columns(ranks, np.arange(len(ranks)), own)
-
-    def _columns(self, table: Ranks, told: Ints, number: Ints) -> Bindings:
-        group, place, link, flows = self.usage
+        group, use, link, flows = self.usage
         return Bindings(
-            colour=self.colour[told],
-            ordered=np.full(len(table), self.directed),
-            blocking=np.full(len(table), self.blocking),
-            member=np.arange(len(table) + 1) * table.shape[1],
-            rank=table.ravel(),
-            use=np.searchsorted(number[group], np.arange(len(table) + 1)),
-            place=place,
+            colour=self.colour,
+            ordered=np.full(len(ranks), self.directed),
+            blocking=np.full(len(ranks), self.blocking),
+            member=np.arange(len(ranks) + 1) * ranks.shape[1],
+            rank=ranks.ravel(),
+            use=np.searchsorted(group, np.arange(len(ranks) + 1)),
+            place=use,
             link=link,
             flows=flows,
-            places=self.places[told],
+            places=self.places,
         )
+
+
+def rows_of(those: Ints, uses: Sequence[PatternTable]) -> list[Rows]:
+    """Rows of usage of groups by their places."""
+    return [(those[use.group], np.full(len(use.group), place), use.link, use.flows) for place, use in enumerate(uses)]
 
 
 def in_rows(parts: Sequence[Rows]) -> Rows:

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Ints
-from simcluster.base.multiset_hash import firsts, mixed, numbered, rows_alike
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
+from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
-from simcluster.symmetry.barriers import lone_axes
-from simcluster.symmetry.call_patterns import CallPattern, CallPatterns, Rows, rows_of
-from simcluster.symmetry.communicator_table import CommunicatorTable, in_rows, pairs_of, tables_of
+from simcluster.symmetry.barriers import is_alone
+from simcluster.symmetry.communicator_table import CommunicatorTable, Rows, in_rows, pairs_of, rows_of, tables_of
 from simcluster.symmetry.demand import Call, CommunicationDemand
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.usage_patterns import Counterparts, Draw, Pictures
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, joined
-from simcluster.traffic.link_usage import PatternTable, single
+from simcluster.traffic.link_usage import PatternTable
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
-from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of, hosts_of
+from simcluster.traffic.traffic import Fabric, Pattern, Traffic, group_of, hosts_of
+
+Part = tuple[int, float, int, float]
+"""A part of a call's pattern: which usage of links, share, rounds, latency (s; 0 where NCCL's pace has its own)."""
+Form = dict[Call, tuple[Method, tuple[Part, ...]]]
+"""What equal groups do: the method and pattern of every call."""
+Named = tuple[Hashable, Ranks, Counterparts]
+"""Groups of one size, or pairs, and what their ops call them."""
 
 
 class Communicators:
     """Numbered: every group of every axis that the programs name, every pair that sends, every rank's way to its host.
 
-    ``methods`` says how each collective is done.  With a ``window`` only what lies in it is drawn: ``like`` is for
-    everyone who is in the window for it, and only those have rows of usage, on links of the window; but a group beside
-    which nothing else is under way is drawn whole, and kept apart.  NotAlikeError where the window does not tell all.
+    ``methods`` says how each collective is done.  Only groups in the ``window`` are drawn, each for those that the
+    shifts bring onto it, and only these have rows of usage, on links of the window (default: all are).  But a group
+    that never shares links is drawn whole, and kept ``apart``.  NotAlikeError where the window does not tell all.
     """
 
     def __init__(
@@ -45,19 +50,17 @@ class Communicators:
         methods: Methods,
         window: Quotient | None = None,
     ) -> None:
-        self._fabric = fabric
-        self._hosts = hosts_of(fabric)
-        self._methods = methods
-        self._window = window
-        self._pictures = Pictures(fabric, plan.num_ranks, window)
+        self._fabric, self._methods, self._hosts = fabric, methods, hosts_of(fabric)
+        self._window = window or Quotient.whole(plan.num_ranks)
+        self._pictures = Pictures(fabric, self._window)
         self.kinds: list[CommunicatorTable] = []
         self._named: dict[Hashable, list[CommunicatorTable]] = {}
-        self._of_stage: dict[tuple[Hashable, int], int] = {}  # by kind and stage the first number
-        self._known: dict[Hashable, npt.NDArray[np.int32]] = {}  # by kind the number of every rank's
+        self._of_stage: dict[tuple[Hashable, int], int] = {}  # by kind of pairs and stage the first number
+        self._of_rank: dict[Hashable, Int32s] = {}  # by kind the number of every rank's group
         self._ranks: dict[int, tuple[int, ...]] = {}
-        self._forms = CallPatterns()
+        self._forms: list[Form] = []
+        self._colours: dict[Hashable, int] = {}
         self.apart: dict[int, Sequence[PatternTable]] = {}
-        self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
         used = CommunicationDemand(programs)
         stage_ranks = plan.stage_ranks()
         self.stage_of, self.place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
@@ -68,80 +71,56 @@ class Communicators:
             self._add_axis(axis, plan.groups(axis), used, programs)
         self._add_sends(used, stage_ranks)
         for (stage, direction), sizes in used.copies.items():
-            self._add_copies(direction, stage_ranks[stage], sizes)
+            self._add_copies(direction, stage_ranks[stage], tuple(sizes))
         self._first = [kind.first for kind in self.kinds]
         del self._pictures  # the groups that it knows are large
-        if window and not window.links.settled:
+        if self._window.links and not self._window.links.settled:
             raise NotAlikeError
 
     @cached_property
     def bindings(self) -> Bindings:
-        """All of them in columns."""
-        return replace(joined([kind.whole for kind in self.kinds]), apart=self.apart)
+        """Those that are drawn in columns, with the ranks in the window, by their places there."""
+        drawn = np.cumsum([0, *(len(kind.those.drawn) for kind in self.kinds)]).tolist()
+        apart = {
+            drawn[place]: self.apart[kind.first] for place, kind in enumerate(self.kinds) if kind.first in self.apart
+        }
+        return replace(joined([kind.shown(self._window.place) for kind in self.kinds]), apart=apart)
 
     @cached_property
-    def shown(self) -> Bindings:
-        """Those that are drawn in columns, with the ranks in the window, numbered from 0."""
-        if self._window is None:
-            return self.bindings
-        found = joined([kind.shown(self._window.place) for kind in self.kinds])
-        drawn = np.concatenate([kind.first + kind.drawn for kind in self.kinds] or [np.zeros(0, dtype=np.int64)])
-        return replace(found, apart={int(np.searchsorted(drawn, number)): uses for number, uses in self.apart.items()})
-
-    @property
-    def like(self) -> Ints:
-        """The one that tells of each: those drawn do of themselves."""
-        return np.concatenate([kind.first + kind.like for kind in self.kinds] or [np.zeros(0, dtype=np.int64)])
-
-    def of_all(self, values: Ints) -> npt.NDArray[np.signedinteger[Any]]:
-        """For all of them what those have that are ``shown``."""
-        values = values.astype(np.int32)  # there are hundreds of thousands
-        ends = np.cumsum([len(kind.drawn) for kind in self.kinds])[:-1]
-        parts = zip(self.kinds, np.split(values, ends), strict=True) if self.kinds else ()
-        return np.concatenate([values[:0], *[own[kind.told] for kind, own in parts]])
-
-    def heeded(self, programs: Sequence[StageProgram]) -> Bools:
-        """Return which rows of usage may make ranks differ: not those of collectives that never share links."""
-        alone = np.zeros(len(self.bindings), dtype=bool)
-        for axis in lone_axes(programs, [axis for axis, blocking in self._whole.items() if blocking]):
-            alone[self._named[axis][0].first] = True
-        return ~alone[self.bindings.user]
+    def of_group(self) -> Numbers:
+        """The one of ``bindings`` that tells of each."""
+        drawn = np.cumsum([0, *(len(kind.those.drawn) for kind in self.kinds)])
+        parts = [kind.those.told + first for kind, first in zip(self.kinds, drawn, strict=False)]
+        return np.concatenate([np.zeros(0, dtype=np.int32), *parts]).astype(np.int32)
 
     def kind(self, number: int) -> Hashable:
         """What its ops call a communicator."""
         return self._kind(number).name
 
+    def members(self, number: int) -> Ranks:
+        """The members of a communicator, in an array."""
+        kind = self._kind(number)
+        return np.asarray(kind.table[number - kind.first])
+
     def ranks(self, number: int) -> tuple[int, ...]:
         """The members of a communicator."""
         if number not in self._ranks:
-            kind = self._kind(number)
-            self._ranks[number] = tuple(kind.table[number - kind.first].tolist())
+            self._ranks[number] = tuple(self.members(number).tolist())
         return self._ranks[number]
 
     def hosts(self, number: int) -> Ints:
         """The machine of every member of a communicator."""
-        return self._hosts[np.array(self.ranks(number), dtype=np.int64)]
-
-    def met(self, number: int) -> Sequence[int]:
-        """The members of a communicator of which others are but images: those in the window, if there is one."""
-        kind = self._kind(number)
-        if self._window is None:
-            return self.ranks(number)
-        ranks = kind.table[kind.like[number - kind.first]]
-        found: list[int] = ranks[self._window.rank[ranks] == ranks].tolist()
-        return found
+        return self._hosts[self.members(number)]
 
     def number(self, kind: Hashable, rank: int) -> int:
         """The communicator of this kind that the rank belongs to (of a pair: that it sends on)."""
-        if isinstance(kind, tuple):  # numbered as the ranks of their stage
-            return self._of_stage[kind, int(self.stage_of[rank])] + int(self.place_of[rank])
-        return int(self._of_ranks(kind)[rank])
+        return int(self.numbers(kind, int(self.stage_of[rank]), np.array([rank]))[0])
 
     def numbers(self, kind: Hashable, stage: int, ranks: Ints) -> Ints:
         """Return the communicators of this kind that ranks of a stage belong to (of a pair: that they send on)."""
-        places = self.place_of if isinstance(kind, tuple) else self._of_ranks(kind)
-        first = self._of_stage[kind, stage] if isinstance(kind, tuple) else 0
-        return places[ranks].astype(np.int64) + first
+        if isinstance(kind, tuple):  # numbered as the ranks of their stage
+            return self.place_of[ranks].astype(np.int64) + self._of_stage[kind, stage]
+        return self._of_ranks(kind)[ranks].astype(np.int64)
 
     def group_name(self, axis: str, rank: int) -> str:
         """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
@@ -150,7 +129,7 @@ class Communicators:
 
     def span(self, axis: str, hosts: Ints) -> bool:
         """Is a group of this axis on several machines?  ``hosts`` has that of every rank."""
-        tables = [kind.table[kind.drawn] for kind in self._named.get(axis, ())]
+        tables = [kind.table[kind.those.drawn] for kind in self._named.get(axis, ())]
         return any(bool((hosts[table] != hosts[table[:, :1]]).any()) for table in tables)
 
     def position(self, number: int, rank: int) -> int:
@@ -159,11 +138,11 @@ class Communicators:
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """How this group does a collective of this kind and size."""
-        return self._form(number).methods[kind, size]
+        return self._form(number)[kind, size][0]
 
     def nearest_method(self, number: int, kind: str, size: float) -> Method:
         """How it does the planned call of this kind that is nearest in size: uneven experts' are none of them."""
-        planned = {each: method for (name, each), method in self._form(number).methods.items() if name == kind}
+        planned = {each: method for (name, each), (method, _) in self._form(number).items() if name == kind}
         return planned[min(planned, key=lambda each: abs(each - size))]
 
     def calls(self, ranks: Container[int]) -> dict[tuple[str, Call], Method]:
@@ -171,13 +150,13 @@ class Communicators:
         found: dict[tuple[str, int], None] = {}
         for kind in self.kinds:
             if not kind.directed:
-                pairs = zip(kind.table[:, 0].tolist(), kind.form[kind.told].tolist(), strict=True)
+                pairs = zip(kind.table[:, 0].tolist(), kind.form[kind.those.told].tolist(), strict=True)
                 found.update({(str(kind.name), form): None for first, form in pairs if first in ranks})
-        return {(axis, call): method for axis, form in found for call, method in self._forms[form].methods.items()}
+        return {(axis, call): method for axis, form in found for call, (method, _) in self._forms[form].items()}
 
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
-        return self.bindings.usages(self._like(number))
+        return self.bindings.usages(int(self.of_group[number]))
 
     def phases(self, number: int, kind: str, size: float) -> Sequence[Phase]:
         """The description of a collective of this group, for playing it in steps."""
@@ -185,28 +164,23 @@ class Communicators:
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """A collective's activities; ``usages`` are the communicator's own or, folded, those of its class."""
-        form = self._form(number)
-        return activities(form.patterns(self._like(number), (kind, size), usages), size, form.methods[kind, size])
+        method, parts = self._form(number)[kind, size]
+        return activities(patterns_of(parts, usages), size, method)
 
     def _kind(self, number: int) -> CommunicatorTable:
         return self.kinds[bisect_right(self._first, number) - 1]
 
-    def _like(self, number: int) -> int:
-        """Return the communicator that is drawn for another."""
+    def _form(self, number: int) -> Form:
         kind = self._kind(number)
-        return kind.first + int(kind.like[number - kind.first])
+        return self._forms[int(kind.form[kind.those.told[number - kind.first]])]
 
-    def _form(self, number: int) -> CallPattern:
-        kind = self._kind(number)
-        return self._forms[int(kind.form[kind.told[number - kind.first]])]
-
-    def _of_ranks(self, kind: Hashable) -> npt.NDArray[np.int32]:
-        """Return the number of every rank's, -1 for none."""
-        if kind not in self._known:
-            of = self._known[kind] = np.full(len(self.stage_of), -1, dtype=np.int32)
-            for each in self._named.get(kind, ()):
+    def _of_ranks(self, axis: Hashable) -> Int32s:
+        """Return the number of every rank's group, -1 for none."""
+        if axis not in self._of_rank:
+            of = self._of_rank[axis] = np.full(len(self.stage_of), -1, dtype=np.int32)
+            for each in self._named.get(axis, ()):
                 of[each.table] = np.arange(each.first, each.first + len(each.table), dtype=np.int32)[:, None]
-        return self._known[kind]
+        return self._of_rank[axis]
 
     @property
     def _count(self) -> int:
@@ -215,127 +189,123 @@ class Communicators:
     def _add_axis(
         self, axis: str, groups: Iterable[Ranks], used: CommunicationDemand, programs: Sequence[StageProgram]
     ) -> None:  # fmt: skip
-        """All groups of an axis, in order."""
-        tables = tables_of(groups)
-        blocking = axis not in used.overlapped
-        if self._window and len(tables) > 1:  # all of a kind lie in the window, or all cut it by one factor
+        """All groups of an axis, in order: those of one size run what their stages do."""
+        tables, blocking, window = tables_of(groups), axis not in used.overlapped, self._window
+        if window.shifts and len(tables) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
-        if len(tables) == 1 and tables[0].shape == (1, len(self.stage_of)):
-            self._whole[axis] = blocking
-            if self._window and blocking and lone_axes(programs, [axis]):
-                self.apart[self._count] = []
         for table in tables:
-            self._add_group(axis, table, used, blocking)
+            apart = table.shape == (1, len(self.stage_of)) and blocking and is_alone(programs, axis)
+            if apart:
+                those, shown = (
+                    Counterparts(np.zeros(1, dtype=np.int64), 0, (*range(len(window.shifts)),)),
+                    window.ranks[None],
+                )
+            else:
+                those = self._pictures.counterparts(table)
+                shown = table[those.drawn][:, : those.cut or None]
+            stages = self.stage_of[shown]
 
-    def _add_group(self, kind: str, table: Ranks, used: CommunicationDemand, blocking: bool) -> None:
-        """The next numbers, for groups of one size (rows), which run what their stages do."""
-        pictures, rows = self._pictures, np.arange(len(table))
-        apart = self._count in self.apart
-        those = Counterparts(rows) if apart else pictures.counterparts(table)
-        drawn = np.flatnonzero(those.like == rows)
-        shown = table[drawn][:, : those.cut or None]
-        if self._window and apart:  # what stages it has
-            those, shown = Counterparts(rows, 0, (*range(len(self._window.shifts)),)), shown[:, self._window.ranks]
-        layout = np.full(len(table), -1, dtype=np.int64)
-        layout[drawn] = pictures.layouts(shown)
-        own, first = numbered(mixed(layout[drawn], 3) ^ mixed(rows_alike(self.stage_of[shown]), 5))
-        stages = self.stage_of[shown[first]].tolist()
-        calls_of = [tuple(used.calls(kind, each)) for each in stages]
-        alike = table[drawn[firsts(layout[drawn], len(drawn))[layout[drawn[first]]]]]
-        draw = pictures.of_groups(table, layout, those.cut)
-        self._add(kind, table, those, own, alike, calls_of, draw, blocking)
+            def calls(place: int, stages: Int32s = stages) -> tuple[Call, ...]:
+                return tuple(used.calls(axis, stages[place].tolist()))
+
+            self._add([(axis, table, those)], shown, rows_alike(stages), calls, blocking=blocking, apart=apart)
 
     def _add_sends(self, used: CommunicationDemand, stage_ranks: Sequence[Ranks]) -> None:
         """Pairs of ranks of two stages that send."""
-        if not used.sends:
-            return
-        tables = pairs_of(used.sends, stage_ranks)
-        pairs = self._pictures.counterparts_of_pairs(used.sends, stage_ranks, tables)
-        whole = np.concatenate(
-            [table[those.like == np.arange(len(table))] for table, those in zip(tables, pairs, strict=True)]
+        tables, calls = pairs_of(used.sends, stage_ranks), list(map(tuple, used.sends.values()))
+        found = [
+            (("send", *stages), table, self._pictures.counterparts(table))
+            for stages, table in zip(used.sends, tables, strict=True)
+        ]
+        if found:
+            shown = np.concatenate([table[those.drawn] for _, table, those in found])
+            pair = np.repeat(np.arange(len(found)), [len(those.drawn) for *_, those in found])
+            self._add(found, shown, pair, lambda place: calls[pair[place]], blocking="pp" not in used.overlapped)
+
+    def _add_copies(self, direction: str, ranks: Ranks, sizes: tuple[Call, ...]) -> None:
+        """Ways between the ranks of a stage and their hosts' memory."""
+        those = self._pictures.counterparts(ranks[:, None])
+        shown = ranks[those.drawn, None]
+        self._add(
+            [(("copy", direction), ranks[:, None], those)], shown, 0 * shown[:, 0], lambda _: sizes, blocking=False
         )
-        layout, _ = numbered(self._pictures.layouts(whole))
-        draw, told = self._pictures.of_sends(whole, layout), firsts(layout, len(layout))
-        first = 0
-        for ((source, target), sizes), table, those in zip(used.sends.items(), tables, pairs, strict=True):
-            place = np.cumsum(those.like == np.arange(len(table))) - 1 + first  # of those that are drawn
-
-            def of_these(those: Ints, call: str, method: Method, place: Ints = place) -> tuple[PatternTable, ...]:
-                return draw(place[those], call, method)
-
-            end = int(place[-1]) + 1
-            own, one = numbered(layout[first:end])
-            alike = whole[told[layout[first:end][one]]]
-            blocking = "pp" not in used.overlapped
-            calls_of = [tuple(sizes)] * len(one)
-            self._add(("send", source, target), table, those, own, alike, calls_of, of_these, blocking)
-            first = end
 
     def _add(
         self,
-        kind: Hashable,
-        table: Ranks,
-        those: Counterparts,
-        own: Ints,
-        alike: Ranks,
-        calls_of: Sequence[tuple[Call, ...]],
-        draw: Draw,
+        named: Sequence[Named],
+        shown: Ranks,
+        asked: npt.NDArray[np.generic],
+        calls: Callable[[int], tuple[Call, ...]],
+        *,
         blocking: bool,
+        apart: bool = False,
     ) -> None:
-        """The next numbers, for groups of one size (rows), of which those like themselves are drawn.
+        """The next numbers, for groups of one size (rows) of which some are drawn, all together.
 
-        ``own`` numbers those that are laid out alike and run the same: as the group of these ranks is (``alike``), and
-        what ``calls_of`` says; ``draw`` gives the picture of some by their places in the table.
+        Of these ``shown`` are the ranks in the window; ``asked`` is equal for those that are ``named`` equally and run
+        the same ``calls``.
         """
-        like, _, turned = those
-        drawn = np.flatnonzero(like == np.arange(len(table)))
-        form, colour, places = np.full((3, len(drawn)), -1, dtype=np.int64)
-        rows: list[Rows] = []
-        for number, calls in enumerate(calls_of):
-            some = own == number
-            form[some] = len(self._forms)
-            colour[some], uses = self._make(kind, alike[number], drawn[some], calls, draw)
+        layout = self._pictures.layouts(shown)
+        members = np.concatenate([table[those.drawn] for _, table, those in named])
+        own, first = numbered(mixed(layout, 3) ^ mixed(asked, 5))
+        alike = members[firsts(layout, len(layout))[layout[first]]]  # the first of their layout
+        draw = self._pictures.of_groups(members, layout, named[0][2].cut)
+        where = self._hosts[members]  # what a group does to computation may depend on whether it spans hosts
+        begins = np.cumsum([0, *(len(those.drawn) for *_, those in named)])
+        form, colour, places = np.full((3, len(members)), -1, dtype=np.int64)
+        rows: list[list[Rows]] = [[] for _ in named]
+        for number, place in enumerate(first.tolist()):
+            some = np.flatnonzero(own == number)
+            table = int(np.searchsorted(begins, place, side="right")) - 1
+            form[some], colour[some], uses = self._make(named[table][0], alike[number], some, calls(place), draw)
             places[some] = len(uses)
-            if self._count in self.apart:
+            if apart:
                 self.apart[self._count] = uses
             else:
-                rows += rows_of(drawn[some], uses)
-        where = self._hosts[table[drawn]]  # what a group does to computation may depend on whether it spans hosts
+                rows[table] += rows_of(some - begins[table], uses)
         colour = 2 * colour + (where != where[:, :1]).any(axis=1)
-        first = self._count
-        self.kinds.append(
-            CommunicatorTable(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking, turned)
-        )
-        self._named.setdefault(kind, []).append(self.kinds[-1])
-        for stage in self.stage_of[table[0, [0, -1]]].tolist():  # of a pair that of both
-            self._of_stage[kind, stage] = first
+        for (name, ranks, those), begin, usage in zip(named, begins.tolist(), rows, strict=False):
+            part = slice(begin, begin + len(those.drawn))
+            kind = CommunicatorTable(
+                name, self._count, ranks, those, form[part], colour[part], places[part], in_rows(usage), blocking
+            )
+            self.kinds.append(kind)
+            self._named.setdefault(name, []).append(kind)
+            for stage in self.stage_of[ranks[0]].tolist() if kind.directed else ():  # of a pair both
+                self._of_stage[name, stage] = kind.first
 
     def _make(
-        self,
-        kind: Hashable,
-        alike: Ranks,
-        those: Ints,
-        calls: Iterable[Call],
-        draw: Draw,
-    ) -> tuple[Ints, list[PatternTable]]:
-        """A form; the colours of its groups, and their usages."""
+        self, name: Hashable, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
+    ) -> tuple[Ints, Ints, list[PatternTable]]:
+        """Forms, colours and usages of groups that are laid out and run as the group of these ranks."""
         group = self._pictures.group(alike)
-        methods = {
-            (name, size): Method("") if name == "copy" else self._methods.of(group, name, size) for name, size in calls
-        }
-        known: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
+        methods = {call: Method("") if call[0] == "copy" else self._methods.of(group, *call) for call in calls}
+        pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call, method in methods.items():
-            if (call[0], method.algorithm) not in known:
-                known[call[0], method.algorithm] = draw(those, call[0], method)
-        pictures = {call: known[call[0], methods[call].algorithm] for call in methods}
-        return self._forms.add(kind, those + self._count, methods, pictures)
+            if (call[0], method.algorithm) not in pictures:
+                pictures[call[0], method.algorithm] = draw(name, those, call[0], method)
+        several, uses = sum(map(len, pictures.values())) > 1, dict[bytes, PatternTable]()
+        parts: dict[Call, list[Part]] = {call: [] for call in calls}
+        latency: list[Floats] = []
+        for call, method in methods.items():
+            for part in pictures[call[0], method.algorithm]:
+                like = part.name if several else b""
+                uses.setdefault(like, part)
+                parts[call].append((list(uses).index(like), part.share, part.rounds, len(latency)))
+                latency.append(part.latency if method.pace is None else np.zeros_like(part.latency))
+        table = np.stack(latency, axis=1) if latency else np.zeros((len(those), 0))
+        which, first = numbered(rows_alike(bits(table)))
+        colours = []
+        for row in table[first].tolist():
+            form: Form = {}
+            for call, method in methods.items():
+                form[call] = method, tuple([(*part, row[column]) for *part, column in parts[call]])
+            self._forms.append(form)
+            nature = name, tuple([(call, method.pace, own) for call, (method, own) in form.items()])
+            colours.append(self._colours.setdefault(nature, len(self._colours)))
+        return which + len(self._forms) - len(first), np.array(colours, dtype=np.int64)[which], list(uses.values())
 
-    def _add_copies(self, direction: str, ranks: Ranks, sizes: Iterable[Call]) -> None:
-        """Ways between the ranks of a stage and their hosts' memory."""
-        calls, table = tuple(sizes), ranks[:, None]
-        those = self._pictures.counterparts(table)
-        drawn = np.flatnonzero(those.like == np.arange(len(table)))
-        ways = [copy_pattern(self._fabric, rank, direction) for rank in ranks[drawn].tolist()] if calls else []
-        picture = single((way,) for way in ways)
-        own = np.zeros(len(drawn), dtype=np.int64)
-        self._add(("copy", direction), table, those, own, table[:1], [calls], lambda *_: picture, blocking=False)
+
+def patterns_of(parts: Iterable[Part], usages: Sequence[Usage]) -> list[Pattern]:
+    """Return the pattern of a call of a group with these usages."""
+    return [Pattern(usages[use], share, rounds, latency) for use, share, rounds, latency in parts]

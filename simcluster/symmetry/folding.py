@@ -11,6 +11,7 @@ What groups do in a window does not depend on what is wrong, so it is kept for t
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,13 +22,10 @@ from simcluster.base.link_values import LinkValues
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
+from simcluster.symmetry.classes import Classes, find_classes, unfolded
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
 from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
 from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
-from simcluster.symmetry.quotient_classes import classes_in_window
-from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 
@@ -59,21 +57,18 @@ class Symmetry:
         """Return the communicators and classes of the job with these disturbances (see ``engine.tabulate``)."""
         odd = None
         for window, communicators in self._through():
+            assert window.links is not None
             odd = odd or odd_of(window.links.wired, capacity, slowness, disturbances)
             try:
-                if odd.something:
-                    apart = SplitQuotient(communicators, window, odd)
-                    return Folding(apart, classes_in_window(apart, apart.cells, odd, capacity))
-                return Folding(communicators, classes_in_window(communicators, window, odd, capacity))
+                return seen_by(communicators, window, odd)
             except NotAlikeError:
                 continue
-        classes = classes_in_whole(self.whole, self._job[0], capacity, slowness, disturbances)
-        return Folding(self.whole, classes)
+        odd = odd or odd_of(capacity, capacity, slowness, disturbances)
+        return seen_by(self.whole, Quotient.whole(len(slowness)), odd)
 
     def unfolded(self, num_links: int) -> Folding:
         """Every rank, group and link by itself: the plain run that folding must equal."""
-        whole = self.whole
-        return Folding(whole, unfolded(len(whole.stage_of), whole.bindings, num_links))
+        return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.bindings, num_links))
 
     @cached_property
     def whole(self) -> Communicators:
@@ -90,49 +85,19 @@ class Symmetry:
             yield self._known[-1]
 
 
-def classes_in_whole(
-    communicators: Communicators,
-    programs: Sequence[StageProgram],
-    capacity: LinkValues,
-    slowness: Sequence[float],
-    disturbances: Disturbances = UNDISTURBED,
-) -> Classes:
-    """Return the classes of a job whose communicators are all drawn."""
-    odd = odd_of(capacity, capacity, slowness, disturbances)
-    colours = (communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks).tolist()
-    return partition(colours, communicators.bindings, odd.colours, communicators.heeded(programs))
-
-
-class SplitQuotient(Communicators):
-    """Those that a window shows, of a job with which something is wrong: some more are drawn."""
-
-    def __init__(self, alike: Communicators, window: Quotient, odd: Irregularities) -> None:
-        self.__dict__.update({name: value for name, value in vars(alike).items() if name != "shown"})
-        self.cells: Orbits = cells_of(window, alike.kinds, alike.apart, odd)
-
-    @property
-    def shown(self) -> Bindings:
-        """Those of the first ranks of every cell in columns."""
-        return self.cells.bindings
-
-    def of_all(self, values: Ints) -> Ints:
-        """For all of them what those have that are ``shown``."""
-        return values[self.cells.of_group]
-
-    def met(self, number: int) -> Sequence[int]:
-        """Of the members of a communicator the first of every cell."""
-        ranks = np.array(self.ranks(number))
-        _, first = np.unique(self.cells.rank[ranks], return_index=True)
-        found: list[int] = ranks[np.sort(first)].tolist()
-        return found
-
-    def usages(self, number: int) -> tuple[Usage, ...]:
-        """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
-        return self.cells.bindings.usages(int(self.cells.of_group[number]))
+def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities) -> Folding:
+    """Return the classes of a job as its window shows them, or cells of that if something is wrong with the job."""
+    seen: Quotient | Orbits = window
+    if odd.something and window.shifts:
+        seen, communicators = cells_of(window, communicators, odd), copy(communicators)
+        communicators.bindings, communicators.of_group = seen.bindings, seen.of_group
+    ranks = communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks
+    own = communicators.bindings, communicators.of_group
+    return Folding(communicators, find_classes(ranks, seen, *own, odd.colours, len(odd.capacity)))
 
 
 def odd_of(
-    wired: LinkValues, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances
+    wired: LinkValues, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances = UNDISTURBED
 ) -> Irregularities:
     """What is wrong with a job; ``wired`` is what every link's ``capacity`` should be."""
     varying = disturbances.capacities

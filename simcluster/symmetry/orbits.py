@@ -32,7 +32,9 @@ from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.base.profiles import Profile
 from simcluster.symmetry.communicator_table import CommunicatorTable
+from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
+from simcluster.topology.turns import LinkImages
 from simcluster.traffic.incidence import Bindings, Load
 
 
@@ -91,20 +93,18 @@ class Orbits:
         return PerLink.one_by_one(self.link)
 
 
-def cells_of(
-    window: Quotient, kinds: Sequence[CommunicatorTable], apart: Mapping[int, Sequence[Load]], odd: Irregularities
-) -> Orbits:
+def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities) -> Orbits:
     """The cells of a job of which these are the groups without what is odd; NotAlikeError where there are no groups, or
     something is not turned as often as what it is seen with."""
-    if not kinds:
+    kinds, apart, links = communicators.kinds, communicators.apart, window.links
+    if not kinds or links is None:
         raise NotAlikeError
     turns = [shift.turns for shift in window.shifts]
-    owner = window.links.owner
-    if int(owner.max(initial=-1)) >= len(odd.ranks) or not window.links.along(turns):
+    if int(links.owner.max(initial=-1)) >= len(odd.ranks) or not links.along(turns):
         raise NotAlikeError
-    cells = [_alike(axis, window, turns, odd) for axis in range(len(turns))]
+    cells = [_alike(axis, window, links, turns, odd) for axis in range(len(turns))]
     of_rank = [cell[each] for cell, each in zip(cells, turns, strict=True)]
-    copies = _Copies(window, [np.bincount(cell) for cell in cells], of_rank)
+    copies = _Copies(window, links, [np.bincount(cell) for cell in cells], of_rank)
     parts = [_Groups(copies, kind, turns) for kind in kinds]
     firsts = np.cumsum([0, *[len(part.drawn) for part in parts]])
     of_group = [part.told + begin for part, begin in zip(parts, firsts, strict=False)]
@@ -112,16 +112,16 @@ def cells_of(
     return Orbits(np.sort(copies.first_rank, axis=None), copies.rank, copies.link, bindings, np.concatenate(of_group))
 
 
-def _alike(axis: int, window: Quotient, turns: Sequence[Ints], odd: Irregularities) -> Ints:
+def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:
     """The cell of every number of turns of a shift: those of one cell have the same wrong with them."""
     usual = int(np.bincount(odd.ranks).argmax())
     ranks = np.flatnonzero(odd.ranks != usual)
-    links = odd.links[window.links.owner[odd.links] >= 0]
-    owner = window.links.owner[links]
+    links = odd.links[images.owner[odd.links] >= 0]
+    owner = images.owner[links]
     found = np.zeros(window.shifts[axis].count, dtype=np.uint64)
     for salt, there, what, colour in (
         (3, ranks, window.rank[ranks], odd.ranks[ranks]),
-        (5, owner, window.become.of(links), odd.colours(links)),
+        (5, owner, images.become.of(links), odd.colours(links)),
     ):
         name = mixed(mixed(what, salt) ^ mixed(colour, salt + 4))
         for other, times in enumerate(turns):
@@ -139,7 +139,9 @@ class _Copies:
     first of its cell, and ``link`` for every link.
     """
 
-    def __init__(self, window: Quotient, sizes: Sequence[Ints], of_rank: Sequence[Ints]) -> None:
+    def __init__(
+        self, window: Quotient, images: LinkImages, sizes: Sequence[Ints], of_rank: Sequence[Ints]
+    ) -> None:  # fmt: skip
         self.sizes, self.of_rank = sizes, of_rank
         self.shape = tuple([len(each) for each in sizes])
         self.of_copy = np.indices(self.shape).reshape(len(sizes), -1)
@@ -149,11 +151,11 @@ class _Copies:
         code = copy * len(window.ranks) + self.place[window.rank]
         first = firsts(code, count * len(window.ranks))
         self.rank, self.first_rank = first[code], first.reshape(count, -1)
-        links = window.become.all
+        links = images.become.all
         used = np.flatnonzero(links >= 0)
         there = np.flatnonzero(links == np.arange(len(links), dtype=links.dtype))
         self.link_place = places(there, len(links))
-        code = copy[window.links.owner[used]] * len(there) + self.link_place[links[used]]
+        code = copy[images.owner[used]] * len(there) + self.link_place[links[used]]
         first = used[firsts(code, count * len(there))]
         self.link = np.full(len(links), -1, dtype=np.int32)
         self.link[used] = first[code]
@@ -173,16 +175,16 @@ class _Groups:
 
     def __init__(self, copies: _Copies, kind: CommunicatorTable, turns: Sequence[Ints]) -> None:
         for shift, times in enumerate(turns):
-            if shift not in kind.turned and (times[kind.table] != times[kind.table[:, :1]]).any():
+            if shift not in kind.those.turned and (times[kind.table] != times[kind.table[:, :1]]).any():
                 raise NotAlikeError
         self.kind = kind
-        shape = [1 if shift in kind.turned else size for shift, size in enumerate(copies.shape)]
+        shape = [1 if shift in kind.those.turned else size for shift, size in enumerate(copies.shape)]
         row, copy = (
             np.ravel_multi_index([cell * (size > 1) for cell, size in zip(cells, shape, strict=True)], shape)
             for cells in ([cell[kind.table[:, 0]] for cell in copies.of_rank], copies.of_copy)
         )
-        size = len(kind.drawn)
-        code = row * size + kind.told
+        size = len(kind.those.drawn)
+        code = row * size + kind.those.told
         order = np.argsort(firsts(code, size * math.prod(shape)))
         number = np.empty_like(order)
         number[order] = np.arange(len(order))
@@ -205,12 +207,12 @@ def _joined(
         if own.min(initial=0) < 0:
             raise NotAlikeError
         for shift in range(len(moved)):
-            moved[shift][:, own] |= shift not in part.kind.turned
+            moved[shift][:, own] |= shift not in part.kind.those.turned
     members, rows = [], []
     for part, begin, each, own in zip(parts, firsts, shown, links, strict=False):
         member = np.repeat(np.arange(len(each)), np.diff(each.member))
         many, times = (np.ones((len(changes), len(those)), dtype=np.int64) for those in (member, own))
-        for shift in part.kind.turned:
+        for shift in part.kind.those.turned:
             turns = copies.sizes[shift][copies.of_copy[shift]][:, None]
             many *= turns
             times *= np.where(moved[shift][:, own], turns, 1)

@@ -21,15 +21,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.link_columns import PerLink
-from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Plan, RankLayout
+from simcluster.topology.cluster import Cluster
+from simcluster.topology.turns import LinkImages
 from simcluster.traffic.traffic import Fabric
 
 _FEW = 4096  # ranks among which most shifts fail that fail
@@ -37,28 +37,6 @@ _FEW = 4096  # ranks among which most shifts fail that fail
 
 class NotAlikeError(Exception):
     """The shift does not bring everything onto itself: the job has to be looked at as a whole."""
-
-
-class LinksInQuotient(Protocol):
-    """Links as they are in the window: see topology.turns.Turned."""
-
-    @property
-    def become(self) -> PerLink: ...
-    @property
-    def settled(self) -> bool: ...
-    @property
-    def wired(self) -> LinkValues: ...
-    @property
-    def owner(self) -> Int32s: ...
-    def along(self, turns: Sequence[Ints]) -> bool: ...
-
-
-@runtime_checkable
-class Turnable(Protocol):
-    """A cluster that may know what a step does to it (``topology.cluster.Cluster.turned``)."""
-
-    def turned(self, steps: Sequence[Int32s], window: Int32s, count: int) -> LinksInQuotient | None: ...
-    def leaves_together(self, gpus: Ints) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,32 +61,32 @@ class Shift:
 @dataclass(frozen=True, eq=False)
 class Quotient:
     """``ranks`` of the window, ascending; ``rank[r]`` is what rank r becomes there by the ``shifts``, each done as
-    often as it takes, and ``links`` know it of every link; ``count`` take each other's places."""
+    often as it takes, and ``links`` know it of every link: None where every rank and link is in the window."""
 
     ranks: Ints
     shifts: tuple[Shift, ...]
     rank: Int32s
-    links: LinksInQuotient
+    links: LinkImages | None
+
+    @classmethod
+    def whole(cls, num_ranks: int) -> Quotient:
+        """Return the whole job, which no shift needs to bring onto itself."""
+        return cls(np.arange(num_ranks), (), np.arange(num_ranks, dtype=np.int32), None)
 
     @property
-    def become(self) -> PerLink:
-        """What every link becomes."""
-        return self.links.become
+    def become(self) -> PerLink | None:
+        """What every link becomes, None for itself."""
+        return None if self.links is None else self.links.become
 
     @cached_property
     def place(self) -> Ints:
         """The place of every rank among those of the window, -1 for others."""
         return places(self.ranks, len(self.rank))
 
-    @property
-    def count(self) -> int:
-        """Ranks for each of the window."""
-        return len(self.rank) // len(self.ranks)
-
 
 def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
     """The windows that a job with which nothing is wrong may have, the smallest first."""
-    if not isinstance(plan, Plan) or not isinstance(fabric, Turnable):
+    if not isinstance(plan, Plan) or not isinstance(fabric, Cluster):
         return
     for size in range(1, plan.dp // 2 + 1):
         if plan.dp % size or not fabric.leaves_together(
@@ -124,7 +102,7 @@ def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
                 yield window
 
 
-def _window(shifts: Sequence[Shift], fabric: Turnable) -> Quotient | None:
+def _window(shifts: Sequence[Shift], fabric: Cluster) -> Quotient | None:
     rank = shifts[0].rank
     for shift in shifts[1:]:
         rank = shift.rank[rank]

@@ -5,25 +5,28 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.multiset_hash import places
 from simcluster.collectives import Group, Phase
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.group_layouts import Places
-from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning
+from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning, single
 from simcluster.traffic.methods import Method, phases_of
-from simcluster.traffic.traffic import Fabric, group_of
+from simcluster.traffic.traffic import Fabric, copy_pattern, group_of
 
-Draw = Callable[[Ints, str, Method], tuple[PatternTable, ...]]
-"""The picture of some groups by their places in a table, for a kind of call and a method."""
+Draw = Callable[[Hashable, Ints, str, Method], tuple[PatternTable, ...]]
+"""The picture of some groups by their places, of what their ops call them, for a kind of call and a method."""
 
 
-class Counterparts(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Counterparts:
     """Of every group (row) the one that it is ``like`` in the window.
 
     Where all of them are shifted onto themselves by one of the shifts (``turned``), which then cut the window, ``cut``
@@ -34,20 +37,30 @@ class Counterparts(NamedTuple):
     cut: int = 0
     turned: tuple[int, ...] = ()
 
+    @cached_property
+    def drawn(self) -> Ints:
+        """The groups that are like themselves."""
+        return np.flatnonzero(self.like == np.arange(len(self.like)))
+
+    @cached_property
+    def told(self) -> Ints:
+        """For every group the place of the one that it is like among those drawn."""
+        return places(self.drawn, len(self.like))[self.like]
+
 
 _TOGETHER = 1 << 17
 """Ranks in groups that are drawn at once, with all their hops: some hundred MB."""
 
 
 class Pictures:
-    """Draws groups on a fabric, in a ``window`` if there is one: see ``Communicators``."""
+    """Draws groups on a fabric, in a ``window``: see ``Communicators``."""
 
-    def __init__(self, fabric: Fabric, num_ranks: int, window: Quotient | None) -> None:
-        self._fabric, self._window, self._num_ranks = fabric, window, num_ranks
+    def __init__(self, fabric: Fabric, window: Quotient) -> None:
+        self._fabric, self._window, num_ranks = fabric, window, len(window.rank)
         self._places = Places(fabric, num_ranks)
         self._groups: dict[bytes, Group] = {}
-        self._like = np.zeros(0, dtype=np.int64)
-        self._row = np.empty(num_ranks if window else 0, dtype=np.int32)  # by a group's first rank, while it is needed
+        self._last = Counterparts(np.zeros(0, dtype=np.int64))
+        self._row = np.empty(num_ranks, dtype=np.int32)  # by a group's first rank, while it is needed
 
     def group(self, ranks: Ranks) -> Group:
         """The same for the same ranks: what it knows of itself is dear."""
@@ -66,11 +79,9 @@ class Pictures:
 
     def counterparts(self, table: Ranks) -> Counterparts:
         """What groups become in the window."""
-        window, rows = self._window, np.arange(len(table))
-        if window is None:
-            return Counterparts(rows)
-        if len(self._like) == len(table) and (window.rank[table] == table[self._like]).all():
-            return Counterparts(self._like)  # as in the table before: sends of all stages have the same order of pairs
+        window, rows, last = self._window, np.arange(len(table)), self._last
+        if len(last.like) == len(table) and (window.rank[table] == table[last.like]).all():
+            return last  # as in the table before: sends of all stages have the same order of pairs
         row = self._row
         row[:] = -1
         row[table[:, 0]] = rows
@@ -89,36 +100,27 @@ class Pictures:
             if (onto[:, :-part] != table[:, part:]).any() or (onto[:, -part:] != table[:, :part]).any():
                 raise NotAlikeError
             cut, turned = part, (number,)
+        counterparts = Counterparts(found, cut, turned)
         if not cut:
-            self._like = found
-        return Counterparts(found, cut, turned)
-
-    def counterparts_of_pairs(
-        self, pairs: Iterable[tuple[int, int]], stage_ranks: Sequence[Ranks], tables: Sequence[Ranks]
-    ) -> list[Counterparts]:
-        """What pairs of ranks of two stages become in the window, from what each stage's ranks do."""
-        stages = dict.fromkeys(stage for pair in pairs for stage in pair)
-        alike = {stage: self.counterparts(stage_ranks[stage][:, None]) for stage in stages}
-        return [
-            alike[one] if np.array_equal(alike[one].like, alike[other].like) else self.counterparts(table)
-            for (one, other), table in zip(pairs, tables, strict=True)
-        ]
+            self._last = counterparts
+        return counterparts
 
     def of_groups(self, table: Ranks, layout: Ints, cut: int) -> Draw:
-        """Draws groups of a table; ``layout`` is -1 for those that are not drawn, ``cut`` as for ``counterparts``.
+        """Draws groups of a table, with the numbers of their layouts; ``cut`` as for ``counterparts``.
 
         Stages that are laid out alike have it in common, if in none of them phases load the links alike that do not in
         others.
         """
-        together = (layout >= 0).sum() * (cut or table.shape[1]) <= _TOGETHER
         known: dict[tuple[int, str, str], tuple[Ints, tuple[PatternTable, ...] | None]] = {}
 
-        def draw(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
-            name = int(layout[those[0]]), call, method.algorithm
-            if name not in known:
-                alike = np.flatnonzero(layout == name[0])
-                known[name] = alike, self._at_once(table[alike], call, method, cut) if together else None
-            alike, parts = known[name]
+        def draw(name: Hashable, those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
+            if isinstance(name, tuple) and name[0] == "copy":
+                return single((copy_pattern(self._fabric, rank, name[1]),) for rank in table[those, 0].tolist())
+            key = int(layout[those[0]]), call, method.algorithm
+            if key not in known:
+                alike = np.flatnonzero(layout == key[0])
+                known[key] = alike, self._at_once(table[alike], call, method, cut) if together else None
+            alike, parts = known[key]
             begin = int(np.searchsorted(alike, those[0]))
             if parts is not None and np.array_equal(alike[begin : begin + len(those)], those):
                 return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
@@ -127,30 +129,15 @@ class Pictures:
                 raise NotAlikeError
             return found or drawn(self._fabric, table[those], self.described(table[those[0]], call, method))
 
-        return draw
-
-    def of_sends(self, pairs: Ranks, layout: Ints) -> Draw:
-        """Draws pairs of a table; all that are laid out alike are drawn together."""
-        known: dict[tuple[int, str], tuple[Ints, tuple[PatternTable, ...]]] = {}
-
-        def draw(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
-            name = int(layout[those[0]]), method.algorithm
-            if name not in known:
-                alike = np.flatnonzero(layout == name[0])
-                phases = self.described(pairs[alike[0]], call, method)
-                known[name] = alike, drawn(self._fabric, pairs[alike], phases)
-            alike, parts = known[name]
-            begin = int(np.searchsorted(alike, those[0]))
-            return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
-
+        together = len(table) * (cut or table.shape[1]) <= _TOGETHER
         return draw
 
     def _at_once(self, table: Ranks, call: str, method: Method, cut: int) -> tuple[PatternTable, ...] | None:
         phases = self.described(table[0], call, method)
         if not cut:
             return drawn_at_once(self._fabric, table, phases, timed=method.pace is None)
-        assert self._window is not None
-        return drawn_turning(self._fabric, table, phases, cut, self._window.links.become)
+        assert self._window.become is not None
+        return drawn_turning(self._fabric, table, phases, cut, self._window.become)
 
 
 def _become(rank: Int32s, table: Ranks, like: Int32s) -> bool:

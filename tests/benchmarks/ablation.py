@@ -104,7 +104,7 @@ SWITCHES: dict[str, Switch] = {
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
     "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_through", lambda _: iter(())),
     "symmetry: cells": _patched("symmetry.folding", "cells_of", _not_alike),
-    "symmetry: barriers": _patched("symmetry.communicators", "lone_axes", lambda programs, axes: ()),
+    "symmetry: barriers": _patched("symmetry.communicators", "is_alone", lambda programs, axis: False),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),

@@ -136,5 +136,5 @@ class _Alone:
 
     def _traffics(self, number: int, call: Call) -> Sequence[Traffic]:
         if number not in self._usages:
-            self._usages[number] = self._communicators.bindings.usages(number)
+            self._usages[number] = self._communicators.usages(number)
         return self._communicators.traffics(number, call.moves, call.size, self._usages[number])

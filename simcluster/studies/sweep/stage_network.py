@@ -31,9 +31,10 @@ from simcluster.studies.sweep.step_tables import (
     TimedOp,
     shape_of,
 )
-from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes
-from simcluster.symmetry.folding import classes_in_whole
+from simcluster.symmetry.classes import Classes, find_shared
+from simcluster.symmetry.communicators import Communicators, patterns_of
+from simcluster.symmetry.folding import odd_of, seen_by
+from simcluster.symmetry.quotient import Quotient
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import Method, Methods, activities
@@ -75,6 +76,7 @@ class RepresentativeCalls:
         self.capacity, self.num_stages = capacity, len(stage_ranks)
         self._ranks, self._communicators, self._classes, self._kinds = stage_ranks, communicators, classes, kinds
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(stage_ranks)])}
+        self._shared = find_shared(classes, communicators.bindings)
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
         self._costs: dict[Hashable, CommunicationCost] = {}
 
@@ -102,7 +104,7 @@ class RepresentativeCalls:
         if group[0] == "send":
             return None
         number, cost = self.communication(stage, op)
-        if cost.parties > 1 or self._classes.shared[number] or cost.drag or (cost.pressure and op.lane == own_lane):
+        if cost.parties > 1 or self._shared[number] or cost.drag or (cost.pressure and op.lane == own_lane):
             return None
         return cost.alone_seconds(self.capacity)
 
@@ -221,7 +223,8 @@ class RepresentativeNetwork:
         communicators = _AnySize(programs, plan, cluster, self._methods)
         communicators.group_of = self._made
         capacity = cluster.link_capacity
-        classes = classes_in_whole(communicators, programs, capacity, [1.0] * plan.num_ranks)
+        odd = odd_of(capacity, capacity, [1.0] * plan.num_ranks)
+        classes = seen_by(communicators, Quotient.whole(plan.num_ranks), odd).classes
         if len(classes.rank_representatives) != plan.pp or not communicators.alike():
             return None
         representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
@@ -245,7 +248,7 @@ class _AnySize(Communicators):
             pairs = []
             for kind in kinds:
                 stage = self.stage_of[kind.table[:, :1] if kind.directed else kind.table]
-                form = np.broadcast_to(kind.form[kind.told][:, None], stage.shape)
+                form = np.broadcast_to(kind.form[kind.those.told][:, None], stage.shape)
                 form_of[stage] = form
                 pairs.append((stage, form))
             if any((form_of[stage] != form).any() for stage, form in pairs):
@@ -258,12 +261,13 @@ class _AnySize(Communicators):
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return the activities of a collective of any size."""
-        form, method = self._form(number), self.method(number, kind, size)
+        method = self.method(number, kind, size)
         drawn = (
-            call for call, other in form.methods.items() if call[0] == kind and other.algorithm == method.algorithm
+            parts
+            for call, (other, parts) in self._form(number).items()
+            if call[0] == kind and other.algorithm == method.algorithm
         )
-        like = next(drawn)
-        return activities(form.patterns(number, like, usages), size, method)
+        return activities(patterns_of(next(drawn), usages), size, method)
 
 
 def _programs(num_stages: int, calls: Iterable[StageCall]) -> list[StageProgram]:

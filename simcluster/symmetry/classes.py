@@ -1,0 +1,237 @@
+"""Classes of equal ranks, groups and links of a whole job, from what is seen of it: all, its window or cells of that.
+
+Number by number the same, whichever is looked at.  Pure.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
+from simcluster.base.link_columns import PerLink
+from simcluster.base.multiset_hash import compact, firsts, mixed, numbered
+from simcluster.symmetry.equitable_partition import Colours, Numbered, flow_sums, refined
+from simcluster.symmetry.orbits import Orbits
+from simcluster.symmetry.quotient import NotAlikeError, Quotient
+from simcluster.traffic.fairness import Usage
+from simcluster.traffic.incidence import Bindings, Load
+from simcluster.traffic.link_usage import OnMost
+
+Carried = tuple[Ints, Ints, Ints, Floats]
+"""What links carry, in columns: which link, of which communicator, which usage, how many flows."""
+_FEW = 4096  # whole numbers of flows up to this are their own names
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The partition: class of each rank and communicator; the representative (lowest number) of each class of ranks and
+    links.  Links of a class are looked at through one of them.
+
+    ``quotient`` has for each class of communicators its usages with all its members, on classes of links.  The class of
+    a link is the ``number`` of its ``kind``, -1 where nothing uses it; nobody may ever ask for all of them.
+    """
+
+    of_rank: Sequence[int]
+    of_communicator: Sequence[int]
+    rank_representatives: tuple[int, ...]
+    link_representatives: tuple[int, ...]
+    quotient: Sequence[tuple[Usage, ...]]
+    kind: PerLink = field(compare=False, repr=False)
+    number: Int32s = field(compare=False, repr=False)
+
+    @cached_property
+    def _of_all(self) -> Int32s:
+        return self.number.take(self.kind.all)
+
+    @cached_property
+    def used(self) -> Ints:
+        """The links that are used, ascending."""
+        return np.flatnonzero(self._of_all >= 0)
+
+    @cached_property
+    def of_link(self) -> Ints:
+        """The class of each of those that are used."""
+        return self._of_all[self.used].astype(np.int64)
+
+    def multiplicity(self) -> list[int]:
+        """Ranks in every class."""
+        counts: list[int] = np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()
+        return counts
+
+    def meeting(self, ranks: Ints) -> tuple[int, ...]:
+        """Return the classes of these ranks, each once, in their order."""
+        own = np.asarray(self.of_rank)[ranks]
+        first = firsts(own, len(self.rank_representatives))
+        return tuple(own[np.sort(first[first >= 0])].tolist())
+
+
+def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
+    """Return every rank, group and link as a class: the plain run that folding must equal."""
+    links = np.arange(num_links, dtype=np.int32)
+    return Classes(
+        of_rank=_in_array(np.arange(num_ranks)),
+        of_communicator=_in_array(np.arange(len(bindings))),
+        rank_representatives=tuple(range(num_ranks)),
+        link_representatives=tuple(range(num_links)),
+        quotient=[bindings.usages(number) for number in range(len(bindings))],
+        kind=PerLink.one_by_one(links),
+        number=links,
+    )
+
+
+def find_classes(
+    ranks: Ints, seen: Quotient | Orbits, bindings: Bindings, of_group: Numbers, colours: Colours, num_links: int
+) -> Classes:
+    """Return the coarsest equitable partition.
+
+    ``ranks`` and ``colours`` (of links) are initial: whatever makes a rank or a link different by itself.  ``bindings``
+    are the communicators that are ``seen``, and ``of_group`` says which of them tells of each.
+    """
+    of_rank, of_seen = refined(ranks[seen.ranks], bindings, colours)
+    become = seen.become or PerLink.one_by_one(np.arange(num_links, dtype=np.int32))
+    kind, number, first = _of_links(bindings, of_seen[0], become, colours, _code(bindings.apart, num_links))
+    return Classes(
+        of_rank=_in_array(of_rank[0][seen.place[seen.rank]]),
+        of_communicator=_in_array(of_seen[0].astype(np.int32)[of_group]),
+        rank_representatives=tuple(seen.ranks[of_rank[1]].tolist()),
+        link_representatives=tuple(first.tolist()),
+        quotient=_usages(bindings, of_seen, _carried(first, become.of(first), bindings)),
+        kind=kind,
+        number=number,
+    )
+
+
+def _in_array(values: Numbers) -> array[int]:
+    """Numbers that are Python's when they are looked at."""
+    found = array("i")
+    found.frombytes(np.ascontiguousarray(values, dtype=np.intc).data.cast("B"))
+    return found
+
+
+def _of_links(
+    bindings: Bindings, of_group: Ints, become: PerLink, colours: Colours, code: PerLink | None
+) -> tuple[PerLink, Int32s, Ints]:
+    """Return the kinds of links, by what those carry that they ``become``, and those apart (``code``); the class of
+    each kind; and the first link of each class."""
+    there = bindings.on_links[0]
+    if (become.of(there) != there).any():
+        raise NotAlikeError
+    window = become.different
+    window = window[become.of(window) == window]
+    loads, idle = mixed(colours(window)), np.ones(len(window), dtype=bool)
+    busy = np.searchsorted(window, there)
+    loads[busy] ^= flow_sums(of_group[bindings.user], bindings)
+    idle[busy] = False
+    of_load, one = numbered(loads)
+    sort = np.append(of_load, len(one)).astype(np.int32)  # the last: of links that are not used
+    kind, amounts = become.among(window).each(lambda place: sort.take(place)), 1
+    if code is not None:
+        amounts = code.most + 1
+        kind = kind.beside(code, lambda sort, code: sort * np.int32(amounts) + code)
+    first = kind.firsts((len(one) + 1) * amounts)
+    if (first[len(one) * amounts + 1 :] >= 0).any():  # a link without a counterpart that somebody uses
+        raise NotAlikeError
+    unused = np.zeros((len(one) + 1, amounts), dtype=bool)
+    unused[:, 0] = [*idle[one].tolist(), True]
+    kinds = np.flatnonzero((first >= 0) & ~unused.ravel())
+    kinds = kinds[np.argsort(first[kinds])]
+    number = np.full(len(first), -1, dtype=np.int32)
+    number[kinds] = np.arange(len(kinds))
+    return kind, number, first[kinds]
+
+
+def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
+    """Return a number for each link, equal where groups that are drawn whole load it equally, 0 for not at all."""
+    code: PerLink | None = None
+    for use in (use for uses in apart.values() for use in uses):
+        if isinstance(use, OnMost):
+            amount = use.load.code
+        else:
+            one_by_one = np.zeros(num_links, dtype=np.int32)
+            one_by_one[use.link] = 1 + _named(use.flows)
+            amount = PerLink.one_by_one(one_by_one)
+        if code is not None:
+            together = code.all * (amount.most + 1) + amount.all
+            amount = PerLink.one_by_one(
+                (compact(together)[1] + bool(together.min())).astype(np.int32)  # 0 stays that of nothing
+            )
+        code = amount
+    return code
+
+
+def _named(flows: Floats) -> Ints:
+    """Numbers of flows as whole numbers, equal for equal ones."""
+    whole = flows.astype(np.int64)
+    if (whole == flows).all() and whole.max(initial=0) < _FEW:
+        return whole
+    return np.unique(flows, return_inverse=True)[1]
+
+
+def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
+    """Return what these links carry, by link: as those that they ``become``, and what groups apart put on them."""
+    used, _, order, starts = bindings.on_links
+    at = np.searchsorted(used, become)
+    there = np.flatnonzero(np.append(used, -1)[at] == become)
+    begin, counts = starts[at[there]], starts[at[there] + 1] - starts[at[there]]
+    rows = order[np.arange(counts.sum()) + np.repeat(begin - (np.cumsum(counts) - counts), counts)]
+    found = [(np.repeat(there, counts), bindings.user[rows], bindings.place[rows], bindings.flows[rows])]
+    for number, uses in bindings.apart.items():
+        for place, use in enumerate(uses):
+            flows = use.on_links(links)
+            which = np.flatnonzero(flows)
+            found.append((which, np.full(len(which), number), np.full(len(which), place), flows[which]))
+    which, user, places, flows = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(which, kind="stable")
+    return which[order], user[order], places[order], flows[order]
+
+
+def _usages(bindings: Bindings, of_group: Numbered, on_links: Carried) -> Sequence[tuple[Usage, ...]]:
+    """Return the usages of each class of communicators, on classes of links of which the first carry this."""
+    number_of, user, place_of, flows_of = on_links
+    width, size = int(bindings.places.max(initial=1)), int(number_of.max(initial=0)) + 1
+    uses, which = np.unique((of_group[0][user] * width + place_of) * size + number_of, return_inverse=True)
+    pairs = list(zip((uses % size).tolist(), np.bincount(which, flows_of).tolist(), strict=True))
+    begin = np.searchsorted(uses, np.arange(len(of_group[1]) * width + 1) * size).tolist()
+    return tuple(
+        tuple([tuple(pairs[begin[use] : begin[use + 1]]) for use in range(group * width, group * width + places)])
+        for group, places in enumerate(bindings.places[of_group[1]].tolist())
+    )
+
+
+def find_shared(classes: Classes, bindings: Bindings) -> tuple[bool, ...]:
+    """Return for each class of communicators of a job that is seen whole: may another be on one of its links with it?
+
+    Two communicators that both keep a common member from all other communication are never under way at the same time;
+    a transfer keeps its sender alone.  (Groups of one class that use the same link do everything at the same time;
+    their usage counts them all.)  Nor are those apart, unless some communication keeps nobody.
+    """
+    shared, of_group = [False] * len(classes.quotient), classes.of_communicator
+    for number in bindings.apart:
+        shared[of_group[number]] = not bindings.blocking.all()
+    held_up: dict[int, frozenset[int]] = {}
+
+    def holds(number: int) -> frozenset[int]:
+        if number not in held_up:
+            ranks = bindings.ranks(number)
+            held_up[number] = frozenset((ranks[:1] if bindings.ordered[number] else ranks).tolist())
+        return held_up[number]
+
+    settled: set[tuple[int, int]] = set()
+    links = np.array(classes.link_representatives, dtype=np.int64)
+    which, user, *_ = _carried(links, links, replace(bindings, apart={}))
+    for numbers in np.split(user, np.searchsorted(which, np.arange(1, len(links)))):
+        for one, other in combinations(dict.fromkeys(numbers.tolist()), 2):
+            pair = of_group[one], of_group[other]
+            if pair[0] == pair[1] or pair in settled:
+                continue
+            in_turn = bindings.blocking[one] and bindings.blocking[other]
+            if not (in_turn and holds(one) & holds(other)):
+                shared[pair[0]] = shared[pair[1]] = True
+                settled.add(pair)
+    return tuple(shared)
