@@ -5,6 +5,7 @@ On classes of equal ranks and links.  Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -66,11 +67,12 @@ class CommunicationKinds:
         if known is None:
             found: Iterable[Traffic] = (Traffic((), 0.0, 1, work.seconds),)
             if work.moves:
-                usages = self._classes.quotient[group]
-                found = [
-                    replace(each, round_bytes=work.load * each.round_bytes, bound=min(each.bound, work.bound))
-                    for each in self._communicators.traffics(number, work.moves, work.size, usages)
-                ]
+                found = self._communicators.traffics(number, work.moves, work.size, self._classes.quotient[group])
+                if (work.load, work.bound) != (1.0, math.inf):
+                    found = [
+                        replace(each, round_bytes=work.load * each.round_bytes, bound=min(each.bound, work.bound))
+                        for each in found
+                    ]
             known = self._activities[name] = tuple(found)
         return known
 

@@ -211,6 +211,8 @@ def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameter
     buckets: list[tuple[Pass, OwnedParameters]] = []
     layers: list[int] = []
     held = OwnedParameters()
+    kinds = {model.has_experts(layer): layer for layer in whole.layers}
+    own = {kind: of_layers(model, job.plan, [layer]) for kind, layer in kinds.items()}
     head = whole.lm_head
     if head:
         held += OwnedParameters(model.norm_parameters)
@@ -222,7 +224,7 @@ def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameter
             buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))
             layers, held, head = [], OwnedParameters(), False
         layers.append(layer)
-        held += of_layers(model, job.plan, [layer])
+        held += own[model.has_experts(layer)]
     if whole.embedding:
         held += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
     return [*buckets, (Pass(tuple(reversed(layers)), whole.embedding, head), held)]

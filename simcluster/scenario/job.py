@@ -73,7 +73,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
     passes = passes or passes_of(scenario, device)
     schedule = schedule_of(scenario)
     plan = plan_of(scenario, schedule)
-    split = plan.tp > 1 and (scenario.parallel.sequence_parallel or scenario.pipeline.scatter_gather)
+    gathers = plan.tp > 1 and scenario.pipeline.scatter_gather and not scenario.parallel.sequence_parallel
     return Job(
         model=scenario.model,
         plan=plan,
@@ -81,8 +81,8 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
         slices=slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0])),
         passes=passes,
         data_parallel=data_parallel_of(scenario, device, plan, recipe_of(scenario)),
-        send_bytes=passes.activation_bytes / (plan.tp if split else 1),
-        gather_boundary=split and not scenario.parallel.sequence_parallel,
+        send_bytes=send_bytes_of(scenario, passes),
+        gather_boundary=gathers,
         overlap_sends=scenario.overlap.pipeline,
         steps=scenario.steps,
         rendezvous={"async": False, "rendezvous": True}[scenario.pipeline.p2p],
@@ -90,6 +90,12 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
         overlap_pairs=scenario.overlap.pairs,
         casts=passes.casts,
     )
+
+
+def send_bytes_of(scenario: Scenario, passes: Passes) -> float:
+    """Return the bytes that each rank sends over a stage boundary."""
+    split = scenario.parallel.sequence_parallel or scenario.pipeline.scatter_gather
+    return passes.activation_bytes / (scenario.parallel.tp if split else 1)
 
 
 def planned_footprints(scenario: Scenario) -> tuple[Footprint, ...]:

@@ -1,123 +1,122 @@
 """Costs of the parts of a step on the representative of each stage: passes, sends, and the end of the step.
 
-Variants share them: passes for one split and microbatch, the ends of stages for a layout, sends for a layout and the
-size of a microbatch.  Without interference every layer after the first two of a pass takes as long as the second one,
-so only passes of up to two layers are timed op by op.
+Variants share them: passes for one split and microbatch, the ends of stages for a layout.  Without interference every
+layer after the first two of a pass takes as long as the second one, so only passes of up to two layers are timed op by
+op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import chain
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from simcluster.base.kept import Kept
-from simcluster.planning.ops import Segment
+from simcluster.planning.job import Job
+from simcluster.planning.ops import MAIN, Op, Segment
+from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective
-from simcluster.scenario.job import interference_of, job_of, passes_of
+from simcluster.planning.works import Collective, Compute, Host
+from simcluster.scenario.fields import ClusterSpec
+from simcluster.scenario.job import interference_of, job_of, passes_of, send_bytes_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import copies_of, plan_of, schedule_of
+from simcluster.scenario.schedule_plan import copies_of, plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import choices_of
-from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
-from simcluster.studies.sweep.order import ActionWork, Sent
-from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork
+from simcluster.studies.sweep.order import ActionWork, End, Sent, Work
+from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork, StageCall
 from simcluster.studies.sweep.step_tables import Costs, TimedOp
 
 
-@dataclass(frozen=True)
-class SharedCosts:
-    """Costs that variants share."""
+class SharedCosts(NamedTuple):
+    """What variants on one cluster share; it is known by its identity, so it is kept, too."""
 
-    networks: Kept = field(default_factory=lambda: Kept(64))
-    passes: Kept = field(default_factory=lambda: Kept(256))
-    stages: Kept = field(default_factory=lambda: Kept(256))
-    exchanges: Kept = field(default_factory=lambda: Kept(512))
-    links: Kept = field(default_factory=lambda: Kept(256))
-    orders: Kept = field(default_factory=lambda: Kept(128))
-
-    def clear(self) -> None:
-        """Forget all of it."""
-        for kept in (self.networks, self.passes, self.stages, self.exchanges, self.links):
-            kept.clear()
+    cluster: ClusterSpec
+    networks: Kept
+    costs: Kept
 
 
-class Order(NamedTuple):
-    """A schedule, the sends between its stages, and the stages that hold copies of each other.
+Hops = tuple[Sent, ...]
 
-    ``sends`` is the set of ``hops``; its hash is computed once.
+
+def hops_of(schedule: Schedule) -> Hops:
+    """Return the sends between stages, also those of variants whose chunks continue on the first stage.
+
+    NotQuickError for a schedule with chunks on two routes.
     """
-
-    schedule: Schedule
-    hops: tuple[Sent, ...]
-    sends: frozenset[Sent]
-    copies: tuple[tuple[int, ...], ...]
-
-
-def order_of(scenario: Scenario) -> Order:
-    """Return the order of a scenario's actions; NotQuickError for one with chunks on two routes."""
-    schedule = schedule_of(scenario)
-    if len({*chain.from_iterable(schedule.routes)}) < sum(map(len, schedule.routes)):
+    stages, routes = schedule.num_stages, schedule.routes
+    if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):
         raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
-    hops = hops_of(schedule)
-    return Order(schedule, hops, frozenset(hops), copies_of(schedule))
+    around = [*pairwise(range(stages)), (stages - 1, 0)] if stages > 1 else []
+    between = [(one, other) for route in routes for (one, _), (other, _) in pairwise(route) if one != other]
+    pairs = dict.fromkeys((*around, *between))
+    return tuple([hop for one, other in pairs for hop in (Sent("F", one, other), Sent("B", other, one))])
 
 
 class StepCosts:
     """The costs of a scenario's step; NotQuickError where it needs a full run.
 
-    ``main_key`` is the cache key of the step up to the last actions.
+    ``hops`` are those of the ``schedule``, ``shared`` is what variants on the same cluster share.
     """
 
-    def __init__(self, scenario: Scenario, order: Order, shared: SharedCosts) -> None:
-        cluster, overlap, training, parallel = scenario.cluster, scenario.overlap, scenario.training, scenario.parallel
-        shape = shape_of(scenario)
+    def __init__(self, scenario: Scenario, schedule: Schedule, hops: Hops, shared: SharedCosts) -> None:
+        overlap, training, parallel = scenario.overlap, scenario.training, scenario.parallel
         of_passes = (
-            id(cluster), scenario.model, scenario.software, overlap.interference, overlap.tensor,
-            overlap.tensor_pieces, shape, training.precision,
+            scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
+            shape_of(scenario), training.precision,
         )  # fmt: skip
-        self._passes: _PassCosts = shared.passes.once(of_passes, lambda: _PassCosts(scenario))
-        self.casts = self._passes.passes.casts
-        job = cache(lambda: job_of(scenario, cluster.device, self._passes.passes))
+        self._passes: _PassCosts = shared.costs.once(of_passes, lambda: _PassCosts(scenario))
+        passes, collectives = self._passes.passes, self._passes.collectives
+        self.casts = passes.casts
         of_network = (
-            id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
-            scenario.collectives, overlap.interference, order.sends, order.copies,
+            scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
+            scenario.collectives, overlap.interference, hops, copies_of(schedule),
         )  # fmt: skip
-        network: RepresentativeNetwork = shared.networks.once(of_network, lambda: _network(scenario, order.schedule))
-        of_others = (
-            scenario.model, scenario.pipeline, overlap, scenario.software, training.precision, training.memory_recipe
+        plan = plan_of(scenario, schedule)
+        network: RepresentativeNetwork = shared.networks.once(
+            of_network, lambda: RepresentativeNetwork(plan, scenario.cluster.built, choices_of(scenario))
+        )
+        of_stages = (
+            network, parallel, scenario.model, scenario.pipeline, overlap, scenario.software, training.precision,
+            training.memory_recipe,
         )  # fmt: skip
-        of_stages = network, parallel, of_others
-        self._stages: Stages = shared.stages.once(of_stages, lambda: Stages(job()))
-        collectives = self._passes.collectives
+        self._stages: _Stages = shared.costs.once(
+            of_stages, lambda: _Stages(job_of(scenario, scenario.cluster.device, passes))
+        )
+        self._send_bytes, self._overlaps = send_bytes_of(scenario, passes), overlap.pipeline
         self.drawn = network.learn(
             {
-                ("passes", *collectives): passes_calls(collectives, order.schedule.num_stages),
-                of_stages: lambda: self._stages.calls(order.hops, others=network.blank),
+                ("passes", *collectives): lambda: (
+                    StageCall(stage, "tp", work.kind, work.size)
+                    for stage in range(schedule.num_stages)
+                    for work in collectives
+                ),
+                of_stages: lambda: self._stages.calls(hops, others=network.blank),
             }
         )
-        exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
-        self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
-        self.main_key = self.drawn, parallel.model_copy(update={"zero": 0}), of_others, of_passes, scenario.microbatches
 
-    def of(self, works: Sequence[ActionWork | Sent]) -> list[Costs]:
-        """Return the costs of actions and sends.
+    def of(self, works: Sequence[Work]) -> list[Costs]:
+        """Return the costs of works.
 
         Where sends interfere with computation, an action costs all of its ops.
         """
-        sends = [self.exchanges.send(work) if isinstance(work, Sent) else () for work in works]
-        whole = not any(op.communication and op.communication.interferes for send in sends for op in send)
-        signature = self._passes.signatures(self.drawn)
-        return [
-            self._passes.of(work, self._stages.part(work), signature[work.stage], self.drawn, whole=whole)
-            if isinstance(work, ActionWork)
-            else send
-            for work, send in zip(works, sends, strict=True)
-        ]
+        drawn, size, overlap = self.drawn, self._send_bytes, self._overlaps
+        sends = {work: drawn.send(work, size, overlap=overlap) for work in works if isinstance(work, Sent)}
+        every = [op.communication for send in sends.values() for op in send]
+        whole = not any(each and (each.pressure or each.drag) for each in every)
+        alone = drawn.alone(self._passes.collectives)
+
+        def cost(work: Work) -> Costs:
+            if isinstance(work, Sent):
+                return sends[work]
+            if isinstance(work, End):
+                return self._stages.end(work.stage, drawn)
+            return self._passes.of(work, self._stages.part(work), alone[work.stage], drawn, whole=whole)
+
+        return [*map(cost, works)]
 
 
 class _PassCosts:
@@ -127,23 +126,20 @@ class _PassCosts:
         device = scenario.cluster.device
         self.passes: Passes = passes_of(scenario, device)
         every = scenario.training.recompute_every
-        self._undisturbed = interference_of(scenario, device) is None
-        self._repeats = self._undisturbed and scenario.software is None and every == 1
+        self._repeats = interference_of(scenario, device) is None and scenario.software is None and every == 1
         everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
         ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]
         proved(ops)
         self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
         self._known: dict[Hashable, Costs] = {}
         self._ops: dict[Hashable, Costs] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self._signatures: dict[RepresentativeCalls, list[int]] = {}
 
-    def of(self, work: ActionWork, part: Pass, signature: int, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
-        """Return the costs of an action on a stage with this signature.
+    def of(self, work: ActionWork, part: Pass, alone: Hashable, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
+        """Return the costs of an action on a stage on which collectives take so long ``alone``.
 
         It is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
-        found = self._whole(work.kind, part, signature, drawn, work.stage) if whole else ()
+        found = self._whole(work.kind, part, alone, drawn, work.stage) if whole else ()
         if found:
             return found
         name = drawn, work.stage, work.kind, part
@@ -151,32 +147,27 @@ class _PassCosts:
             self._ops[name] = drawn.ops(work.stage, self._segment(work.kind, part))
         return self._ops[name]
 
-    def _whole(self, kind: str, part: Pass, signature: int, drawn: RepresentativeCalls, stage: int) -> Costs:
+    def _whole(self, kind: str, part: Pass, alone: Hashable, drawn: RepresentativeCalls, stage: int) -> Costs:
         """Return a pass as one op; no ops if its duration depends on others."""
         layers = len(part.layers)
         counted = layers if self._repeats else part.layers
-        name = kind, counted, part.embedding, part.lm_head, part.boundary, part.casts, signature
+        name = kind, counted, part.embedding, part.lm_head, part.boundary, part.casts, alone
         found = self._known.get(name)
         if found is None:
             if self._repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
                 plain = Pass(part.layers[:1], casts=part.casts)
                 few = [
-                    self._whole(kind, each, signature, drawn, stage)
+                    self._whole(kind, each, alone, drawn, stage)
                     for each in (replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2]))
                 ]
-                found = _repeated(layers, *[op.seconds for op in chain.from_iterable(few)]) if all(few) else ()
+                if all(few):
+                    first, one, two = [op.seconds for op in chain.from_iterable(few)]
+                    found = (TimedOp(first + (layers - 1) * (two - one)),)
             else:
                 seconds = drawn.seconds(stage, self._segment(kind, part))
-                found = () if seconds is None else (TimedOp(seconds),)
-            self._known[name] = found
+                found = None if seconds is None else (TimedOp(seconds),)
+            found = self._known[name] = found or ()
         return found
-
-    def signatures(self, drawn: RepresentativeCalls) -> list[int]:
-        """Return a number for every stage, equal for stages of any network on which collectives cost the same."""
-        if drawn not in self._signatures:
-            seen = drawn.alone(self.collectives)
-            self._signatures[drawn] = [self._numbers.setdefault(each, len(self._numbers)) for each in seen]
-        return self._signatures[drawn]
 
     def _segment(self, kind: str, part: Pass) -> Segment:
         make = {"F": self.passes.forward, "B": self.passes.backward}
@@ -184,13 +175,76 @@ class _PassCosts:
         return make[kind](part)
 
 
-def _repeated(layers: int, first: float, one: float, two: float) -> Costs:
-    """Return a pass of equal layers, of which passes of one and two take this long, and one with all else ``first``."""
-    return (TimedOp(first + (layers - 1) * (two - one)),)
+class _Stages:
+    """The layers of a layout's stages, and their ops after the last action, for any number of microbatches."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._ops = _ends(job)
+        self._parts: dict[tuple[int, int, bool, bool], Pass] = {}
+        self._ends: dict[tuple[int, RepresentativeCalls], Costs] = {}
+
+    def part(self, work: ActionWork) -> Pass:
+        """Return the layers that an action works through."""
+        name = work[1:]
+        if name not in self._parts:
+            whole = self._job.whole(work.stage, work.chunk)
+            gathers = work.arrives and self._job.gather_boundary
+            self._parts[name] = replace(whole, boundary=gathers, casts=work.casts)
+        return self._parts[name]
+
+    def calls(self, hops: Hops, *, others: bool) -> Iterator[StageCall]:
+        """Yield a step's calls of the network outside passes, and those of ``others`` with another ZeRO."""
+        job, ends = self._job, [*self._ops]
+        for hop in hops:
+            lane = hop.lane(overlap=job.overlap_sends)
+            yield StageCall(hop.stage, hop.target, "send", job.send_bytes, lane)
+        if others:
+            ends += _ends(
+                replace(job, data_parallel=replace(job.data_parallel, zero=0 if job.data_parallel.zero else 1))
+            )
+        for number, ops in enumerate(ends):
+            for _, op in ops:
+                if op.work.moves:
+                    yield StageCall(number % len(self._ops), op.work.axis, op.work.moves, op.work.size)
+
+    def end(self, stage: int, drawn: RepresentativeCalls) -> Costs:
+        """Return what a stage does after its last action, with its costs on these links."""
+        if (stage, drawn) not in self._ends:
+            self._ends[stage, drawn] = tuple([_end_op(stage, drawn, *each) for each in self._ops[stage]])
+        return self._ends[stage, drawn]
 
 
-def _network(scenario: Scenario, schedule: Schedule) -> RepresentativeNetwork:
-    choices = choices_of(scenario)
-    return RepresentativeNetwork(
-        plan_of(scenario, schedule), scenario.cluster.built, choices.methods, choices.interference
-    )
+def proved(ops: Iterable[Op]) -> None:
+    """Raise NotQuickError for work of a kind that quick steps are not proved for in passes and at the end."""
+    for op in ops:
+        if type(op.work) not in (Compute, Collective, Host):
+            raise NotQuickError(f"quick steps are not proved for {type(op.work).__name__}")
+
+
+def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
+    """Return the ops after every stage's last action, with the names under which they meet."""
+    found: list[list[tuple[Hashable, Op]]] = []
+    known: dict[Hashable, int] = {}  # stages that hold as much end alike
+    for stage in range(job.plan.pp):
+        held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+        like = known.setdefault(tuple((len(each.layers), each.embedding, each.lm_head) for each in held), stage)
+        if like < stage:
+            found.append(found[like])
+            continue
+        lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
+        Replicas(job, lanes).finish(0)
+        items = lanes.program().lanes
+        if list(items) != [MAIN]:
+            raise NotQuickError("something goes on beside the end of a step")
+        found.append([(item.key, op) for item in items[MAIN] for op in item.segment.ops])
+        proved(op for _, op in found[-1])
+    return found
+
+
+def _end_op(stage: int, drawn: RepresentativeCalls, key: Hashable, op: Op) -> TimedOp:
+    (timed,) = drawn.ops(stage, Segment((op,)))
+    if timed.communication is None:
+        return timed
+    group, _ = drawn.communication(stage, op)
+    return timed._replace(meeting=(group, key))

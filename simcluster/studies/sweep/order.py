@@ -5,11 +5,12 @@ They do not depend on costs, so all variants of one schedule share them.  There 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints
+from simcluster.planning.ops import MAIN
 from simcluster.schedules import Action, Schedule
 
 
@@ -33,15 +34,28 @@ class Sent(NamedTuple):
     stage: int
     target: int
 
+    def lane(self, *, overlap: bool) -> str:
+        """Return the lane of its stage that it is on."""
+        return f"send {self.kind}" if overlap else MAIN
+
+
+class End(NamedTuple):
+    """The work of a stage after its last action."""
+
+    stage: int
+
+
+Work: TypeAlias = ActionWork | Sent | End
+
 
 class Items(NamedTuple):
-    """Actions and sends, stage by stage in program order.
+    """Actions and sends, stage by stage in program order, then the ends of all stages.
 
     ``work`` has the number of each item in ``works``; each ``waiting`` item waits for the ``awaited`` one besides the
     item before it on its lane.
     """
 
-    works: tuple[ActionWork | Sent, ...]
+    works: tuple[Work, ...]
     work: Ints
     waiting: Ints
     awaited: Ints
@@ -75,7 +89,8 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     waiting, awaited = begins[needs > 0], source[needs[needs > 0]]
     if overlap:
         waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, ends[sends])
-    return Items(tuple(rows.works), items, waiting, awaited)
+    works = (*rows.works, *map(End, range(schedule.num_stages)))
+    return Items(works, np.append(items, np.arange(len(rows.works), len(works))), waiting, awaited)
 
 
 class _Rows:

@@ -8,8 +8,7 @@ It reports neither breakdown nor memory.  Scenarios outside ``quick_scope`` are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
@@ -19,16 +18,15 @@ from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.schedules import Schedule
-from simcluster.studies.sweep.costs import Order, SharedCosts, StepCosts, order_of
-from simcluster.studies.sweep.order import schedule_items
+from simcluster.scenario.schedule_plan import copies_of, schedule_of
+from simcluster.studies.sweep.costs import Hops, SharedCosts, StepCosts, hops_of
+from simcluster.studies.sweep.order import Items, schedule_items
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.sweep.step_tables import MainPart, StepTemplate, shape_of
+from simcluster.studies.sweep.step_tables import StepTemplate, shapes_of, step_seconds
 
 MOST_SECONDS = 512.0
 """Steps below this are exact on the finest grid (``base.clock``), which shared costs are on."""
-_CLUSTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +55,22 @@ def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
     return timed_numbers(_Timed(step_time, _STEPS.facts_of(scenario)))
 
 
-@dataclass
 class QuickSteps:
-    """Step times, with all that variants share; clusters are known by identity, so they are kept with their parts."""
+    """Step times, with all that variants share."""
 
-    clusters: dict[int, ClusterSpec] = field(default_factory=dict)
-    shared: SharedCosts = field(default_factory=SharedCosts)
-    items: Kept = field(default_factory=lambda: Kept(128))
-    templates: Kept = field(default_factory=lambda: Kept(128))
-    facts: Kept = field(default_factory=lambda: Kept(64))
-    mains: Kept = field(default_factory=lambda: Kept(4))
+    def __init__(self) -> None:
+        self._clusters, self._orders, self._templates = Kept(8), Kept(256), Kept(128)
+
+    def _shared(self, cluster: ClusterSpec) -> SharedCosts:
+        """Return what variants on this cluster share."""
+        shared: SharedCosts = self._clusters.once(id(cluster), lambda: SharedCosts(cluster, Kept(64), Kept(1024)))
+        return shared
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return what MFU and throughput are computed from, which few variants change."""
-        self._keep(scenario.cluster)
         batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
-        name = id(scenario.cluster), scenario.model, batch, scenario.gpus, scenario.software
-        return self.facts.once(name, lambda: facts_of(scenario, scenario.cluster.device))
+        name = "facts", scenario.model, batch, scenario.gpus, scenario.software
+        return self._shared(scenario.cluster).costs.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
     def step(self, scenario: Scenario) -> float:
@@ -81,40 +78,26 @@ class QuickSteps:
         why = QUICK.obstacle(scenario)
         if why:
             raise NotQuickError(why)
-        name = scenario.pipeline, scenario.parallel.pp, scenario.microbatches
-        order: Order = self.shared.orders.once(name, lambda: order_of(scenario))
-        if order.copies and (scenario.overlap.grad_reduce or scenario.overlap.param_gather):
+        schedule, overlap, stages = schedule_of(scenario), scenario.overlap, scenario.parallel.pp
+        name = scenario.pipeline, stages, scenario.microbatches
+        hops: Hops = self._orders.once(name, lambda: hops_of(schedule))
+        if copies_of(schedule) and (overlap.grad_reduce or overlap.param_gather):
             raise NotQuickError(
-                f"{order.schedule.name} has copies of stages, whose gradients are reduced during the backward"
+                f"{schedule.name} has copies of stages, whose gradients are reduced during the backward"
             )
-        self._keep(scenario.cluster)
-        costs = StepCosts(scenario, order, self.shared)
-        main: MainPart = self.mains.once(costs.main_key, lambda: self._main(scenario, order.schedule, costs))
-        seconds = main.step_seconds(costs.exchanges.ends)
+        shared = self._shared(scenario.cluster)
+        costs = StepCosts(scenario, schedule, hops, shared)
+        order = *name, overlap.pipeline, costs.casts
+        items: Items = self._orders.once(
+            order, lambda: schedule_items(schedule, casts=costs.casts, overlap=overlap.pipeline)
+        )
+        found = costs.of(items.works)
+        shapes = shapes_of(found)
+        template: StepTemplate = self._templates.once((order, shapes), lambda: StepTemplate(items, shapes, stages))
+        seconds = step_seconds(template, found, costs.drawn.capacity, shared.costs)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
         return seconds
-
-    def _main(self, scenario: Scenario, schedule: Schedule, costs: StepCosts) -> MainPart:
-        """Return the step up to the last actions."""
-        overlap, stages = scenario.overlap.pipeline, scenario.parallel.pp
-        order = scenario.pipeline, stages, scenario.microbatches, overlap, costs.casts
-        items = self.items.once(order, lambda: schedule_items(schedule, casts=costs.casts, overlap=overlap))
-        found = costs.of(items.works)
-        shapes = tuple([shape_of(each) for each in found])
-        template = self.templates.once((order, shapes), lambda: StepTemplate(items, shapes, stages))
-        return MainPart(template, [*chain.from_iterable(found)], costs.drawn.capacity, self.shared.links)
-
-    def _keep(self, cluster: ClusterSpec) -> None:
-        """Keep a cluster, so that no other one gets its identity; forget everything if there are too many."""
-        if id(cluster) in self.clusters:
-            return
-        if len(self.clusters) == _CLUSTERS:
-            self.clusters.clear()
-            self.shared.clear()
-            self.facts.clear()
-            self.mains.clear()
-        self.clusters[id(cluster)] = cluster
 
 
 _STEPS = QuickSteps()

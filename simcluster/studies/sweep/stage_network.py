@@ -7,6 +7,7 @@ links only on the algorithm.  The folding and the communicators of a full run de
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,29 +16,22 @@ from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.collectives import Group
-from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
 from simcluster.engine.op_columns import GroupWork
+from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan, Ranks
+from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective, Compute, Transfer
-from simcluster.studies.sweep.order import ActionWork, Items
-from simcluster.studies.sweep.step_tables import (
-    CommunicationCost,
-    Costs,
-    EndOps,
-    MainPart,
-    StepTemplate,
-    TimedOp,
-    shape_of,
-)
+from simcluster.step.planned import Choices
+from simcluster.studies.sweep.order import ActionWork, Items, Sent
+from simcluster.studies.sweep.step_tables import Costs, StepTemplate, TimedOp, shapes_of, step_seconds
 from simcluster.symmetry.classes import Classes, find_shared
 from simcluster.symmetry.communicators import Communicators, patterns_of
 from simcluster.symmetry.folding import odd_of, seen_by
 from simcluster.symmetry.quotient import Quotient
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.methods import Method, Methods, activities
+from simcluster.traffic.methods import Method, activities
 from simcluster.traffic.traffic import Traffic, group_of
 
 
@@ -78,11 +72,21 @@ class RepresentativeCalls:
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(stage_ranks)])}
         self._shared = find_shared(classes, communicators.bindings)
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
-        self._costs: dict[Hashable, CommunicationCost] = {}
+        self._costs: dict[Hashable, CommunicationKind] = {}
+        self._sends: dict[Hashable, Costs] = {}
 
     def ops(self, stage: int, segment: Segment) -> Costs:
         """Return every op of a segment with its own cost."""
         return tuple([self._timed(stage, op, segment.ops[0].lane) for op in segment.ops])
+
+    def send(self, hop: Sent, size: float, *, overlap: bool) -> Costs:
+        """Return the cost of a send."""
+        name = hop, size, overlap
+        if name not in self._sends:
+            lane = hop.lane(overlap=overlap)
+            _, communication = self.communication(hop.stage, Op(Transfer(hop.target, size), "pp", "", "", lane=lane))
+            self._sends[name] = (TimedOp(communication=communication, lane=lane),)
+        return self._sends[name]
 
     def seconds(self, stage: int, segment: Segment) -> float | None:
         """Return the duration of a segment without computation or traffic outside it; None if it depends on others."""
@@ -93,7 +97,9 @@ class RepresentativeCalls:
             return None
         if all(op.lane == ops[0].lane for op in ops):
             return sum(known)
-        return self._simulated(stage, self.ops(stage, segment))
+        costs, none = [self.ops(stage, segment)], np.zeros(0, dtype=np.int64)
+        items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
+        return step_seconds(StepTemplate(items, shapes_of(costs), self.num_stages), costs, self.capacity, Kept(1))
 
     def _seconds(self, stage: int, op: Op, own_lane: str) -> float | None:
         """Return the duration of an op in a segment that begins on this lane, None if it depends on others."""
@@ -106,20 +112,16 @@ class RepresentativeCalls:
         number, cost = self.communication(stage, op)
         if cost.parties > 1 or self._shared[number] or cost.drag or (cost.pressure and op.lane == own_lane):
             return None
-        return cost.alone_seconds(self.capacity)
-
-    def _simulated(self, stage: int, costs: Costs) -> float:
-        """Return the step time of a single work of a stage."""
-        none = np.zeros(0, dtype=np.int64)
-        items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
-        template = StepTemplate(items, [shape_of(costs)], self.num_stages)
-        return MainPart(template, costs, self.capacity, Kept(1)).step_seconds(EndOps([]))
+        return sum(
+            traffic.alone_seconds(self.capacity) if traffic.round_bytes else traffic.latency_seconds
+            for traffic in cost.traffics
+        )
 
     def _timed(self, stage: int, op: Op, own_lane: str) -> TimedOp:
         seconds = self._seconds(stage, op, own_lane)
         if op.work.group(stage) is not None:
             _, cost = self.communication(stage, op)
-            if seconds is None or cost.interferes:
+            if seconds is None or cost.pressure or cost.drag:
                 return TimedOp(0.0, -1.0, cost, op.lane, op.after)
         assert seconds is not None, op
         sensitivity = -1.0 if op.work.sensitivity is None else op.work.sensitivity
@@ -138,8 +140,8 @@ class RepresentativeCalls:
             ]
         return self._alone[works]
 
-    def communication(self, stage: int, op: Op) -> tuple[int, CommunicationCost]:
-        """Return the class of an op's communicator, and the cost of the communication of its members."""
+    def communication(self, stage: int, op: Op) -> tuple[int, CommunicationKind]:
+        """Return the class of an op's communicator, and the communication of its members, whose ranks are stages."""
         work, rank = op.work, self._ranks[stage]
         number = self._communicators.number(work.group(stage), rank)
         group = self._classes.of_communicator[number]
@@ -147,24 +149,21 @@ class RepresentativeCalls:
         found = self._costs.get(name)
         if found is None:
             kind = self._kinds.kind(number, GroupWork(work, work.presses(op.lane)))
-            stages = tuple([self._stage[each] for each in kind.ranks])
-            found = CommunicationCost(kind.parties, tuple(kind.traffics), kind.pressure, kind.drag, stages)
-            self._costs[name] = found
+            found = self._costs[name] = kind._replace(ranks=tuple([self._stage[each] for each in kind.ranks]))
         return group, found
 
 
 class RepresentativeNetwork:
     """The links under a layout on a cluster without faults, on which calls are drawn as they become known."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
-        self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
+    def __init__(self, plan: Plan, cluster: Cluster, choices: Choices) -> None:
+        self._plan, self._cluster, self._choices = plan, cluster, choices
         self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
-        self._tables: dict[str, Ranks] = {}  # the groups of an axis
-        self._groups: dict[tuple[int, str], Group] = {}
-        self._known: dict[tuple[int, ...], Group] = {}
+        self._groups = cache(plan.groups)
+        self._group_of = cache(partial(group_of, cluster))
+        self._group = cache(self._find_group)
         self._learnt: dict[Hashable, None] = {}
         self._calls: dict[Hashable, StageCall] = {}
-        self._names: dict[StageCall, Hashable] = {}
         self._drawn: RepresentativeCalls | None = None
 
     @property
@@ -177,10 +176,8 @@ class RepresentativeNetwork:
 
         Calls of a name are listed once.  New ones are drawn together, unless equal ones have been.
         """
-        found: dict[Hashable, StageCall] = {}
-        for what, listed in calls.items():
-            if what not in self._learnt:
-                found |= {self._name(call): call for call in listed()}
+        listed = [call for what, each in calls.items() if what not in self._learnt for call in each()]
+        found = {self._name(call): call for call in listed}
         new = {name: call for name, call in found.items() if name not in self._calls}
         if new:
             self._drawn = self._draw([*self._calls.values(), *new.values()])
@@ -192,36 +189,22 @@ class RepresentativeNetwork:
 
     def _name(self, call: StageCall) -> Hashable:
         """Return a name that is equal for calls with equal loads on the links."""
-        if call not in self._names:
-            self._names[call] = self._make_name(call)
-        return self._names[call]
-
-    def _make_name(self, call: StageCall) -> Hashable:
         if isinstance(call.axis, int):
             return call.stage, call.axis, call.lane
-        group = self._group(call.stage, call.axis)
-        return call.stage, call.axis, call.kind, self._methods.of(group, call.kind, call.size).algorithm
+        method = self._choices.methods.of(self._group(call.stage, call.axis), call.kind, call.size)
+        return call.stage, call.axis, call.kind, method.algorithm
 
-    def _group(self, stage: int, axis: str) -> Group:
-        if (stage, axis) not in self._groups:
-            if axis not in self._tables:
-                self._tables[axis] = self._plan.groups(axis)
-            table, first = self._tables[axis], self._stage_ranks[stage][0]
-            ranks = table[int((table == first).any(axis=1).argmax())]
-            self._groups[stage, axis] = self._made(tuple(ranks.tolist()))
-        return self._groups[stage, axis]
-
-    def _made(self, ranks: tuple[int, ...]) -> Group:
-        """Return the group of these ranks, which is made once."""
-        if ranks not in self._known:
-            self._known[ranks] = group_of(self._cluster, ranks)
-        return self._known[ranks]
+    def _find_group(self, stage: int, axis: str) -> Group:
+        """Return the group over an axis of a stage's first rank."""
+        table = self._groups(axis)
+        ranks = table[int((table == self._stage_ranks[stage][0]).any(axis=1).argmax())]
+        return self._group_of(tuple(ranks.tolist()))
 
     def _draw(self, calls: Iterable[StageCall]) -> RepresentativeCalls | None:
-        plan, cluster = self._plan, self._cluster
+        plan, cluster, choices = self._plan, self._cluster, self._choices
         programs = _programs(plan.pp, calls)
-        communicators = _AnySize(programs, plan, cluster, self._methods)
-        communicators.group_of = self._made
+        communicators = _AnySize(programs, plan, cluster, choices.methods)
+        communicators.group_of = self._group_of
         capacity = cluster.link_capacity
         odd = odd_of(capacity, capacity, [1.0] * plan.num_ranks)
         classes = seen_by(communicators, Quotient.whole(plan.num_ranks), odd).classes
@@ -229,7 +212,7 @@ class RepresentativeNetwork:
             return None
         representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
         on_links = capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
-        kinds = CommunicationKinds(cluster, communicators, classes, capacity, self._interference, in_steps=False)
+        kinds = CommunicationKinds(cluster, communicators, classes, capacity, choices.interference, in_steps=False)
         return RepresentativeCalls(representatives, communicators, classes, kinds, on_links)
 
 
