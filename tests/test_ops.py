@@ -23,7 +23,7 @@ from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import plan, replay
 from simcluster.studies.search.stretches import occupied
-from simcluster.studies.sweep.exchanges import proved
+from simcluster.studies.sweep.costs import proved
 
 every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)
 lanes = pytest.mark.parametrize("lane", [MAIN, "beside"])

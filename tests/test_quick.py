@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,14 +38,6 @@ SMALL = {
     "model.kv_heads": 16,
     "model.ffn_hidden_size": 4096,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def in_two_parts() -> Iterator[None]:
-    """Let small steps, too, continue from their main parts."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(step_tables, "_FEW", 0)
-        yield
 
 
 def scenario(**changes: Any) -> Scenario:

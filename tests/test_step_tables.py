@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
@@ -11,38 +10,23 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.kept import Kept
+from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Schedule, make_schedule
-from simcluster.studies.sweep import step_tables
-from simcluster.studies.sweep.order import ActionWork, Items, Sent, schedule_items
-from simcluster.studies.sweep.step_tables import (
-    CommunicationCost,
-    Costs,
-    EndOp,
-    EndOps,
-    MainPart,
-    StepTemplate,
-    TimedOp,
-    shape_of,
-)
+from simcluster.studies.sweep.order import ActionWork, End, Items, Sent, schedule_items
+from simcluster.studies.sweep.step_tables import Costs, StepTemplate, TimedOp, shapes_of, step_seconds
 from simcluster.traffic.traffic import Traffic
 
 ORDERS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2)]
 
 
-def fixed(seconds: float) -> CommunicationCost:
+def fixed(seconds: float) -> CommunicationKind:
     """A communication of a stage alone, of known duration."""
-    return CommunicationCost(1, (Traffic((), 0.0, 1, seconds),))
+    return CommunicationKind(1, (Traffic((), 0.0, 1, seconds),))
 
 
-def simulated(items: Items, costs: list[Costs], ends: list[EndOp], stages: int) -> float:
-    template, last = StepTemplate(items, [shape_of(each) for each in costs], stages), EndOps(ends)
-    ops = [op for each in costs for op in each]
-    main = MainPart(template, ops, [], Kept(1))
-    at_once = main.step_seconds(last)
-    with patch.object(step_tables, "_FEW", 0):  # continued from the end of the first stage
-        assert main.step_seconds(last) == at_once
-    return at_once
+def simulated(items: Items, costs: list[Costs], stages: int) -> float:
+    return step_seconds(StepTemplate(items, shapes_of(costs), stages), costs, [], Kept(1))
 
 
 def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *, overlap: bool) -> list[float]:
@@ -89,6 +73,9 @@ def test_a_step_is_the_longest_path_of_its_schedule(
     items = schedule_items(schedule, overlap=overlap, casts=False)
     seconds, costs = {}, []
     for work in items.works:
+        if isinstance(work, End):
+            costs.append(())
+            continue
         draw = st.integers(0, 40) if isinstance(work, Sent) else st.integers(9, 30)
         seconds[work] = on_grid(data.draw(draw) / 10)
         if isinstance(work, Sent):
@@ -102,7 +89,7 @@ def test_a_step_is_the_longest_path_of_its_schedule(
             side = side._replace(lane="side", after=(0,))
             costs.append((TimedOp(third), side, TimedOp(seconds[work] - 2 * third, after=(1,))))
     expected = longest_path(schedule, seconds, overlap=overlap)
-    assert simulated(items, costs, [], stages) == max(expected)
+    assert simulated(items, costs, stages) == max(expected)
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.lists(st.integers(0, 9), min_size=2, max_size=5))
@@ -110,13 +97,10 @@ def test_stages_meet_in_ends_of_one_name(before: list[int], meeting: list[int]) 
     """Each meeting begins when all stages are there; an end without a name is a stage's alone."""
     stages = len(before)
     none = np.zeros(0, dtype=np.int64)
-    works = tuple([ActionWork("F", stage, 0, arrives=False) for stage in range(stages)])
-    items = Items(works, np.arange(stages), none, none)
-    together = [CommunicationCost(stages, (Traffic((), 0.0, 1, float(each)),)) for each in meeting]
-    ends = []
-    for stage in range(stages):
-        for number, each in enumerate(together):
-            ends.append(EndOp(stage, TimedOp(communication=each), ("all", number)))
-        ends.append(EndOp(stage, TimedOp(float(stage))))
+    works = [ActionWork("F", stage, 0, arrives=False) for stage in range(stages)]
+    items = Items((*works, *map(End, range(stages))), np.arange(2 * stages), none, none)
+    together = [CommunicationKind(stages, (Traffic((), 0.0, 1, float(each)),)) for each in meeting]
+    meetings = [TimedOp(communication=each, meeting=("all", number)) for number, each in enumerate(together)]
     costs: list[Costs] = [(TimedOp(float(each)),) for each in before]
-    assert simulated(items, costs, ends, stages) == max(before) + sum(meeting) + stages - 1
+    ends = [(*meetings[:1], TimedOp(float(stage)), *meetings[1:]) for stage in range(stages)]
+    assert simulated(items, [*costs, *ends], stages) == max(before) + sum(meeting) + stages - 1

@@ -15,6 +15,5 @@ cdef class Buffers:
     cdef object fill(self, str name, str number, object values)
     cpdef object column(self, str name, str number)
     cpdef object read(self, str name)
-    cdef object copy_from(self, Buffers other, object names)
     cdef object _longer(self, str name, int room, object dtype)
     cdef object _longer_list(self, str name, int room, object zero)

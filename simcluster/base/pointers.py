@@ -5,7 +5,6 @@ A compiled module must keep the array alive as long as it uses its pointer.
 
 from __future__ import annotations
 
-from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 
 if cython.compiled:
     from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-    from cython.cimports.libc.string import memcpy
 
 
 def address(array: Any) -> Any:
@@ -105,15 +103,6 @@ class Buffers:
     def read(self, name: str) -> Any:
         """Return the present numbers of a column that was made here, as an array."""
         return np.asarray(self.arrays[name])
-
-    def copy_from(self, other: Buffers, names: Any) -> None:
-        """Copy the arrays of these names from ``other`` to the start of these, which are at least as long."""
-        for name in names:
-            values = other.arrays[name]
-            if cython.compiled:  # numpy copies records field by field
-                memcpy(address(self.arrays[name]), address(values), values.nbytes)
-            else:
-                self.arrays[name][: len(values)] = [copy(each) for each in values]
 
     def _longer(self, name: str, room: cython.int, dtype: Any) -> Any:
         array = np.zeros(max(room, 1), dtype)

@@ -61,7 +61,6 @@ cdef class Engine:
     cdef int* _in_rounds
     cdef Meeting* _meetings
     cpdef object load_changes(self, object times, object of, object factors, bint more)
-    cpdef object resume(self, Engine other)
     cpdef int run(self, long long events)
     cpdef object kept_times(self)
     cpdef tuple arrived(self, int meeting)

@@ -93,17 +93,6 @@ class Engine:
         self._changes = len(times)
         self._more_changes = more
 
-    def resume(self, other: Engine) -> None:
-        """Continue from where ``other`` stopped: its ops, lanes, kinds and meetings are the first ones of this engine.
-
-        Both have one instance, and no changes of links or speeds.
-        """
-        self.now, self.events = other.now, other.events
-        self.buffers.copy_from(other.buffers, ("meetings",))
-        self.lanes.resume(other.lanes)
-        self.links.resume(other.links, self.now)
-        self.ranks.resume(other.ranks, other.lanes.count, self.now)
-
     def run(self, events: cython.longlong) -> cython.int:
         """Process that many events, or a few more; return why it stops."""
         stop: cython.longlong = self.events + events
@@ -112,7 +101,7 @@ class Engine:
             self._finish_instant()
             if self.lanes.lanes_over == self.lanes.count:
                 return 0
-            if self.events >= stop or self.lanes.stops:
+            if self.events >= stop:
                 return 1
             time = self._next_time()
             if self._more_changes and self._change_time[self._changes - 1] <= time < _INFINITE:

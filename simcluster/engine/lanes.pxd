@@ -32,8 +32,6 @@ cdef class LaneStates:
     cdef readonly int count
     cdef readonly int lanes_over
     cdef readonly int ops_over
-    cdef public int watched
-    cdef readonly bint stops
     cdef bint keeps_times
     cdef LaneState* state
     cdef TemplateOp* ops
@@ -50,7 +48,6 @@ cdef class LaneStates:
     cdef int* _template_first
     cdef object _put_at_first_ops(self, object tables)
     cdef object _read_ops(self, object tables)
-    cdef object resume(self, LaneStates other)
     cdef int next_op(self, int lane) noexcept
     cdef void end_op(self, int lane, double now) noexcept
     cdef bint _has_to_wait(self, int lane) noexcept

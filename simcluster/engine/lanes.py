@@ -48,15 +48,13 @@ class LaneStates:
     ``op``, the index of its ``rank`` in all instances, and the ``first`` lane of its instance.  ``op - base`` is the
     op's number in its template, ``op + shift`` its index in ``ops``.  ``waiters`` is the first lane that waits for an
     op of this lane, ``following`` the next one at the same lane (by ``awaited`` op) or meeting; both are plus one.
-    The engine ``stops`` when one of the first ``watched`` lanes is finished.
     """
 
     def __init__(self, tables: Tables, *, keeps_times: bool) -> None:
         templates, instances = tables.templates, tables.instances
         self.buffers = buffers = Buffers()
         self.count = lanes = int(instances.lane_first.max())
-        self.lanes_over = self.ops_over = self.watched = 0
-        self.stops = False
+        self.lanes_over = self.ops_over = 0
         self.ready_lanes = buffers.ints("ready_lanes", lanes)
         self._lane_op = buffers.given_ints("lane_op", templates.lane_op)
         self._lane_end = buffers.doubles("lane_end", lanes)
@@ -133,20 +131,10 @@ class LaneStates:
             self.ops[place].wait_first = wait_first[place]
         self.ops[count].wait_first = wait_first[count]
 
-    def resume(self, other: LaneStates) -> None:
-        """Continue from ``other``, whose lanes and ops are the first ones of these."""
-        lane: cython.int
-        self.buffers.copy_from(other.buffers, ("lanes", "lane_end"))
-        self.lanes_over, self.ops_over = other.lanes_over, other.ops_over
-        self.ready_count = self.count - other.count
-        for lane in range(self.ready_count):
-            self.ready_lanes[lane] = other.count + lane
-
     def next_op(self, lane: cython.int) -> cython.int:
         """Return the op that a lane begins now, -1 if that op has to wait or there is none."""
         if self.state[lane].at == self.state[lane].stop:
             self.lanes_over += 1
-            self.stops = self.stops or lane < self.watched
             return -1
         self.state[lane].op = self.state[lane].base + self._lane_op[self.state[lane].at]
         return -1 if self._has_to_wait(lane) else self.state[lane].op

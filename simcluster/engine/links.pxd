@@ -31,7 +31,6 @@ cdef class LinkActivities:
     cdef int* _next_free
     cdef int _free
     cdef readonly int room
-    cdef object resume(self, LinkActivities other, double now)
     cdef bint changed(self) noexcept
     cdef int take(self) noexcept
     cdef void give_back(self, int activity) noexcept

@@ -25,10 +25,6 @@ if not cython.compiled:
 _INFINITE = cython.declare(cython.double, math.inf)
 _JOINED = cython.declare(cython.int, 1)
 _RESERVED = cython.declare(cython.int, 2)
-_STATE = (
-    "due", "kind", "meeting", "stage", "hop", "traffic", "remaining", "round_seconds", "updated", "drag", "state",
-    "next_free",
-)  # fmt: skip
 
 
 class LinkActivities:
@@ -56,17 +52,6 @@ class LinkActivities:
         self.room = 0
         self._free = -1
         self._make_room(64)
-
-    def resume(self, other: LinkActivities, now: cython.double) -> None:
-        """Continue from ``other`` at the end of instant ``now``; links and numbers of traffics are the same."""
-        self._make_room(other.room)
-        self.shares.resume(other.shares)
-        self.buffers.copy_from(other.buffers, _STATE)
-        self._free, self.under_way, self.skipped = other._free, other.under_way, other.skipped
-        activity: cython.int
-        for activity in range(self.room):
-            if now < self.due[activity] < _INFINITE:
-                self.queue.put(self.due[activity], 2 * activity + 1)
 
     def changed(self) -> cython.bint:
         """Return whether links have to be shared out anew at the end of this instant."""

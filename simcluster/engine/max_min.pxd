@@ -26,7 +26,6 @@ cdef class MaxMin:
     cdef int* touched
     cdef readonly int due_count
     cdef readonly int touched_count
-    cdef object resume(self, MaxMin other)
     cdef void make_room(self, int room) noexcept
     cdef void join(self, int activity, int traffic, double bound) noexcept
     cdef double reserve(self, int activity, int traffic, double bound) noexcept

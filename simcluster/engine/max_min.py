@@ -62,11 +62,6 @@ class MaxMin:
         self.touched = self.buffers.ints("touched", room)
         self.fill.make_room(room)
 
-    def resume(self, other: MaxMin) -> None:
-        """Continue from the solution of ``other``, for the same links."""
-        self.users.resume(other.users)
-        self.buffers.copy_from(other.buffers, ("level", "owner", "rate", "bound", "usage"))
-
     def join(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.void:
         """Put an activity on the links of its traffic."""
         rate: cython.double = bound

@@ -19,7 +19,6 @@ cdef class Memberships:
     cdef Membership* entry
     cdef int _free
     cdef int _room
-    cdef object resume(self, Memberships other)
     cdef void make_members(self, int members) noexcept
     cdef void add(self, int container, int member, double weight) noexcept
     cdef void remove_all(self, int member) noexcept

@@ -40,12 +40,6 @@ class Memberships:
         """Make room for that many members."""
         self.first = self.buffers.ints("first", members)  # of each its first entry plus one
 
-    def resume(self, other: Memberships) -> None:
-        """Continue from the state of ``other``, which has the same containers."""
-        self._make_room(other._room)
-        self.buffers.copy_from(other.buffers, ("head", "count", "first", "entry"))
-        self._free = other._free
-
     def add(self, container: cython.int, member: cython.int, weight: cython.double) -> cython.void:
         """Put a member into a container."""
         if self._free < 0:

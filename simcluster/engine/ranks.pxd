@@ -50,7 +50,6 @@ cdef class RankActivities:
     cdef void wait(self, int lane, double seconds, double now) noexcept
     cdef void compute(self, int lane, int rank, double seconds, double sensitivity, double now) noexcept
     cdef void advance(self, int lane) noexcept
-    cdef object resume(self, RankActivities other, int lanes, double now)
     cdef void _make_room(self) noexcept
     cdef void take_off(self, int flight, int kind) noexcept
     cdef void land(self, int flight, int kind) noexcept

@@ -63,17 +63,6 @@ class RankActivities:
         self._kind_rank = buffers.given_ints("kind_rank", kinds.rank)
         self._make_room()
 
-    def resume(self, other: RankActivities, lanes: cython.int, now: cython.double) -> None:
-        """Continue from ``other``, which had ``lanes`` lanes on the same ranks, at the end of instant ``now``."""
-        self._make_room()
-        self.flights.resume(other.flights)
-        self.buffers.copy_from(other.buffers, ("computations", "ranks", "dragged"))
-        self.computing_lanes = other.computing_lanes
-        lane: cython.int
-        for lane in range(lanes):
-            if now < self.computation[lane].due < _INFINITE:
-                self.queue.put(self.computation[lane].due, 2 * lane)
-
     def wait(self, lane: cython.int, seconds: cython.double, now: cython.double) -> cython.void:
         """Let a lane wait for seconds that nothing changes."""
         self.computation[lane].due = now + seconds

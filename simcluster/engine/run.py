@@ -52,21 +52,8 @@ class EngineRun:
         return times_of(self.tables, self.kept)
 
 
-def simulate_until(tables: Tables, lanes: int) -> Engine:
-    """Simulate tables without changes until one of the first ``lanes`` is over; return the engine at that instant."""
-    check_compiled()
-    engine = Engine(tables, 1.0 / clock.tick(), clock.exact_until(), keeps_times=False)
-    engine.load_changes((), (), (), False)
-    engine.lanes.watched = lanes
-    while not engine.lanes.stops and engine.run(_SLICE) == events.PAUSED:
-        pass
-    return engine
-
-
-def simulate_tables(
-    tables: Tables, describe: Callable[[int], str], *, keeps_times: bool, after: Engine | None = None
-) -> EngineRun:
-    """Simulate tables on the clock's present grid, from the start or from where ``after`` stopped (``Engine.resume``).
+def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_times: bool) -> EngineRun:
+    """Simulate tables on the clock's present grid.
 
     ``describe`` names an op in messages.  Raises DeadlockError when ops are left that can never begin, and
     BeyondGridError when the clock leaves its grid.
@@ -75,8 +62,6 @@ def simulate_tables(
     engine = Engine(tables, 1.0 / clock.tick(), clock.exact_until(), keeps_times=keeps_times)
     changes = _Changes(tables)
     changes.load(engine)
-    if after is not None:
-        engine.resume(after)
     ops = int(tables.instances.op_first[-1])
     with phase(lambda: f"simulating, {engine.lanes.ops_over / max(ops, 1):.0%} of ops done"):
         state = events.PAUSED
