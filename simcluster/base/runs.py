@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Ints
+from simcluster.base.arrays import Bools, Ints, Numbers
 
 
 def opens(values: npt.NDArray[Any]) -> Bools:
@@ -22,6 +22,6 @@ def begins(values: npt.NDArray[Any]) -> Ints:
     return np.flatnonzero(opens(values))
 
 
-def within(counts: Ints) -> Ints:
+def within(counts: Numbers) -> Ints:
     """Return 0, 1, ... for every run of this length."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

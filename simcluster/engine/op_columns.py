@@ -7,7 +7,7 @@ and item by item as the program lists them.  Pure.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -32,9 +32,9 @@ class SegmentOps:
     """Ops of the segments of programs, one segment after the other, in columns; one per segment and stage.
 
     Per op: ``seconds`` of what a rank does alone, 0 for communication; ``sensitivity`` to concurrent communication, -1
-    for what is not a computation; its place in ``lanes`` and in ``groups``, the kinds of communicators (-1: none); and
-    the place of its ``work`` in ``communications[group]``, -1 for an op that is alone or takes part in another's.
-    It waits for ops of its segment, ``back`` ops before it: from ``wait_first`` on.
+    for what is not a computation; its number among the ``lanes`` and among the ``groups``, the kinds of communicators
+    (-1: none), and that of its ``work`` among those of its group, -1 for an op that is alone or takes part in
+    another's.  It waits for ops of its segment, ``back`` ops before it: from ``wait_first`` on.
 
     ``which[program]`` is the segment of each item; the ops of segment i begin at ``first[i]``, and ``meets[i]`` are the
     groups and works of those that meet others.
@@ -43,20 +43,18 @@ class SegmentOps:
     def __init__(self, programs: Sequence[StageProgram]) -> None:
         self.ops: list[Op] = []
         self.lanes: dict[str, int] = {}
-        self.groups: dict[Group, int] = {}
-        self.communications: list[dict[GroupWork, int]] = []
+        self.groups: dict[Group, tuple[int, dict[GroupWork, int]]] = {}  # the number of each, and its works
         self.which: list[Ints] = []
         self.meets: list[set[tuple[int, int]]] = []
-        self._numbers: dict[tuple[int, bool, int], int] = {}  # of works by identity; ``ops`` keeps the works
-        known: dict[tuple[int, int], int] = {}  # segments by id and stage
+        known: dict[tuple[Segment, int], int] = {}  # by identity, and by stage
         rows: list[tuple[int, int, int, float, float]] = []
         sizes, waits = [], []
         for program in programs:
             which = []
             for segment, *_ in chain.from_iterable(program.lanes.values()):
-                number = known.get((id(segment), program.stage))
+                number = known.get((segment, program.stage))
                 if number is None:
-                    number = known[id(segment), program.stage] = len(known)
+                    number = known[segment, program.stage] = len(known)
                     own = [self._row(op, program.stage) for op in segment.ops]
                     waits += [[index - other for other in op.after] for index, op in enumerate(segment.ops)]
                     sizes.append(len(own))
@@ -79,16 +77,9 @@ class SegmentOps:
         sensitivity = -1.0 if work.sensitivity is None else work.sensitivity
         if together is None:
             return lane, -1, -1, work.seconds, sensitivity
-        group = self.groups.setdefault(together, len(self.groups))
-        if group == len(self.communications):
-            self.communications.append({})
-        if work.joins:
-            return lane, group, -1, 0.0, sensitivity
-        name = id(work), work.presses(op.lane), group
-        if name not in self._numbers:
-            known = self.communications[group]
-            self._numbers[name] = known.setdefault(GroupWork(work, name[1]), len(known))
-        return lane, group, self._numbers[name], 0.0, sensitivity
+        group, known = self.groups.setdefault(together, (len(self.groups), {}))
+        number = -1 if work.joins else known.setdefault(GroupWork(work, work.presses(op.lane)), len(known))
+        return lane, group, number, 0.0, sensitivity
 
 
 class OpColumns:
@@ -183,22 +174,17 @@ def own_seconds(planned: StageProgram, program: StageProgram) -> Floats | None:
     lanes, own_lanes = planned.lanes, program.lanes
     if list(lanes) != list(own_lanes) or any(len(lanes[lane]) != len(own_lanes[lane]) for lane in lanes):
         return None
-    known: dict[tuple[int, int], list[float] | None] = {}  # by identity of the segments
+    seconds_of = cache(partial(_seconds, planned.stage))  # segments are equal by identity
     found: list[float] = []
     for item, own in zip(chain.from_iterable(lanes.values()), chain.from_iterable(own_lanes.values()), strict=True):
-        if item.key != own.key:
-            return None
-        pair = id(item.segment), id(own.segment)
-        if pair not in known:
-            known[pair] = _seconds(item.segment, own.segment, planned.stage)
-        seconds = known[pair]
+        seconds = seconds_of(item.segment, own.segment) if item.key == own.key else None
         if seconds is None:
             return None
         found += seconds
     return np.array(found)
 
 
-def _seconds(segment: Segment, own: Segment, stage: int) -> list[float] | None:
+def _seconds(stage: int, segment: Segment, own: Segment) -> list[float] | None:
     """Return the seconds of ops of a segment, None where more than these differs from the other's."""
     if len(own.ops) != len(segment.ops):
         return None

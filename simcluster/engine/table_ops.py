@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
 from simcluster.base.clock import all_on_grid
 from simcluster.base.runs import within
+from simcluster.engine.tables import Tables
 from simcluster.engine.tabulate import JobTables
 from simcluster.planning.ops import MAIN
 from simcluster.reference.record import Label, Ops, RankOps, Waits
@@ -75,105 +76,104 @@ def _plain_labels(job: JobTables) -> tuple[list[Label], Int32s]:
 
 def ops_of(job: JobTables) -> Ops:
     """Return all ops of the simulated ranks, numbered as the tables number them."""
-    return _Expansion(job).ops()
+    tables = job.tables
+    templates, instances, groups = tables.templates, tables.instances, tables.groups
+    instance, like = _expansion(job)
+    slot = templates.slot[like]
+    there = np.flatnonzero(slot >= 0)
+    group = instances.group[instance, slot]  # without meaning where there is none
+    meeting = np.full(len(like), -1, dtype=np.int32)
+    meeting[there] = groups.place_first[group[there]] + templates.place[like[there]]
+    parties = np.ones(len(like), dtype=np.int32)
+    parties[there] = np.bincount(meeting[there])[meeting[there]]
+    labels, label = _labels(job, like, group)
+    waits = np.diff(templates.wait_first)[like]
+    lane_rank, lane_stage = lanes_of(job)
+    names = list(job.segments.lanes)
+    lane, step, chunk, microbatch = (
+        np.concatenate([getattr(each, name) for each in job.columns])[like]
+        for name in ("lane", "step", "chunk", "microbatch")
+    )
+    return Ops(
+        labels=labels,
+        label=label,
+        lane=lane + instances.lane_first[instance],
+        step=step,
+        chunk=chunk,
+        microbatch=microbatch,
+        seconds=_seconds(tables, instance, like),
+        meeting=meeting,
+        parties=parties,
+        receives=_awaited(job, instance, like, waits, 0),
+        lane_rank=lane_rank,
+        lane_stage=lane_stage,
+        lane_name=[names[lane] for template in instances.template for lane in job.columns[template].lanes.tolist()],
+        speeds={int(instances.number[place]): profile for place, profile in tables.speeds.items()},
+        make_waits=lambda: _waits(job),
+    )
 
 
-class _Expansion:
-    """Ops of all instances: ``like`` is the op of the templates that each of them is, ``instance`` whose it is."""
+def _expansion(job: JobTables) -> tuple[Ints, Ints]:
+    """Return the instance of every op, and the op of the templates that it is."""
+    templates, instances = job.tables.templates, job.tables.instances
+    counts = np.diff(instances.op_first)
+    instance = np.repeat(np.arange(len(counts)), counts)
+    shift = templates.op_first[instances.template] - instances.op_first[:-1]
+    return instance, np.repeat(shift, counts) + np.arange(len(instance))
 
-    def __init__(self, job: JobTables) -> None:
-        self._job = job
-        templates, instances = job.tables.templates, job.tables.instances
-        counts = np.diff(instances.op_first)
-        self._instance = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        self._like = np.repeat(templates.op_first[instances.template], counts) + within(counts)
-        self._slot = templates.slot[self._like]
-        self._group = instances.group[self._instance, self._slot]  # without meaning where the slot is -1
 
-    def ops(self) -> Ops:
-        """Return the columns over ops."""
-        tables, job, like = self._job.tables, self._job, self._like
-        instances, groups = tables.instances, tables.groups
-        labels, label = self._labels()
-        there = np.flatnonzero(self._slot >= 0)
-        meeting = np.full(len(like), -1, dtype=np.int32)
-        meeting[there] = groups.place_first[self._group[there]] + tables.templates.place[like[there]]
-        parties = np.ones(len(like), dtype=np.int32)
-        parties[there] = np.bincount(meeting[there])[meeting[there]]
-        sends, waiting = self._awaited(receives=True)
-        names = list(job.segments.lanes)
-        lane_rank, lane_stage = lanes_of(job)
-        lane, step, chunk, microbatch = (
-            np.concatenate([getattr(each, name) for each in job.columns])[like]
-            for name in ("lane", "step", "chunk", "microbatch")
-        )
-        return Ops(
-            labels=labels,
-            label=label,
-            lane=lane + instances.lane_first[self._instance],
-            step=step,
-            chunk=chunk,
-            microbatch=microbatch,
-            seconds=self._seconds(),
-            meeting=meeting,
-            parties=parties,
-            receives=(sends, waiting),
-            lane_rank=lane_rank,
-            lane_stage=lane_stage,
-            lane_name=[names[lane] for template in instances.template for lane in job.columns[template].lanes.tolist()],
-            speeds={int(instances.number[place]): profile for place, profile in tables.speeds.items()},
-            make_waits=self._waits,
-        )
+def _seconds(tables: Tables, instance: Ints, like: Ints) -> Floats:
+    """Return the seconds of ops that ranks do alone; 0 for communication."""
+    templates, instances = tables.templates, tables.instances
+    seconds = templates.seconds[like]
+    for own in np.flatnonzero(instances.own_seconds >= 0):
+        begin, end = instances.op_first[own : own + 2]
+        start = instances.own_seconds[own]
+        seconds[begin:end] = instances.seconds[start : start + end - begin]
+    slow = np.where((templates.sensitivity >= 0)[like], instances.slowness[instance], 1.0)
+    return all_on_grid(seconds * slow)
 
-    def _seconds(self) -> Floats:
-        """Return the seconds of ops that ranks do alone; 0 for communication."""
-        templates, instances = self._job.tables.templates, self._job.tables.instances
-        seconds = templates.seconds[self._like]
-        for instance in np.flatnonzero(instances.own_seconds >= 0):
-            begin, end = instances.op_first[instance : instance + 2]
-            start = instances.own_seconds[instance]
-            seconds[begin:end] = instances.seconds[start : start + end - begin]
-        slow = np.where(templates.sensitivity[self._like] >= 0, instances.slowness[self._instance], 1.0)
-        return all_on_grid(seconds * slow)
 
-    def _labels(self) -> tuple[list[Label], Int32s]:
-        """Return the labels, and that of every op.
+def _labels(job: JobTables, like: Ints, group: Int32s) -> tuple[list[Label], Int32s]:
+    """Return the labels, and that of every op.
 
-        An op's code is what it shows, and the kind of communication if that moves something over links.
-        """
-        groups, moved = self._job.tables.groups, self._job.moved
-        plain, shown = _plain_labels(self._job)
-        many = len(moved) + 1
-        code = shown[_places(self._job)].astype(np.int64)[self._like] * many
-        work = self._job.tables.templates.work[self._like]
-        meets = np.flatnonzero(work >= 0)
-        kind = groups.kinds[groups.kind_first[self._group[meets]] + work[meets]]
-        moves = np.array([bool(each) for each in moved], dtype=bool)
-        code[meets] += np.where(moves[kind], kind + 1, 0)
-        used = np.zeros(len(plain) * many + 1, dtype=bool)
-        used[np.maximum(code, -1)] = True
-        number = np.cumsum(used, dtype=np.int32) - 1
-        number[-1] = -1
-        labels = []
-        for value in np.flatnonzero(used[:-1]).tolist():
-            label, kind = divmod(value, many)
-            labels.append(plain[label]._replace(traffics=moved[kind - 1]) if kind else plain[label])
-        return labels, number[np.maximum(code, -1)]
+    An op's code is what it shows, and the kind of communication if that moves something over links.
+    """
+    groups, moved = job.tables.groups, job.moved
+    plain, shown = _plain_labels(job)
+    many = len(moved) + 1
+    code = shown[_places(job)].astype(np.int64)[like] * many
+    work = job.tables.templates.work[like]
+    meets = np.flatnonzero(work >= 0)
+    kind = groups.kinds[groups.kind_first[group[meets]] + work[meets]]
+    moves = np.array([bool(each) for each in moved], dtype=bool)
+    code[meets] += np.where(moves[kind], kind + 1, 0)
+    np.maximum(code, -1, out=code)
+    used = np.zeros(len(plain) * many + 1, dtype=bool)  # the last is that of ops without a label
+    used[code] = True
+    number = np.cumsum(used, dtype=np.int32) - 1
+    number[-1] = -1
+    labels = []
+    for value in np.flatnonzero(used[:-1]).tolist():
+        label, kind = divmod(value, many)
+        labels.append(plain[label]._replace(traffics=moved[kind - 1]) if kind else plain[label])
+    return labels, number[code]
 
-    def _waits(self) -> Waits:
-        """Return what ops wait for besides the op before them on their lane."""
-        counts = np.diff(self._job.tables.templates.wait_first)[self._like]
-        return Waits(np.concatenate([[0], np.cumsum(counts)]), self._awaited()[0])
 
-    def _awaited(self, *, receives: bool = False) -> tuple[Ints, Ints]:
-        """Return awaited ops, and the ops that wait for each of them; of other instances alone if for ``receives``."""
-        templates, instances = self._job.tables.templates, self._job.tables.instances
-        counts = np.diff(templates.wait_first)[self._like]
-        waiting = np.repeat(np.arange(len(counts)), counts)
-        wait = templates.wait_first[self._like[waiting]] + within(counts)
-        if receives:
-            there = templates.wait_peer[wait] >= 0
-            waiting, wait = waiting[there], wait[there]
-        instance, peer = self._instance[waiting], templates.wait_peer[wait]
-        whose = np.where(peer >= 0, instances.peer[instance, peer], instance)
-        return instances.op_first[whose].astype(np.int64) + templates.wait_op[wait], waiting
+def _waits(job: JobTables) -> Waits:
+    """Return what ops wait for besides the op before them on their lane."""
+    instance, like = _expansion(job)
+    counts = np.diff(job.tables.templates.wait_first)[like]
+    return Waits(np.concatenate([[0], np.cumsum(counts)]), _awaited(job, instance, like, counts)[0])
+
+
+def _awaited(job: JobTables, instance: Ints, like: Ints, counts: Numbers, least: int = -1) -> tuple[Ints, Ints]:
+    """Return awaited ops, and the op that waits for each; 0 as the ``least`` peer leaves those of other instances."""
+    templates, instances = job.tables.templates, job.tables.instances
+    waiting = np.repeat(np.arange(len(like)), counts)
+    wait = templates.wait_first[like[waiting]] + within(counts)
+    there = templates.wait_peer[wait] >= least
+    waiting, wait = waiting[there], wait[there]
+    own, peer = instance[waiting], templates.wait_peer[wait]
+    whose = np.where(peer >= 0, instances.peer[own, peer], own)
+    return instances.op_first[whose].astype(np.int64) + templates.wait_op[wait], waiting

@@ -275,7 +275,7 @@ class _Builder:
 
         ``counts`` is the number of meetings of each group.
         """
-        works = [list(each) for each in self._segments.communications]
+        works = [list(each) for _, each in self._segments.groups.values()]
         there = group >= 0
         kind_of = np.zeros(len(communicators), dtype=np.int64)
         kind_of[group[there]] = np.nonzero(there)[1]
