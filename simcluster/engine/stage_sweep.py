@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.loops import add_product, latest_per_group
+from simcluster.engine.op_columns import OpColumns, SegmentOps
+from simcluster.engine.tables import firsts
 from simcluster.planning import works
-from simcluster.planning.ops import Item, Op, StageProgram, Work
+from simcluster.planning.ops import Item, Op, StageProgram
 from simcluster.planning.parallel import RankLayout
 
 Duration = Floats | tuple[float, Floats]
@@ -65,7 +68,7 @@ class StageSweep:
 
     def __init__(self, programs: Sequence[StageProgram], layout: RankLayout) -> None:
         self.stage_ranks: list[Ints] = layout.stage_ranks()
-        self.ops: list[list[tuple[Item, Op]]] = [[] for _ in programs]
+        self.ops: list[list[tuple[Item, Op]]] = []
         self._nodes: list[_Node] = []
         self._meetings: list[_Meeting] = []
         self._link(programs, layout)
@@ -126,32 +129,31 @@ class StageSweep:
     # --- putting together -------------------------------------------------------------------------------------------
 
     def _link(self, programs: Sequence[StageProgram], layout: RankLayout) -> None:
-        """Nodes in the order of the programs, and what each waits for."""
-        ended: dict[tuple[int, Hashable], int] = {}
-        waiting: list[tuple[int, Item]] = []
+        """Add the nodes in the order of the programs, what each waits for, and their meetings."""
+        segments = SegmentOps(programs)
+        for op in segments.ops:
+            if type(op.work) not in PROVED:
+                raise InputError(f"the sweep of replicas does not know {type(op.work).__name__}; use method events")
+        columns = [OpColumns(program, segments, stage) for stage, program in enumerate(programs)]
+        first = firsts([*map(len, columns)]).tolist()
         meeting: dict[Hashable, list[int]] = {}
-        for stage, program in enumerate(programs):
-            lanes: dict[str, int] = {}
-            for items in program.lanes.values():
-                for item in items:
-                    first = len(self._nodes)
-                    for index, op in enumerate(item.segment.ops):
-                        node = _Node(stage, len(self.ops[stage]), [first + earlier for earlier in op.after])
-                        self.ops[stage].append((item, op))
-                        number = len(self._nodes)
-                        self._nodes.append(node)
-                        if op.lane in lanes and lanes[op.lane] not in node.before:
-                            node.before.append(lanes[op.lane])
-                        lanes[op.lane] = number
-                        name = _meets(op.work, item.key, index)
-                        if name is not None:
-                            meeting.setdefault(name, []).append(number)
-                    if item.needs:
-                        waiting.append((first, item))
-                    for key in (item.key, *item.also):
-                        ended[stage, key] = len(self._nodes) - 1
-        for first, item in waiting:
-            self._nodes[first].before += [ended[need.stage, need.key] for need in item.needs]
+        for stage, own in enumerate(columns):
+            items = list(chain.from_iterable(programs[stage].lanes.values()))
+            pairs = zip(own.item.tolist(), own.place.tolist(), strict=True)
+            self.ops.append([(items[item], segments.ops[place]) for item, place in pairs])
+            nodes = [_Node(stage, number) for number in range(len(own))]
+            self._nodes += nodes
+            last: dict[int, int] = {}  # by lane
+            for node, lane in zip(nodes, own.lane.tolist(), strict=True):
+                node.before += [last[lane]] if lane in last else []
+                last[lane] = first[stage] + node.number
+            for number, other, whose in zip(*(column.tolist() for column in own.waits(columns)), strict=True):
+                nodes[number].before.append(first[stage if whose < 0 else whose] + other)
+            meets = np.flatnonzero(own.group >= 0)
+            for number, called in zip(meets.tolist(), own.meeting_names(meets), strict=True):
+                work = self.ops[stage][number][1].work
+                if work.axis or work.joins or work.parties(1) > 1:
+                    meeting.setdefault((work.axis or "send", *called), []).append(first[stage] + number)
         groups_of = _groups_by_stages(self.stage_ranks, layout)
         for name, numbers in meeting.items():
             self._meet(name, numbers, groups_of)
@@ -179,18 +181,6 @@ class StageSweep:
 
 PROVED = (works.Compute, works.Collective, works.Timed, works.Transfer, works.Receive, works.Copy, works.Host)
 """The kinds of work that a sweep is proved for."""
-
-
-def _meets(work: Work, key: Hashable, index: int) -> Hashable:
-    """The name under which an op meets others; None for one that meets none.  InputError for work of a kind unknown."""
-    if type(work) not in PROVED:
-        raise InputError(f"the sweep of replicas does not know {type(work).__name__}; use method events")
-    if work.joins:
-        assert isinstance(key, tuple), key
-        return "send", key[1], index
-    if work.axis:
-        return work.axis, key, index
-    return ("send", key, index) if work.parties(1) > 1 else None
 
 
 def _order(nodes: Sequence[_Node], meetings: Sequence[_Meeting]) -> list[tuple[int, ...]]:
