@@ -139,7 +139,7 @@ def run_programs(
     folding = symmetry.folding(capacity, slowness) if folded else symmetry.unfolded(len(capacity))
     job = tabulate(programs, plan, fabric, capacity, folding, slowness=slowness)
     return Run(
-        record=simulate_job(job), folding=folding, capacity=job.capacity, hop_by_hop=False, steps=steps,
+        record=simulate_job(job), folding=folding, capacity=job.tables.capacity.tolist(), hop_by_hop=False, steps=steps,
         ranks=range(plan.num_ranks),
     )  # fmt: skip
 

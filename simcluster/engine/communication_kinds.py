@@ -54,13 +54,18 @@ class CommunicationKinds:
         members = self._classes_of(number)
         pressure, drag = self._interferes(number, communication)
         ranks = members if pressure or drag else ()
+        hops: HopRounds | None = None
+        traffics: Sequence[Traffic] = self._traffics(number, work)
         if self._in_steps and work.axis and work.moves:
             hops, traffics = self._hops(number, work)
-            return CommunicationKind(work.parties(len(members)), traffics, ranks, pressure, drag, hops)
-        return CommunicationKind(work.parties(len(members)), self.traffics(number, work), ranks, pressure, drag)
+        return CommunicationKind(work.parties(len(members)), traffics, ranks, pressure, drag, hops)
 
-    def traffics(self, number: int, work: Work) -> tuple[Traffic, ...]:
-        """Return the activities of a communication that is not simulated hop by hop, on classes of links."""
+    def moved(self, number: int, communication: GroupWork) -> tuple[Traffic, ...]:
+        """Return what it moves over links if it is not simulated hop by hop, nothing if it takes a given time."""
+        return self._traffics(number, communication.work) if communication.work.moves else ()
+
+    def _traffics(self, number: int, work: Work) -> tuple[Traffic, ...]:
+        """Return the activities of a communication, on classes of links."""
         group = self._classes.of_communicator[number]
         name: Hashable = (group, work.moves, work.size, work.load, work.bound) if work.moves else work.seconds
         known = self._activities.get(name)

@@ -33,7 +33,7 @@ class SegmentOps:
 
     Per op: ``seconds`` of what a rank does alone, 0 for communication; ``sensitivity`` to concurrent communication, -1
     for what is not a computation; its number among the ``lanes`` and among the ``groups``, the kinds of communicators
-    (-1: none), and that of its ``work`` among those of its group, -1 for an op that is alone or takes part in
+    (-1: none), and that of its ``work`` among ``works[group]``, -1 for an op that is alone or takes part in
     another's.  It waits for ops of its segment, ``back`` ops before it: from ``wait_first`` on.
 
     ``which[program]`` is the segment of each item; the ops of segment i begin at ``first[i]``, and ``meets[i]`` are the
@@ -43,7 +43,8 @@ class SegmentOps:
     def __init__(self, programs: Sequence[StageProgram]) -> None:
         self.ops: list[Op] = []
         self.lanes: dict[str, int] = {}
-        self.groups: dict[Group, tuple[int, dict[GroupWork, int]]] = {}  # the number of each, and its works
+        self.groups: dict[Group, int] = {}
+        self.works: list[dict[GroupWork, int]] = []  # by group
         self.which: list[Ints] = []
         self.meets: list[set[tuple[int, int]]] = []
         known: dict[tuple[Segment, int], int] = {}  # by identity, and by stage
@@ -77,7 +78,9 @@ class SegmentOps:
         sensitivity = -1.0 if work.sensitivity is None else work.sensitivity
         if together is None:
             return lane, -1, -1, work.seconds, sensitivity
-        group, known = self.groups.setdefault(together, (len(self.groups), {}))
+        group = self.groups.setdefault(together, len(self.groups))
+        self.works += [{}] if group == len(self.works) else []
+        known = self.works[group]
         number = -1 if work.joins else known.setdefault(GroupWork(work, work.presses(op.lane)), len(known))
         return lane, group, number, 0.0, sensitivity
 

@@ -16,9 +16,8 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.link_values import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
-from simcluster.engine.op_columns import OpColumns, SegmentOps, own_seconds
+from simcluster.engine.op_columns import GroupWork, OpColumns, SegmentOps, own_seconds
 from simcluster.engine.tables import (
-    CommunicationKind,
     Groups,
     Instances,
     Tables,
@@ -43,16 +42,9 @@ class JobTables:
     """
 
     tables: Tables = field(repr=False)
-    folding: Folding = field(repr=False)
     segments: SegmentOps = field(repr=False)
     columns: Sequence[OpColumns] = field(repr=False)
     moved: Sequence[tuple[Traffic, ...]] = field(repr=False)
-
-    @property
-    def capacity(self) -> list[float]:
-        """B/s by class of links."""
-        found: list[float] = self.tables.capacity.tolist()
-        return found
 
     def describe(self, op: int) -> str:
         """Return the name of an op in messages: 'rank 3 main: forward attention, microbatch 2'."""
@@ -85,42 +77,34 @@ def tabulate(
     concurrent computation, None for nothing; ``in_steps``: collectives are simulated hop by hop (ranks not folded).
     """
     kinds = CommunicationKinds(fabric, *folding, capacity, interference, in_steps=in_steps)
-    return _Builder(programs, plan, folding, kinds, disturbances).build(slowness, capacity, disturbances)
+    return _Builder(programs, plan, folding, disturbances).build(kinds, slowness, capacity)
 
 
 class _Builder:
     def __init__(
-        self,
-        programs: Sequence[StageProgram],
-        plan: RankLayout,
-        folding: Folding,
-        kinds: CommunicationKinds,
-        disturbances: Disturbances,
+        self, programs: Sequence[StageProgram], plan: RankLayout, folding: Folding, disturbances: Disturbances
     ) -> None:
-        self._folding, self._kinds, self._stage_ranks = folding, kinds, plan.stage_ranks()
+        self._stage_ranks, self._disturbances = plan.stage_ranks(), disturbances
         self._communicators, self._classes = folding
         self._ranks = np.array(self._classes.rank_representatives, dtype=np.int64)
-        self._stage, self._place = (
-            column[self._ranks] for column in (self._communicators.stage_of, self._communicators.place_of)
-        )
         self._own: dict[int, Floats] = {}  # by instance the seconds of its ops, where only these are its own
-        self._program = self._stage.astype(np.int64)  # of every instance, by its place among all
-        found = self._different(programs, disturbances)
+        self._program = self._communicators.stage_of[self._ranks].astype(np.int64)  # of every instance, by number
+        found = list(programs)
+        if disturbances.program is not UNDISTURBED.program:
+            self._add_own_programs(found)
         self._segments = SegmentOps(found)
         self._programs = [OpColumns(program, self._segments, number) for number, program in enumerate(found)]
         if disturbances.program is not UNDISTURBED.program:
-            self._retime(disturbances)
+            self._retime()
         order = np.argsort(self._program, kind="stable")
         counts = np.bincount(self._program, minlength=len(found))
         self._instances: list[Ints] = np.split(order, np.cumsum(counts)[:-1])  # by program
 
-    def _different(self, programs: Sequence[StageProgram], disturbances: Disturbances) -> list[StageProgram]:
-        """Return the different programs of the instances; note which each of them runs."""
-        found, known = list(programs), {}
-        if disturbances.program is UNDISTURBED.program:
-            return found
-        for instance, (rank, stage) in enumerate(zip(self._ranks.tolist(), self._stage.tolist(), strict=True)):
-            own = disturbances.program(rank, programs[stage])
+    def _add_own_programs(self, programs: list[StageProgram]) -> None:
+        """Add the programs of instances that differ from their stage's by more than seconds."""
+        known: dict[int, int] = {}
+        for instance, (rank, stage) in enumerate(zip(self._ranks.tolist(), self._program.tolist(), strict=True)):
+            own = self._disturbances.program(rank, programs[stage])
             if own is programs[stage]:
                 continue
             seconds = own_seconds(programs[stage], own)
@@ -128,23 +112,22 @@ class _Builder:
                 self._own[instance] = seconds
                 continue
             if id(own) not in known:
-                known[id(own)] = len(found)
-                found.append(own)
+                known[id(own)] = len(programs)
+                programs.append(own)
             self._program[instance] = known[id(own)]
-        return found
 
-    def _retime(self, disturbances: Disturbances) -> None:
+    def _retime(self) -> None:
         """Change the seconds of computations."""
         for instance, rank in enumerate(self._ranks.tolist()):
             columns = self._programs[self._program[instance]]
             seconds = self._own.get(instance, self._segments.seconds[columns.place])
             before = seconds[columns.computing]
-            after = disturbances.retime(rank, columns.computations, before)
+            after = self._disturbances.retime(rank, columns.computations, before)
             if after is not before:
                 self._own[instance] = seconds.copy()
                 self._own[instance][columns.computing] = after
 
-    def build(self, slowness: Sequence[float], rates: LinkValues, disturbances: Disturbances) -> JobTables:
+    def build(self, kinds: CommunicationKinds, slowness: Sequence[float], rates: LinkValues) -> JobTables:
         """Return the tables."""
         peer = self._peers()
         templates: dict[bytes, int] = {}  # waits name ops of peers, so the programs of these belong to a template
@@ -153,17 +136,16 @@ class _Builder:
         names = [np.frombuffer(name, dtype=rows.dtype).tolist() for name in templates]
         columns = [self._programs[program] for program, *_ in names]
         group, communicators = self._groups()
-        place, counts = self._places(group)
-        groups, kinds, moved = self._kinds_of(group, communicators, counts)
-        in_rounds = any(kind.hops for kind in kinds)
+        groups, place, made = self._meet(group, communicators)
+        communications = communication_tables([kinds.kind(*each) for each in made])
         own = np.full(len(self._ranks), -1, dtype=np.int32)
         own[list(self._own)] = firsts([len(each) for each in self._own.values()])[:-1]
-        ranks = self._ranks.tolist()
+        ranks, speeds = self._ranks.tolist(), self._disturbances.speeds
         instances = Instances(
             template=int32s(template),
             group=group,
             peer=peer,
-            position=self._positions(group, communicators) if in_rounds else group,
+            position=self._positions(group, communicators) if communications.collectives else group,
             op_first=firsts(np.array([len(each) for each in columns])[template]),
             lane_first=firsts(np.array([len(each.lanes) for each in columns])[template]),
             rank_first=int32s(range(len(ranks) + 1)),
@@ -176,20 +158,20 @@ class _Builder:
             self._templates(names, place),
             instances,
             groups,
-            *communication_tables(kinds),
+            *communications,
             rates.of(np.array(self._classes.link_representatives, dtype=np.int64)),
-            {place: disturbances.speeds[rank] for place, rank in enumerate(ranks) if rank in disturbances.speeds},
-            disturbances.capacities_of(self._classes.link_representatives),
+            {place: speeds[rank] for place, rank in enumerate(ranks) if rank in speeds},
+            self._disturbances.capacities_of(self._classes.link_representatives),
         )
-        return JobTables(tables, self._folding, self._segments, columns, moved)
+        return JobTables(tables, self._segments, columns, [kinds.moved(*each) for each in made])
 
     def _peers(self) -> Int32s:
         """Return the instances of the ranks whose ops each instance awaits, by stage; -1 where it awaits none."""
-        of_rank = np.asarray(self._classes.of_rank)
+        of_rank, place = np.asarray(self._classes.of_rank), self._communicators.place_of[self._ranks]
         found = np.full((len(self._ranks), len(self._stage_ranks)), -1, dtype=np.int32)
         for columns, those in zip(self._programs, self._instances, strict=True):
             for stage in columns.awaited_stages:
-                found[those, stage] = of_rank[self._stage_ranks[stage][self._place[those]]]
+                found[those, stage] = of_rank[self._stage_ranks[stage][place[those]]]
         return found
 
     def _templates(self, names: Sequence[Sequence[int]], place: Sequence[Int32s]) -> Templates:
@@ -230,72 +212,61 @@ class _Builder:
         group[there] = which
         return group, number[there][first].tolist()
 
-    def _places(self, group: Int32s) -> tuple[list[Int32s], Ints]:
-        """Return the place of every op's meeting among those of its group, by program, and how many each group has.
+    def _meet(
+        self, group: Int32s, communicators: Sequence[int]
+    ) -> tuple[Groups, list[Int32s], list[tuple[int, GroupWork]]]:
+        """Return the groups, the place of every op's meeting among those of its group, by program, and the kinds.
 
         All members of a group number what they do together in the same way.
         """
         place = [np.full(len(columns), -1, dtype=np.int32) for columns in self._programs]
-        counts = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
-        for kind in range(group.shape[1]):
-            for programs, groups in self._sharing(group[:, kind]):
-                known: dict[Hashable, int] = {}
-                before: list[tuple[Hashable, int]] = []
-                found: list[int] | Ints = []
-                for program in programs:
-                    columns = self._programs[program]
-                    ops = np.flatnonzero(columns.group == kind)
-                    if len(programs) == 1:
-                        found = np.arange(len(ops))
-                    elif (names := columns.meeting_names(ops)) != before:
-                        before, found = names, [known.setdefault(name, len(known)) for name in names]
-                    place[program][ops] = found
-                counts[groups] = len(known) or len(found)
-        return place, counts
+        counts, kind_first = np.zeros((2, len(communicators) + 1), dtype=np.int32)
+        rows: list[int] = []
+        made: list[tuple[int, GroupWork]] = []
+        for kind, works in enumerate(map(list, self._segments.works)):
+            for pairs in self._sharing(group[:, kind]):
+                counts[[number for _, number in pairs]] = self._number(kind, [program for program, _ in pairs], place)
+                for number in dict.fromkeys(number for _, number in pairs):
+                    kind_first[number] = len(rows)
+                    rows += [-1] * len(works)
+                for program, number in pairs:
+                    for work in self._programs[program].works[kind]:
+                        at = kind_first[number] + work
+                        if rows[at] < 0:
+                            rows[at] = len(made)
+                            made.append((communicators[number], works[work]))
+        return Groups(firsts(counts[:-1]), kind_first, int32s(rows)), place, made
 
-    def _sharing(self, groups: Int32s) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield the programs that share groups, directly or through others, and these; ``groups`` is by instance."""
-        together: dict[int, tuple[list[int], list[int]]] = {}  # by program
+    def _number(self, kind: int, programs: Sequence[int], place: Sequence[Int32s]) -> int:
+        """Number the meetings of programs that share groups of a kind; return how many they are."""
+        known: dict[Hashable, int] = {}
+        before: list[tuple[Hashable, int]] = []
+        found: list[int] | Ints = []
+        different = dict.fromkeys(programs)
+        for program in different:
+            columns = self._programs[program]
+            ops = np.flatnonzero(columns.group == kind)
+            if len(different) == 1:
+                found = np.arange(len(ops))
+            elif (names := columns.meeting_names(ops)) != before:
+                before, found = names, [known.setdefault(name, len(known)) for name in names]
+            place[program][ops] = found
+        return len(known) or len(found)
+
+    def _sharing(self, groups: Int32s) -> Iterator[list[tuple[int, int]]]:
+        """Yield the programs and groups of instances in pairs, those that share groups, even through others, together.
+        """  # fmt: skip
+        together: dict[int, list[tuple[int, int]]] = {}  # by program
         first: dict[int, int] = {}  # by group
         there = groups >= 0
-        for program, group in dict.fromkeys(zip(self._program[there].tolist(), groups[there].tolist(), strict=True)):
-            own = together.setdefault(program, ([program], []))
-            other = together[first.setdefault(group, program)]
-            own[1].append(group)
+        for pair in dict.fromkeys(zip(self._program[there].tolist(), groups[there].tolist(), strict=True)):
+            own = together.setdefault(pair[0], [])
+            own.append(pair)
+            other = together[first.setdefault(pair[1], pair[0])]
             if own is not other:
-                other[0].extend(own[0])
-                other[1].extend(own[1])
-                together |= dict.fromkeys(own[0], other)
-        yield from {id(each): each for each in together.values()}.values()
-
-    def _kinds_of(
-        self, group: Int32s, communicators: Sequence[int], counts: Ints
-    ) -> tuple[Groups, list[CommunicationKind], list[tuple[Traffic, ...]]]:
-        """Return the groups, the kinds of their communication, and what each of these moves over links.
-
-        ``counts`` is the number of meetings of each group.
-        """
-        works = [list(each) for _, each in self._segments.groups.values()]
-        there = group >= 0
-        kind_of = np.zeros(len(communicators), dtype=np.int64)
-        kind_of[group[there]] = np.nonzero(there)[1]
-        first = firsts(np.array([*map(len, works), 0])[kind_of])
-        rows = np.full(first[-1], -1, dtype=np.int32)
-        kinds: list[CommunicationKind] = []
-        moved: list[tuple[Traffic, ...]] = []
-        users = [(kind, program) for program, columns in enumerate(self._programs) for kind in columns.works]
-        for kind, program in sorted(users):
-            own = self._programs[program].works[kind]
-            for number in np.unique(group[self._instances[program], kind]).tolist():
-                communicator, row = communicators[number], first[number]
-                for work in own:
-                    if rows[row + work] < 0:
-                        rows[row + work] = len(kinds)
-                        communication = works[kind][work]
-                        moves = communication.work.moves
-                        kinds.append(self._kinds.kind(communicator, communication))
-                        moved.append(self._kinds.traffics(communicator, communication.work) if moves else ())
-        return Groups(firsts(counts), first, rows), kinds, moved
+                other += own
+                together |= dict.fromkeys([program for program, _ in own], other)
+        yield from map(sorted, {id(each): each for each in together.values()}.values())
 
     def _positions(self, group: Int32s, communicators: Sequence[int]) -> Int32s:
         """Return the position of every instance in its groups."""

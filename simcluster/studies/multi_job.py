@@ -220,7 +220,7 @@ def _play(
         Result(
             record=record,
             folding=folding,
-            capacity=tables.capacity,
+            capacity=tables.tables.capacity.tolist(),
             hop_by_hop=False,
             steps=scenario.steps,
             ranks=ranks,
