@@ -18,7 +18,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import Symmetry
-from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
+from simcluster.symmetry.orbits import Irregularities, cells_of
+from simcluster.symmetry.quotient import Quotient
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
@@ -73,7 +74,7 @@ def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], da
     seen, whole = both(tiny(**document, faults=wrong))
     assert_same(seen, whole)
     assert_as_fast_alone(seen, whole)
-    through = seen.folding.communicators.bindings.many is not None
+    through = seen.folding.communicators.seen.bindings.many is not None
     SEEN["cells" if through else "whole"] = SEEN.get("cells" if through else "whole", 0) + 1
 
 
@@ -81,11 +82,11 @@ def test_some_of_them_were_seen_by_cells() -> None:
     assert not SEEN or min(SEEN.get("cells", 0), SEEN.get("whole", 0)) > 4
 
 
-def cells_seen(scenario: Scenario) -> tuple[Orbits, Communicators]:
+def cells_seen(scenario: Scenario) -> tuple[Quotient, Communicators]:
     """Return the cells by which a job is seen as it is looked at whole, and its communicators."""
-    found: list[Orbits] = []
+    found: list[tuple[Quotient, Communicators]] = []
 
-    def kept(*arguments: Any) -> Orbits:
+    def kept(*arguments: Any) -> tuple[Quotient, Communicators]:
         found.append(cells_of(*arguments))
         return found[-1]
 
@@ -93,8 +94,8 @@ def cells_seen(scenario: Scenario) -> tuple[Orbits, Communicators]:
         patch.setattr("simcluster.symmetry.folding.cells_of", kept)
         seen, whole = both(scenario)
     assert_same(seen, whole)
-    assert seen.folding.communicators.bindings is found[-1].bindings
-    return found[-1], seen.folding.communicators
+    assert seen.folding.communicators is found[-1][1]
+    return found[-1]
 
 
 def test_one_slow_gpu_makes_four_copies(tiny: Tiny) -> None:
@@ -103,11 +104,12 @@ def test_one_slow_gpu_makes_four_copies(tiny: Tiny) -> None:
     cells, communicators = cells_seen(tiny(cluster=CLUSTERS[0], **JOB, faults=slow))
     assert cells.ranks.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
     assert cells.rank[[13, 15, 12, 5, 31]].tolist() == [13, 15, 12, 1, 3]
-    of_dp = cells.of_group[communicators.number("dp", 13)]
-    rows = slice(*cells.bindings.member[of_dp : of_dp + 2])
-    assert cells.ranks[cells.bindings.rank[rows]].tolist() == [1, 3, 13, 15]
-    assert cells.bindings.many is not None
-    assert cells.bindings.many[rows].tolist() == [7, 7, 1, 1]
+    bindings, of_group = communicators.seen
+    of_dp = of_group[communicators.number("dp", 13)]
+    rows = slice(*bindings.member[of_dp : of_dp + 2])
+    assert cells.ranks[bindings.rank[rows]].tolist() == [1, 3, 13, 15]
+    assert bindings.many is not None
+    assert bindings.many[rows].tolist() == [7, 7, 1, 1]
 
 
 def test_what_is_wrong_everywhere_makes_one(tiny: Tiny) -> None:
@@ -129,11 +131,12 @@ def test_links_are_told_of_by_the_first_of_their_cell(tiny: Tiny) -> None:
         faults=[{"kind": "slow_link", "between": ["node6.gpu1", "node6.nic1"], "factor": 0.5}],
     )
     cells, _ = cells_seen(scenario)
+    assert cells.become is not None
     index = scenario.cluster.built.link_index
     for name, first in ((6, 6), (8, 0), (9, 1), (7, 7)):
         for a, b in (("gpu1", "nic1"), ("nic1", "gpu1")):
             there, told = (index[f"node{node}.{a}", f"node{node}.{b}"] for node in (name, first))
-            assert cells.link[there] == told
+            assert cells.become.all[there] == told
 
 
 @pytest.mark.parametrize("change", [
@@ -177,9 +180,9 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
     turned = cluster.turned(steps, gpus % shift // 8 * 8 + gpus % turn, nodes // 4 * rails)
     assert turned is not None
     times = [gpus // shift, gpus % 8 // turn]
-    used = np.flatnonzero(turned.link >= 0)
+    used = np.flatnonzero(turned.become.all >= 0)
     owner = turned.owner[used]
-    assert (turned.owner[turned.link < 0] == -1).all()
+    assert (turned.owner[turned.become.all < 0] == -1).all()
     source, target = (each.ravel() for each in np.meshgrid(gpus, gpus))
     row, link, _, _ = cluster.routes(source, target, 0 * source)
     for each in times:
@@ -187,7 +190,7 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
         assert ((of_link == each[source[row]]) | (of_link == each[target[row]])).all()
     assert turned.along(times)
     place = times[0] * 8 + times[1]
-    codes = turned.link[used].astype(np.int64) * 8 * nodes + place[owner]
+    codes = turned.become.all[used].astype(np.int64) * 8 * nodes + place[owner]
     assert len(np.unique(codes)) == len(used)  # a link is known by what it becomes and its turns
 
 

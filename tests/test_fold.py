@@ -143,7 +143,7 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
     )
     _compare(scenario, table)
     communicators, classes = simulate(scenario).folding
-    shared = find_shared(classes, communicators.bindings)
+    shared = find_shared(classes, communicators.seen.bindings)
     every = enumerate(classes.of_communicator)
     assert any(communicators.kind(each) == "tp" and shared[number] for each, number in every)
 

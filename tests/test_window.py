@@ -128,7 +128,7 @@ def assert_same(one: SeenJob, other: SeenJob) -> None:
     for number in range(len(classes.of_communicator)):
         assert ours.kind(number) == theirs.kind(number)
         assert ours.ranks(number) == theirs.ranks(number)
-        assert theirs.of_group[number] == number
+        assert theirs.seen.of_group[number] == number
         assert len(ours.usages(number)) == len(theirs.usages(number))
 
 
@@ -140,7 +140,7 @@ SEEN: dict[str, int] = {}
 def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, Any]) -> None:
     window, seen, whole = both(tiny(**document))
     assert_same(seen, whole)
-    fewer = len(seen.folding.communicators.bindings.link) < len(whole.folding.communicators.bindings.link)
+    fewer = len(seen.folding.communicators.seen.bindings.link) < len(whole.folding.communicators.seen.bindings.link)
     assert window is not None or not fewer
     SEEN["through" if fewer else "whole"] = SEEN.get("through" if fewer else "whole", 0) + 1
 
@@ -157,8 +157,8 @@ def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
     assert window is not None
     assert len(window.rank) == 16 * len(window.ranks)
     assert window.ranks.tolist() == [0, 2]
-    rows = len(seen.folding.communicators.bindings.link)
-    assert rows * 14 < len(whole.folding.communicators.bindings.link)
+    rows = len(seen.folding.communicators.seen.bindings.link)
+    assert rows * 14 < len(whole.folding.communicators.seen.bindings.link)
     assert seen.folding.classes.multiplicity() == [32]
 
 
@@ -208,17 +208,17 @@ def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str, rails:
     steps = [(gpus + shift) % len(gpus), gpus - gpus % 8 + (gpus % 8 + turn) % 8][: 1 + (rails > 1)]
     turned = cluster.turned(steps, gpus % shift // 8 * 8 + gpus % turn, count)
     assert turned is not None
-    used = np.flatnonzero(turned.link >= 0)
+    used = np.flatnonzero(turned.become.all >= 0)
     assert np.array_equal(
-        np.bincount(turned.link[used])[np.unique(turned.link[used])], np.full(len(used) // count, count)
+        np.bincount(turned.become.all[used])[np.unique(turned.become.all[used])], np.full(len(used) // count, count)
     )
     source, target = (each.ravel() for each in np.meshgrid(gpus, gpus))
     row, link, _, _ = cluster.routes(source, target, 0 * source)
     for onto in steps:
         row_there, link_there, _, _ = cluster.routes(onto[source], onto[target], 0 * source)
         assert np.array_equal(row, row_there)
-        assert np.array_equal(turned.link[link], turned.link[link_there])
-        to = np.full(len(turned.link), -1)
+        assert np.array_equal(turned.become.all[link], turned.become.all[link_there])
+        to = np.full(len(turned.become.all), -1)
         to[link] = link_there  # one link becomes one link, whichever flow crosses it
         assert np.array_equal(to[link], link_there)
         assert len(np.unique(link_there)) == len(np.unique(link))
@@ -236,7 +236,7 @@ def test_what_takes_no_turn() -> None:
     turned, healthy = (each.turned([(gpus + 16) % 128], gpus % 16, 8) for each in (slower, cluster))
     assert turned is not None  # routes are, and links as they are wired
     assert healthy is not None
-    assert np.array_equal(turned.link, healthy.link)
+    assert np.array_equal(turned.become.all, healthy.become.all)
     assert turned.wired is cluster.link_capacity
 
 

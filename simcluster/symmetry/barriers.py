@@ -48,7 +48,7 @@ def _of_axis(axis: str, lanes: Iterable[Sequence[Item]]) -> set[Segment]:
 
 
 def _go_along(lane: Sequence[Item], barriers: set[Segment], here: dict[Hashable, int], over: Bounds) -> None:
-    """Count barriers along a main lane: what an item waits for is over before it begins, and before it is one itself."""
+    """Count barriers along a main lane: what an item, which may be one, waits for is over before it begins."""
     count = 0
     for segment, key, needs, _, _, _, also in lane:
         for stage, needed in needs:

@@ -17,7 +17,6 @@ from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import compact, firsts, mixed, numbered
 from simcluster.symmetry.equitable_partition import Colours, Numbered, flow_sums, refined
-from simcluster.symmetry.orbits import Orbits
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Load
@@ -25,7 +24,6 @@ from simcluster.traffic.link_usage import OnMost
 
 Carried = tuple[Ints, Ints, Ints, Floats]
 """What links carry, in columns: which link, of which communicator, which usage, how many flows."""
-_FEW = 4096  # whole numbers of flows up to this are their own names
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
 
 
 def find_classes(
-    ranks: Ints, seen: Quotient | Orbits, bindings: Bindings, of_group: Numbers, colours: Colours, num_links: int
+    ranks: Ints, seen: Quotient, bindings: Bindings, of_group: Numbers, colours: Colours, num_links: int
 ) -> Classes:
     """Return the coarsest equitable partition.
 
@@ -154,23 +152,13 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
             amount = use.load.code
         else:
             one_by_one = np.zeros(num_links, dtype=np.int32)
-            one_by_one[use.link] = 1 + _named(use.flows)
+            one_by_one[use.link] = 1 + np.unique(use.flows, return_inverse=True)[1]
             amount = PerLink.one_by_one(one_by_one)
         if code is not None:
-            together = code.all * (amount.most + 1) + amount.all
-            amount = PerLink.one_by_one(
-                (compact(together)[1] + bool(together.min())).astype(np.int32)  # 0 stays that of nothing
-            )
+            together = np.append(0, code.all * (amount.most + 1) + amount.all)  # 0 stays that of nothing
+            amount = PerLink.one_by_one(compact(together)[1][1:].astype(np.int32))
         code = amount
     return code
-
-
-def _named(flows: Floats) -> Ints:
-    """Numbers of flows as whole numbers, equal for equal ones."""
-    whole = flows.astype(np.int64)
-    if (whole == flows).all() and whole.max(initial=0) < _FEW:
-        return whole
-    return np.unique(flows, return_inverse=True)[1]
 
 
 def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:

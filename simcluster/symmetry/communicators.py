@@ -6,11 +6,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
@@ -32,6 +33,13 @@ Form = dict[Call, tuple[Method, tuple[Part, ...]]]
 """What equal groups do: the method and pattern of every call."""
 Named = tuple[Hashable, Ranks, Counterparts]
 """Groups of one size, or pairs, and what their ops call them."""
+
+
+class SeenGroups(NamedTuple):
+    """Groups in columns, and for every communicator the one of these that tells of it."""
+
+    bindings: Bindings
+    of_group: Int32s
 
 
 class Communicators:
@@ -78,20 +86,18 @@ class Communicators:
             raise NotAlikeError
 
     @cached_property
-    def bindings(self) -> Bindings:
-        """Those that are drawn in columns, with the ranks in the window, by their places there."""
-        drawn = np.cumsum([0, *(len(kind.those.drawn) for kind in self.kinds)]).tolist()
-        apart = {
-            drawn[place]: self.apart[kind.first] for place, kind in enumerate(self.kinds) if kind.first in self.apart
-        }
-        return replace(joined([kind.shown(self._window.place) for kind in self.kinds]), apart=apart)
+    def seen(self) -> SeenGroups:
+        """Those that are drawn, with the ranks in the window, by their places there."""
+        return self.joined([(kind.those.told, kind.shown(self._window.place)) for kind in self.kinds])
 
-    @cached_property
-    def of_group(self) -> Numbers:
-        """The one of ``bindings`` that tells of each."""
-        drawn = np.cumsum([0, *(len(kind.those.drawn) for kind in self.kinds)])
-        parts = [kind.those.told + first for kind, first in zip(self.kinds, drawn, strict=False)]
-        return np.concatenate([np.zeros(0, dtype=np.int32), *parts]).astype(np.int32)
+    def joined(self, parts: Sequence[tuple[Ints, Bindings]]) -> SeenGroups:
+        """Return groups of all kinds together, given for each kind which of its groups tells of every one."""
+        begins = np.cumsum([0, *(len(own) for _, own in parts)])
+        found = [np.zeros(0, dtype=np.int64), *(told + begin for (told, _), begin in zip(parts, begins, strict=False))]
+        kinds = zip(self.kinds, begins.tolist(), strict=False)
+        apart = {begin: self.apart[kind.first] for kind, begin in kinds if kind.first in self.apart}
+        bindings = replace(joined([own for _, own in parts]), apart=apart)
+        return SeenGroups(bindings, np.concatenate(found).astype(np.int32))  # there are hundreds of thousands
 
     def kind(self, number: int) -> Hashable:
         """What its ops call a communicator."""
@@ -156,7 +162,7 @@ class Communicators:
 
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
-        return self.bindings.usages(int(self.of_group[number]))
+        return self.seen.bindings.usages(int(self.seen.of_group[number]))
 
     def phases(self, number: int, kind: str, size: float) -> Sequence[Phase]:
         """The description of a collective of this group, for playing it in steps."""

@@ -11,7 +11,6 @@ What groups do in a window does not depend on what is wrong, so it is kept for t
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from copy import copy
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.classes import Classes, find_classes, unfolded
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
+from simcluster.symmetry.orbits import Irregularities, cells_of
 from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
@@ -68,7 +67,7 @@ class Symmetry:
 
     def unfolded(self, num_links: int) -> Folding:
         """Every rank, group and link by itself: the plain run that folding must equal."""
-        return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.bindings, num_links))
+        return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.seen.bindings, num_links))
 
     @cached_property
     def whole(self) -> Communicators:
@@ -87,13 +86,10 @@ class Symmetry:
 
 def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities) -> Folding:
     """Return the classes of a job as its window shows them, or cells of that if something is wrong with the job."""
-    seen: Quotient | Orbits = window
     if odd.something and window.shifts:
-        seen, communicators = cells_of(window, communicators, odd), copy(communicators)
-        communicators.bindings, communicators.of_group = seen.bindings, seen.of_group
+        window, communicators = cells_of(window, communicators, odd)
     ranks = communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks
-    own = communicators.bindings, communicators.of_group
-    return Folding(communicators, find_classes(ranks, seen, *own, odd.colours, len(odd.capacity)))
+    return Folding(communicators, find_classes(ranks, window, *communicators.seen, odd.colours, len(odd.capacity)))
 
 
 def odd_of(

@@ -42,41 +42,44 @@ class NotAlikeError(Exception):
 @dataclass(frozen=True, eq=False)
 class Shift:
     """``onto[r]`` is the rank whose place r takes; after ``count`` times all are back, and ``rank[r]`` is the one of
-    those that stands for them, which takes the place of r after ``turns[r]`` times.
-
-    Ranks come ``block`` by block: those of one are next to each other and go together.
-    """
+    those that stands for them, which takes the place of r after ``turns[r]`` times, each by ``step`` ranks."""
 
     onto: Int32s
     rank: Int32s
-    block: int
+    step: int
     count: int
 
     @cached_property
     def turns(self) -> Ints:
         """How often the ranks that stand for others take their places."""
-        return np.tile(np.repeat(np.arange(self.count), self.block), len(self.rank) // (self.block * self.count))
+        return (np.arange(len(self.rank)) - self.rank) // self.step
+
+    @classmethod
+    def along(cls, plan: Plan, axis: str, size: int, num_ranks: int) -> Shift:
+        """Return the first ranks, ``size`` further along an axis."""
+        ranks, count = np.arange(num_ranks, dtype=np.int32), getattr(plan, axis) // size
+        step = size * math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)])
+        turn = ranks // step % count
+        onto = ranks + np.where(turn == count - 1, step - count * step, step)
+        return cls(onto.astype(np.int32), ranks - turn * step, step, count)
 
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
     """``ranks`` of the window, ascending; ``rank[r]`` is what rank r becomes there by the ``shifts``, each done as
-    often as it takes, and ``links`` know it of every link: None where every rank and link is in the window."""
+    often as it takes, and ``links`` know it of every link, which is what it will ``become``: both are None where all
+    are themselves in the window."""
 
     ranks: Ints
     shifts: tuple[Shift, ...]
     rank: Int32s
     links: LinkImages | None
+    become: PerLink | None
 
     @classmethod
     def whole(cls, num_ranks: int) -> Quotient:
         """Return the whole job, which no shift needs to bring onto itself."""
-        return cls(np.arange(num_ranks), (), np.arange(num_ranks, dtype=np.int32), None)
-
-    @property
-    def become(self) -> PerLink | None:
-        """What every link becomes, None for itself."""
-        return None if self.links is None else self.links.become
+        return cls(np.arange(num_ranks), (), np.arange(num_ranks, dtype=np.int32), None, None)
 
     @cached_property
     def place(self) -> Ints:
@@ -89,13 +92,12 @@ def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
     if not isinstance(plan, Plan) or not isinstance(fabric, Cluster):
         return
     for size in range(1, plan.dp // 2 + 1):
-        if plan.dp % size or not fabric.leaves_together(
-            _shifted(plan, "dp", size, np.arange(min(_FEW, plan.num_ranks)))
-        ):
+        few = min(_FEW, plan.num_ranks)
+        if plan.dp % size or not fabric.leaves_together(Shift.along(plan, "dp", size, few).onto):
             continue
-        shifts = [_shift(plan, "dp", size)]
+        shifts = [Shift.along(plan, "dp", size, plan.num_ranks)]
         if plan.tp > 1:
-            shifts = [_shift(plan, "tp", 1), *shifts]
+            shifts = [Shift.along(plan, "tp", 1, plan.num_ranks), *shifts]
         for some in (shifts, shifts[1:]):
             window = _window(some, fabric) if some else None
             if window is not None:
@@ -107,28 +109,5 @@ def _window(shifts: Sequence[Shift], fabric: Cluster) -> Quotient | None:
     for shift in shifts[1:]:
         rank = shift.rank[rank]
     links = fabric.turned([shift.onto for shift in shifts], rank, math.prod(shift.count for shift in shifts))
-    return None if links is None else Quotient(np.flatnonzero(rank == np.arange(len(rank))), tuple(shifts), rank, links)
-
-
-def _shift(plan: Plan, axis: str, size: int) -> Shift:
-    """All ranks, ``size`` further along an axis."""
-    stride, length = _along(plan, axis)
-    every = np.arange(plan.num_ranks, dtype=np.int32)  # there are many
-    ranks = every.reshape(-1, length // size, size * stride)  # block by block of each row
-    onto, first = np.empty_like(ranks), np.empty_like(ranks)
-    onto[:, :-1], onto[:, -1] = ranks[:, 1:], ranks[:, 0]
-    first[:] = ranks[:, :1]
-    return Shift(onto.ravel(), first.ravel(), size * stride, length // size)
-
-
-def _shifted(plan: Plan, axis: str, size: int, ranks: Ints) -> Ints:
-    """Some ranks, ``size`` further along an axis."""
-    stride, length = _along(plan, axis)
-    place = ranks // stride % length
-    found: Ints = ranks + stride * ((place + size) % length - place)
-    return found
-
-
-def _along(plan: Plan, axis: str) -> tuple[int, int]:
-    """How far the ranks next to each other on an axis are apart, and how many there are in a row."""
-    return math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)]), getattr(plan, axis)
+    ranks = np.flatnonzero(rank == np.arange(len(rank)))
+    return None if links is None else Quotient(ranks, tuple(shifts), rank, links, links.become)

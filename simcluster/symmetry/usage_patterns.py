@@ -5,15 +5,15 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Ints
 from simcluster.base.multiset_hash import places
-from simcluster.collectives import Group, Phase
+from simcluster.collectives import Group
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.group_layouts import Places
@@ -69,10 +69,6 @@ class Pictures:
             self._groups[name] = group_of(self._fabric, ranks)
         return self._groups[name]
 
-    def described(self, ranks: Ranks, call: str, method: Method) -> Sequence[Phase]:
-        """What the group of these ranks does in a call."""
-        return phases_of(method, self.group(ranks), call)
-
     def layouts(self, table: Ranks) -> Ints:
         """Numbers, equal for groups (rows) that are laid out alike."""
         return self._places.layouts(table) if len(table) > 1 else np.zeros(len(table), dtype=np.int64)
@@ -89,7 +85,8 @@ class Pictures:
         turned: tuple[int, ...] = ()
         for number, shift in enumerate(window.shifts):
             like = row[shift.rank[table[:, 0]]]
-            if (like >= 0).all() and (like <= rows).all() and _become(shift.rank, table, like):
+            lower = (like >= 0).all() and (like <= rows).all()
+            if lower and all((shift.rank[table[few]] == table[like[few]]).all() for few in (slice(1), slice(None))):
                 found = like[found].astype(np.int64)
                 continue
             part = table.shape[1] // shift.count
@@ -113,33 +110,28 @@ class Pictures:
         """
         known: dict[tuple[int, str, str], tuple[Ints, tuple[PatternTable, ...] | None]] = {}
 
+        def at_once(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...] | None:
+            phases = phases_of(method, self.group(table[those[0]]), call)
+            if not cut:
+                return drawn_at_once(self._fabric, table[those], phases, timed=method.pace is None)
+            assert self._window.become is not None
+            return drawn_turning(self._fabric, table[those], phases, cut, self._window.become)
+
         def draw(name: Hashable, those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
             if isinstance(name, tuple) and name[0] == "copy":
                 return single((copy_pattern(self._fabric, rank, name[1]),) for rank in table[those, 0].tolist())
             key = int(layout[those[0]]), call, method.algorithm
             if key not in known:
                 alike = np.flatnonzero(layout == key[0])
-                known[key] = alike, self._at_once(table[alike], call, method, cut) if together else None
+                known[key] = alike, at_once(alike, call, method) if together else None
             alike, parts = known[key]
             begin = int(np.searchsorted(alike, those[0]))
             if parts is not None and np.array_equal(alike[begin : begin + len(those)], those):
                 return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
-            found = self._at_once(table[those], call, method, cut)
+            found = at_once(those, call, method)
             if found is None and cut:
                 raise NotAlikeError
-            return found or drawn(self._fabric, table[those], self.described(table[those[0]], call, method))
+            return found or drawn(self._fabric, table[those], phases_of(method, self.group(table[those[0]]), call))
 
         together = len(table) * (cut or table.shape[1]) <= _TOGETHER
         return draw
-
-    def _at_once(self, table: Ranks, call: str, method: Method, cut: int) -> tuple[PatternTable, ...] | None:
-        phases = self.described(table[0], call, method)
-        if not cut:
-            return drawn_at_once(self._fabric, table, phases, timed=method.pace is None)
-        assert self._window.become is not None
-        return drawn_turning(self._fabric, table, phases, cut, self._window.become)
-
-
-def _become(rank: Int32s, table: Ranks, like: Int32s) -> bool:
-    """Do groups become those that they are ``like``?  Most that do not show it in the first."""
-    return bool((rank[table[:1]] == table[like[:1]]).all()) and bool((rank[table] == table[like]).all())

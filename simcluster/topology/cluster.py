@@ -224,7 +224,7 @@ class Cluster(Shown):
         """
         return self.wiring.turned(steps, window, count)
 
-    def leaves_together(self, gpus: NDArray[np.int64]) -> bool:
+    def leaves_together(self, gpus: NDArray[np.integer[Any]]) -> bool:
         """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""
         return self.wiring.leaves_together(gpus)
 

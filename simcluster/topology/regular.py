@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
@@ -37,8 +37,8 @@ from simcluster.topology.turns import (
     Ground,
     LinkImages,
     counterparts,
-    leaves_together,
     links_turned,
+    parts_onto,
     stay_together,
     step_of,
 )
@@ -208,9 +208,10 @@ class Regular(Wiring):
         turn = Automorphism(tuple(those), into, *links, count)
         return counterparts(self._ground, self._routing, turn, self.link_capacity)
 
-    def leaves_together(self, gpus: Ints) -> bool:
+    def leaves_together(self, gpus: Numbers) -> bool:
         """May a step that takes GPUs there be one that ``turned`` knows?"""
-        return leaves_together(self._ends, gpus)
+        leaf = self._ends.leaf
+        return parts_onto(leaf[: len(gpus)], leaf[gpus]) is not None
 
     # --- single GPUs -------------------------------------------------------------------------------------------------
 

@@ -122,11 +122,6 @@ class LinkImages:
     _turn: Automorphism
 
     @property
-    def link(self) -> Int32s:
-        """``become``, in an array."""
-        return self.become.all
-
-    @property
     def settled(self) -> bool:
         """Was every way inside a machine found, of those asked for so far, once for all machines?"""
         return all(len(way) for way in self._ground.machines.known.values())
@@ -134,21 +129,16 @@ class LinkImages:
     @cached_property
     def owner(self) -> Int32s:
         """For every link a GPU that each turn takes along with it, -1 for links that are not used."""
-        ground, turn = self._ground, self._turn
-        machines, ends = ground.machines, ground.ends
-        used = turn.window.machine >= 0
-        gpus = np.where(used[:, None], machines.gpus, -1)
-        of_leaf = np.full(ground.hops.size, -1, dtype=np.int64)
-        of_leaf[ends.leaf[gpus[used]]] = gpus[used]
-        kinds, values = [np.arange(len(gpus))], [gpus[:, turn.owner[machines.origin]].astype(np.int32)]
+        ground, turn, machines = self._ground, self._turn, self._ground.machines
+        used = np.flatnonzero(turn.window.machine >= 0)
+        gpus, leaf = machines.gpus[used], np.full(ground.hops.size, -1, dtype=np.int32)
+        leaf[ground.ends.leaf[gpus]] = gpus
+        found = np.full(len(self.wired), -1, dtype=np.int32)
+        found[machines.owned[used]] = gpus[:, turn.owner[machines.origin]]
         for number, table in enumerate(ground.rows.tables[1:], start=1):
-            own = np.zeros(len(table), dtype=np.int64)
             there = np.flatnonzero(ground.table == number)
-            own[ground.row[there]] = of_leaf[there]
-            kinds.append(np.arange(len(table)))
-            values.append(np.repeat(own[:, None].astype(np.int32), table.shape[1], axis=1))
-        none = np.full(len(ground.rows.rest), -1, dtype=np.int32)
-        return PerLink(ground.rows, tuple(kinds), tuple(values), none).all
+            found[table[ground.row[there]]] = leaf[there, None]
+        return found
 
     def along(self, turns: Sequence[Ints]) -> bool:
         """Is each link of a way inside a machine, of those asked for so far, as often turned as one of its two GPUs?
@@ -180,12 +170,17 @@ def step_of(machines: Machines, gpus: Numbers) -> Step | None:
     return Step(machine, place)
 
 
+def parts_onto(part: Numbers, onto: Numbers) -> Ints | None:
+    """Return the part that each one becomes, -1 for those that are not there; None if one becomes several."""
+    found = np.full(int(part.max(initial=-1)) + 1, -1, dtype=np.int64)
+    found[part] = onto
+    return found if (found[part] == onto).all() else None
+
+
 def stay_together(part: Ints, step: Step) -> bool:
     """Do machines of one part all come to machines of one part?"""
     used = np.flatnonzero(step.machine >= 0)
-    onto = np.full(int(part.max(initial=-1)) + 1, -1, dtype=np.int64)
-    onto[part[used]] = part[step.machine[used]]
-    return bool((onto[part[used]] == part[step.machine[used]]).all())
+    return parts_onto(part[used], part[step.machine[used]]) is not None
 
 
 def links_turned(
@@ -277,20 +272,15 @@ def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired:
 
 def _leaves(ground: Ground, turn: Automorphism, used: Ints) -> tuple[Ints, Ints] | None:
     """The leaves of these machines, and those that they become in the window; None if they do not go together."""
-    window = np.full(ground.hops.size, -1, dtype=np.int64)
-    for step in (*turn.steps, turn.window):
-        next_leaf = np.full(ground.hops.size, -1, dtype=np.int64)
+    onto: Ints | None = None
+    for step in (*turn.steps, turn.window):  # the window comes last
         own, there = ground.ends.leaves.moved(used, step.machine[used])
-        onto = there[:, step.place]
-        next_leaf[own] = onto
-        if (next_leaf[own] != onto).any():
+        onto = parts_onto(own, there[:, step.place])
+        if onto is None or (step is not turn.window and np.bincount(onto[onto >= 0]).max() > 1):
             return None
-        if step is turn.window:
-            window = next_leaf
-        elif np.bincount(next_leaf[next_leaf >= 0]).max() > 1:
-            return None
-    below = np.flatnonzero(window >= 0)
-    return below, window[below]
+    assert onto is not None
+    below = np.flatnonzero(onto >= 0)
+    return below, onto[below]
 
 
 def _become(ground: Ground, turn: Automorphism, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
@@ -314,11 +304,3 @@ def _become(ground: Ground, turn: Automorphism, used: Ints, leaves: tuple[Ints, 
         kinds.append(kind)
         values.append(np.concatenate([kept, np.full((1, table.shape[1]), -1, dtype=np.int32)]))
     return PerLink(rows, tuple(kinds), tuple(values), np.full(len(rows.rest), -1, dtype=np.int32))
-
-
-def leaves_together(ends: Ends, gpus: Ints) -> bool:
-    """Do GPUs of one leaf come to GPUs of one leaf, if GPU i, of the first few, comes to GPU ``gpus[i]``?"""
-    own, onto = ends.leaf[: len(gpus)], ends.leaf[gpus]
-    next_leaf = np.zeros(int(own.max()) + 1, dtype=np.int64)
-    next_leaf[own] = onto
-    return bool((next_leaf[own] == onto).all())

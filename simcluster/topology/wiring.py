@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.topology.access_paths import Spread
@@ -109,7 +109,7 @@ class Wiring:
         del steps, window, count
         return None
 
-    def leaves_together(self, gpus: Ints) -> bool:
+    def leaves_together(self, gpus: Numbers) -> bool:
         """Not known."""
         del gpus
         return False

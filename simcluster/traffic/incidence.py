@@ -101,5 +101,6 @@ def joined(parts: Sequence[Bindings]) -> Bindings:
         counts = np.concatenate([[0], *(np.diff(getattr(part, name)) for part in parts)])
         return np.cumsum(counts, dtype=np.int64)
 
-    names = ("colour", "ordered", "blocking", "rank", "place", "link", "flows", "places")
+    names = ["colour", "ordered", "blocking", "rank", "place", "link", "flows", "places"]
+    names += ["many", "times"] if parts[0].many is not None else []
     return Bindings(member=starts("member"), use=starts("use"), **{name: column(name) for name in names})  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ class RepresentativeCalls:
         self.capacity, self.num_stages = capacity, len(stage_ranks)
         self._ranks, self._communicators, self._classes, self._kinds = stage_ranks, communicators, classes, kinds
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(stage_ranks)])}
-        self._shared = find_shared(classes, communicators.bindings)
+        self._shared = find_shared(classes, communicators.seen.bindings)
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
         self._costs: dict[Hashable, CommunicationKind] = {}
         self._sends: dict[Hashable, Costs] = {}
