@@ -132,6 +132,6 @@ def test_plain_python_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_package_runs_as_plain_python() -> None:
     code = (
-        "import uncompiled, numpy; from simcluster.base import pointers as p; print(p.__file__, p.ints(numpy.ones(2)))"
+        "import uncompiled, numpy; from simcluster.base import pointers as p; print(p.__file__, *p.ints(numpy.ones(2)))"
     )
-    assert run_python(code, ROOT / "tests", ROOT) == f"{ROOT}/simcluster/base/pointers.py [1.0, 1.0]\n"
+    assert run_python(code, ROOT / "tests", ROOT) == f"{ROOT}/simcluster/base/pointers.py 1.0 1.0\n"

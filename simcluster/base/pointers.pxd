@@ -16,4 +16,3 @@ cdef class Buffers:
     cpdef object column(self, str name, str number)
     cpdef object read(self, str name)
     cdef object _longer(self, str name, int room, object dtype)
-    cdef object _longer_list(self, str name, int room, object zero)

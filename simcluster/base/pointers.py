@@ -1,4 +1,4 @@
-"""Numbers of arrays as compiled modules read and write them: pointers when compiled, lists in plain Python.
+"""Numbers of arrays as compiled modules read and write them: pointers when compiled, memoryviews in plain Python.
 
 A compiled module must keep the array alive as long as it uses its pointer.
 """
@@ -27,14 +27,14 @@ def doubles(array: Any) -> Any:
     """Return the numbers of a contiguous array of float64."""
     if cython.compiled:
         return cython.cast(cython.p_double, address(array))
-    return array.tolist()
+    return memoryview(array.reshape(-1))
 
 
 def ints(array: Any) -> Any:
     """Return the numbers of a contiguous array of int32."""
     if cython.compiled:
         return cython.cast(cython.p_int, address(array))
-    return array.tolist()
+    return memoryview(array.reshape(-1))
 
 
 class Buffers:
@@ -45,21 +45,16 @@ class Buffers:
 
     def doubles(self, name: str, room: cython.int) -> Any:
         """Return room for float64 numbers."""
-        if cython.compiled:
-            return doubles(self._longer(name, room, np.float64))
-        return self._longer_list(name, room, 0.0)
+        return doubles(self._longer(name, room, np.float64))
 
     def ints(self, name: str, room: cython.int) -> Any:
         """Return room for int32 numbers."""
-        if cython.compiled:
-            return ints(self._longer(name, room, np.int32))
-        return self._longer_list(name, room, 0)
+        return ints(self._longer(name, room, np.int32))
 
     def flags(self, name: str, room: cython.int) -> Any:
         """Return room for small numbers of a byte each."""
-        if cython.compiled:
-            return cython.cast(cython.p_uchar, address(self._longer(name, room, np.uint8)))
-        return self._longer_list(name, room, 0)
+        array = self._longer(name, room, np.uint8)
+        return cython.cast(cython.p_uchar, address(array)) if cython.compiled else memoryview(array)
 
     def given_doubles(self, name: str, values: Any) -> Any:
         """Return the numbers of an array, which is kept alive and not copied if it is contiguous float64."""
@@ -102,7 +97,7 @@ class Buffers:
 
     def read(self, name: str) -> Any:
         """Return the present numbers of a column that was made here, as an array."""
-        return np.asarray(self.arrays[name])
+        return self.arrays[name]
 
     def _longer(self, name: str, room: cython.int, dtype: Any) -> Any:
         array = np.zeros(max(room, 1), dtype)
@@ -111,8 +106,3 @@ class Buffers:
             array[: len(before)] = before
         self.arrays[name] = array
         return array
-
-    def _longer_list(self, name: str, room: cython.int, zero: Any) -> Any:
-        numbers = self.arrays.setdefault(name, [])
-        numbers += [zero] * (room - len(numbers))
-        return numbers
