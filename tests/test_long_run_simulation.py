@@ -176,6 +176,14 @@ def test_the_compiled_simulation_agrees_with_simpy_run_by_run(block: int) -> Non
     assert played > 20
 
 
+def test_of_devices_that_are_equally_slow_the_first_is_blamed() -> None:
+    paces = np.array([[1.5]])
+    slow = [FailureMode(name, "slow", 1 / 4000, 8, lasts=exponential(6e3), paces=paces) for name in ("heat", "dust")]
+    run = replace(PLAIN, causes=(*PLAIN.causes, *slow))
+    for seed in range(5):
+        assert_same(simulate_with_log(run, seed)[0], simulate_runs(run, seed, 1), 0)
+
+
 def test_every_field_of_a_run_is_simulated() -> None:
     """A new one is read by ``run_tables`` or ``one_run`` too; then it is named here, and drawn above."""
     known = {

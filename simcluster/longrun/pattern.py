@@ -149,21 +149,10 @@ class CheckpointPattern:
         begun = self._table["at"]
         return whole * self.period + float(begun[place - 1] + share * (begun[place] - begun[place - 1]))
 
-    def safe(self, at: Floats, level: int) -> Ints:
-        """The latest snapshot that is safe then: at ``MEMORY`` any, at ``STORAGE`` one that is there."""
-        whole, rest = self._split(at)
-        begun = whole * self.cycles - 1 + (rest >= self.phases[0][0][1])
-        if self.cycles == 1:
-            return np.maximum(0, begun)
-        if level == STORAGE and self.memory is not None:
-            return np.maximum(0, (begun // self.cycles) * self.cycles)
-        more = np.searchsorted(self.safe_within, rest, side="right")
-        return np.maximum(0, np.where(more > 0, whole * self.cycles + more, begun))
-
     @cached_property
     def safe_within(self) -> Floats:
-        """When the snapshots of a period are safe, but for its last."""
-        return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[1:-1], self.phases[1:], strict=True)])
+        """When the snapshots of a period are safe: the one that it begins with, and those within it."""
+        return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[:-1], self.phases, strict=True)])
 
     def taken(self, at: Floats) -> Ints:
         """Snapshots that have been taken until then, safe or not."""

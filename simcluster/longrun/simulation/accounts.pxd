@@ -1,10 +1,10 @@
 from simcluster.base.pointers cimport doubles, ints
 
 cdef class Accounts:
-    cdef int row, names, part_count
-    cdef public object arrays
-    cdef public list weeks
-    cdef list week
+    cdef int row, names, parts_of_restart
+    cdef object run
+    cdef dict columns, counts
+    cdef list weeks
     cdef double* wall
     cdef double* at
     cdef double* fates
@@ -12,8 +12,5 @@ cdef class Accounts:
     cdef int* strikes
     cdef int* outages
 
-    cdef void begin(self, int row) except *
     cdef void add(self, int fate, int cause, double seconds) noexcept
-    cdef void add_part(self, int part, double seconds) noexcept
-    cdef int strike(self, int cause) noexcept
-    cdef int stop(self, int cause) noexcept
+    cdef int count(self, int* counts, int cause) noexcept

@@ -1,10 +1,10 @@
-from simcluster.base.pointers cimport doubles, ints
+from simcluster.base.pointers cimport Buffers
 
 cdef class Draws:
-    cdef public int seed, first, count
-    cdef int place, depth, used
+    cdef public int seed, first, count, place
+    cdef int depth, used
     cdef list sources, constants
-    cdef object fixed_array, begin_array, number_array
+    cdef Buffers buffers
     cdef double* fixed
     cdef int* begins
     cdef double* numbers

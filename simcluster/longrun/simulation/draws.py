@@ -16,21 +16,26 @@ from simcluster.longrun.streams import BLOCK, numbers_of
 from simcluster.longrun.times import TimeSpec
 
 if not cython.compiled:
-    from simcluster.base.pointers import doubles, ints
+    from simcluster.base.pointers import Buffers
 
 _ROOM = 1 << 23
 """Numbers that are kept: 64 MB."""
 
 
 class Draws:
-    """Numbered kinds of draws (``add``, ``add_law``, ``add_constant``) of the runs ``first`` to ``first + count``."""
+    """Numbered kinds of draws (``add``, ``add_law``, ``add_constant``) of the runs ``first`` to ``first + count``.
+
+    ``value`` returns those of the run at ``place`` among them.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.first = self.count = self.place = self.depth = self.used = 0
+        self.first = self.count = self.place = self.used = 0
+        self.depth = 2
         self.sources: list[tuple[str, Sequence[int], Callable[[Floats], Floats]] | None] = []
         self.constants: list[float] = []
-        self.begins = ints(np.empty(0, dtype=np.int32))
+        self.buffers = Buffers()
+        self.numbers = self.buffers.doubles("numbers", _ROOM)  # takes memory where it is written
 
     def add_constant(self, value: float) -> int:
         """Return the number of a draw that always has that value."""
@@ -48,25 +53,11 @@ class Draws:
         """Return the number of a draw of seconds by a law."""
         return self.add(stream, range(law.draws), law.quantile) if law.draws else self.add_constant(law.mean)
 
-    def prepare(self) -> None:
-        """Allocate the tables, once every draw has been added."""
-        self.fixed_array = np.array(self.constants)
-        self.fixed = doubles(self.fixed_array)
-        self._deepen(2)
-        if cython.compiled:
-            self.number_array = np.empty(_ROOM)  # takes memory where it is written
-            self.numbers = doubles(self.number_array)
-        else:
-            self.numbers = []
-
     def start_group(self, first: int, count: int) -> None:
         """Draw for these runs from now on."""
         self.first, self.count, self.place, self.used = first, count, 0, 0
-        self._deepen(self.depth)
-
-    def choose(self, run: int) -> None:
-        """Return numbers of this run of the group from now on."""
-        self.place = run - self.first
+        self.fixed = self.buffers.given_doubles("fixed", self.constants)
+        self.begins = self.buffers.given_ints("begins", np.full(len(self.sources) * self.depth, -1))
 
     def value(self, number: cython.int, occurrence: cython.int) -> cython.double:
         """Return a draw of the chosen run."""
@@ -86,25 +77,16 @@ class Draws:
         if self.used + self.count * BLOCK > _ROOM:
             self.start_group(self.first + self.place, 1)
         if block >= self.depth:
-            self._deepen(2 * block)
+            known = self.buffers.arrays["begins"].reshape(-1, self.depth)
+            more = [(0, 0), (0, 2 * block - self.depth)]
+            self.begins = self.buffers.given_ints("begins", np.pad(known, more, constant_values=-1))
+            self.depth = 2 * block
         uniform = np.empty((len(columns), self.count, BLOCK))
         for column, numbers in zip(columns, uniform, strict=True):
             numbers_of(self.seed, stream, block, column, self.first, numbers)
         values = transform(uniform.reshape(len(columns), -1).T)
         begin: cython.int = self.used
         self.used += len(values)
-        if cython.compiled:
-            self.number_array[begin : self.used] = values
-        else:
-            self.numbers[begin : self.used] = values.tolist()
+        self.buffers.arrays["numbers"][begin : self.used] = values
         self.begins[number * self.depth + block] = begin
         return begin
-
-    def _deepen(self, depth: int) -> None:
-        """Make a table with that many blocks per draw, which keeps the present blocks."""
-        table = np.full((len(self.sources), depth), -1, dtype=np.int32)
-        if self.used:
-            known = [self.begins[place] for place in range(len(self.sources) * self.depth)]
-            table[:, : self.depth] = np.reshape(known, (len(self.sources), self.depth))
-        self.begin_array, self.depth = table.reshape(-1), depth
-        self.begins = ints(self.begin_array)

@@ -1,37 +1,49 @@
-from simcluster.base.pointers cimport doubles, ints
-from simcluster.longrun.simulation.aging_parts cimport AgingParts
+from simcluster.base.pointers cimport Buffers
 from simcluster.longrun.simulation.draws cimport Draws
 
 cdef double _INF
 
 cdef class Hazards:
-    cdef int count, causes, machines, next_loaded, next_trained
+    cdef int count, causes, machines, stopping, other
+    cdef double loaded, trained, share, stop_at, other_at
     cdef Draws draws
-    cdef list aged, struck, batches
-    cdef object rates, integers
-    cdef double* rate
-    cdef double* when
+    cdef Buffers buffers
+    cdef list struck, aged, batches
     cdef int* cause
     cdef int* stops
     cdef int* unit
     cdef int* seen
-    cdef int* batch
-    cdef double loaded, trained, share
+    cdef double* rate
+    cdef double* when
 
     cdef void clear(self) except *
     cdef void give(self, int column) except *
     cdef void find_next(self) noexcept
     cdef double until_strike(self) noexcept
-    cdef double until_stop(self) noexcept
-    cdef void train(self, double seconds) noexcept
-    cdef void load(self, double seconds) noexcept
-    cdef int strike(self) except -1
+    cdef int next_column(self) noexcept
+    cdef bint strike(self, int column, int occurrence, double now) except -1
     cdef bint hit_bad(self, int column, int occurrence, double now) except -1
 
 cdef class DefectiveMachines:
-    cdef object batch, times
-    cdef int column, left
+    cdef object batch
+    cdef Draws draws
+    cdef list times
     cdef double each
-    cdef int which, on, cures
+    cdef int column, left, on, which, cures
 
-    cdef bint hit(self, double which, double cures, double now) except -1
+    cdef void clear(self) except *
+    cdef bint hit(self, int occurrence, double now) except -1
+
+cdef class AgingParts:
+    cdef int life, failed, parts
+    cdef bint closed, drawn
+    cdef double scale, shape, age, at, first
+    cdef object one
+    cdef list seconds, hazards, ends
+
+    cdef void clear(self) except *
+    cdef double next_gap(self, double unit) except? -1.0
+    cdef void replace(self, double life) except *
+    cdef double later(self, double hazard) except? -1.0
+    cdef double power(self, double base, double exponent) except? -1.0
+    cdef double interpolate(self, double x, list[double] known, list[double] values) except? -1.0

@@ -8,17 +8,19 @@ exposure.  Causes with lives have theirs from the ages of their parts; those of 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from heapq import heappop, heappush
 
 import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun.lemons import is_retired
+from simcluster.longrun.lives import Lives
 from simcluster.longrun.run import LongRun
 
 if not cython.compiled:
-    from simcluster.base.pointers import doubles, ints
-    from simcluster.longrun.simulation.aging_parts import AgingParts
+    from simcluster.base.pointers import Buffers
     from simcluster.longrun.simulation.draws import Draws
 
 _INF = math.inf
@@ -40,45 +42,49 @@ class Hazards:
     """A column for every cause, then one for what the bad batch of a cause has beyond the others'.
 
     ``loaded`` and ``trained`` are the exposed seconds so far: to what stops a job, which strikes while it loads too,
-    and to what strikes only while it trains.  Column ``c`` strikes at ``when[c]``; exposed seconds pass at the pace
-    ``share``, that of the machines that run.
+    and to what strikes only while it trains.  Column ``c`` strikes at ``when[c]``, the next of what stops a job
+    (``stopping``) at ``stop_at`` of ``loaded``, the next of others (``other``) at ``other_at`` of ``trained``.  Exposed
+    seconds pass at the pace ``share``, that of the machines that run.
     """
 
     def __init__(self, run: LongRun, draws: Draws) -> None:
+        self.draws, self.machines, self.causes = draws, run.machines, len(run.causes)
         bad = [number for number, cause in enumerate(run.causes) if cause.bad is not None]
-        of = [*range(len(run.causes)), *bad]
-        self.draws, self.machines = draws, run.machines
-        self.count, self.causes = len(of), len(run.causes)
+        of = [*range(self.causes), *bad]
+        self.count = len(of)
         names = [f"{run.causes[number].name}{'.bad' * (column >= self.causes)}" for column, number in enumerate(of)]
-        rate = [run.causes[number].rate for number in of]
-        self.rates = np.array([each if each > _LEAST else 0.0 for each in rate]), np.empty(self.count)
-        self.rate, self.when = doubles(self.rates[0]), doubles(self.rates[1])
-        units = [draws.add(f"{name}.hazard", (0,), _exponential) for name in names]
-        stops = [run.causes[number].stops for number in of]
-        batch = [bad.index(number) if number in bad else -1 for number in of]
-        self.integers = [np.array(each, dtype=np.int32) for each in (of, stops, units, batch, [0] * self.count)]
-        self.cause, self.stops, self.unit = ints(self.integers[0]), ints(self.integers[1]), ints(self.integers[2])
-        self.batch, self.seen = ints(self.integers[3]), ints(self.integers[4])
-        self.batches = [DefectiveMachines(run, number, self.causes + place, draws) for place, number in enumerate(bad)]
-        self.struck = [run.causes[number].struck for number in of[: self.causes]]
-        self.aged = [
-            None
-            if cause.lives is None
-            else AgingParts(cause.lives, draws.add_law(f"{cause.name}.life", cause.lives.law))
-            for cause in run.causes
+        buffers = self.buffers = Buffers()
+        self.cause = buffers.given_ints("cause", of)
+        self.stops = buffers.given_ints("stops", [run.causes[number].stops for number in of])
+        self.unit = buffers.given_ints("unit", [draws.add(f"{name}.hazard", (0,), _exponential) for name in names])
+        self.seen = buffers.ints("seen", self.count)
+        rates = [run.causes[number].rate for number in of]
+        self.rate = buffers.given_doubles("rate", [rate if rate > _LEAST else 0.0 for rate in rates])
+        self.when = buffers.doubles("when", self.count)
+        self.struck = [cause.struck for cause in run.causes] + [None for _ in bad]
+        aged = [AgingParts(cause.lives, cause.name, draws) if cause.lives else None for cause in run.causes]
+        self.aged = aged + [None for _ in bad]
+        columns = {number: self.causes + place for place, number in enumerate(bad)}
+        self.batches = [
+            DefectiveMachines(run, number, columns[number], draws) if number in columns else None
+            for number in range(self.causes)
         ]
 
     def clear(self) -> cython.void:
         """Begin a run: draw when each column strikes first."""
         column: cython.int
+        batch: DefectiveMachines | None
+        parts: AgingParts | None
         for batch in self.batches:
-            batch.clear()
+            if batch is not None:
+                batch.clear()
+                self.rate[batch.column] = batch.left * batch.each
+        for parts in self.aged:
+            if parts is not None:
+                parts.clear()
         self.loaded = self.trained = 0.0
         self.share = 1.0
         for column in range(self.count):
-            if column < self.causes and self.aged[column] is not None:
-                parts: AgingParts = self.aged[column]
-                parts.clear()
             self.seen[column] = 0
             self.give(column)
         self.find_next()
@@ -86,115 +92,154 @@ class Hazards:
     def give(self, column: cython.int) -> cython.void:
         """Draw when a column strikes next."""
         unit: cython.double = self.draws.value(self.unit[column], self.seen[column])
-        rate: cython.double = self.rate[column]
         seconds: cython.double = _INF
-        if column >= self.causes:
-            batch: DefectiveMachines = self.batches[self.batch[column]]
-            rate = batch.left * batch.each
-        if rate > 0:
-            seconds = unit / rate
-        if column < self.causes:
-            if self.struck[column] is not None:
-                seconds = self.struck[column].gap(self.seen[column])
-            elif self.aged[column] is not None:
-                parts: AgingParts = self.aged[column]
-                seconds = parts.next_gap(unit)
+        if self.struck[column] is not None:
+            seconds = self.struck[column].gap(self.seen[column])
+        elif self.aged[column] is not None:
+            parts: AgingParts = self.aged[column]
+            seconds = parts.next_gap(unit)
+        elif self.rate[column] > 0:
+            seconds = unit / self.rate[column]
         self.when[column] = (self.loaded if self.stops[column] else self.trained) + seconds
 
     def find_next(self) -> cython.void:
-        """Find the columns of both kinds that strike next, -1 where there is none of a kind."""
+        """Find the columns of both kinds that strike next."""
         column: cython.int
-        self.next_loaded = self.next_trained = -1
+        self.stop_at = self.other_at = _INF
         for column in range(self.count):
             if self.stops[column]:
-                if self.next_loaded < 0 or self.when[column] < self.when[self.next_loaded]:
-                    self.next_loaded = column
-            elif self.next_trained < 0 or self.when[column] < self.when[self.next_trained]:
-                self.next_trained = column
-
-    def until_stop(self) -> cython.double:
-        """Return the exposed seconds until what stops a job strikes; rounding may make them negative."""
-        return self.when[self.next_loaded] - self.loaded if self.next_loaded >= 0 else _INF
+                if self.when[column] < self.stop_at:
+                    self.stop_at, self.stopping = self.when[column], column
+            elif self.when[column] < self.other_at:
+                self.other_at, self.other = self.when[column], column
 
     def until_strike(self) -> cython.double:
         """Return the seconds of training until something strikes."""
-        left: cython.double = self.until_stop()
-        if self.next_trained >= 0:
-            left = min(left, self.when[self.next_trained] - self.trained)
-        return max(0.0, left / self.share)
+        return max(0.0, min(self.stop_at - self.loaded, self.other_at - self.trained) / self.share)
 
-    def train(self, seconds: cython.double) -> cython.void:
-        """Let the job train for these seconds."""
-        self.loaded += seconds * self.share
-        self.trained += seconds * self.share
+    def next_column(self) -> cython.int:
+        """Return the column that strikes next while the job trains."""
+        return self.stopping if self.stop_at - self.loaded <= self.other_at - self.trained else self.other
 
-    def load(self, seconds: cython.double) -> cython.void:
-        """Let the job load for these seconds, exposed to what stops it."""
-        self.loaded += seconds * self.share
-
-    def strike(self) -> cython.int:
-        """Return the column that strikes now, and draw when it strikes again; ``find_next`` must follow."""
-        column: cython.int = self.next_loaded
-        if column < 0 or (self.next_trained >= 0 and self.until_stop() > self.when[self.next_trained] - self.trained):
-            column = self.next_trained
-        if column < self.causes and self.aged[column] is not None:
+    def strike(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
+        """Let a column strike, and draw when it strikes again; return whether that hits a machine which is retired."""
+        if self.aged[column] is not None:
             parts: AgingParts = self.aged[column]
             parts.replace(self.draws.value(parts.life, self.seen[column]))
         self.seen[column] += 1
         self.give(column)
-        return column
+        retired: cython.bint = self.hit_bad(column, occurrence, now)
+        self.find_next()
+        return retired
 
     def hit_bad(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
         """Decide whether a strike hits a bad machine, which may be cured or retired; return whether it is retired."""
-        if self.batch[column] < 0:
+        if self.batches[self.cause[column]] is None:
             return False
-        batch: DefectiveMachines = self.batches[self.batch[column]]
-        before: cython.int = batch.left
-        clock: cython.double
-        if not before:
+        batch: DefectiveMachines = self.batches[self.cause[column]]
+        before: cython.double = batch.left
+        if not before or (column < self.causes and self.draws.value(batch.on, occurrence) >= before / self.machines):
             return False
-        if column < self.causes and self.draws.value(batch.on, occurrence) >= before / cython.cast(
-            cython.double, self.machines
-        ):
-            return False
-        retired: cython.bint = batch.hit(
-            self.draws.value(batch.which, occurrence), self.draws.value(batch.cures, occurrence), now
-        )
+        retired: cython.bint = batch.hit(occurrence, now)
         if batch.left < before:
-            clock = self.loaded if self.stops[column] else self.trained
-            if batch.left:
-                slower: cython.double = before / cython.cast(cython.double, batch.left)
-                self.when[batch.column] = clock + (self.when[batch.column] - clock) * slower
-            else:
-                self.when[batch.column] = _INF
+            clock: cython.double = self.loaded if self.stops[column] else self.trained
+            after: cython.double = (self.when[batch.column] - clock) * (before / batch.left) if batch.left else _INF
+            self.when[batch.column] = clock + after
+            self.rate[batch.column] = batch.left * batch.each
         return retired
 
 
 class DefectiveMachines:
-    """The bad machines of a cause that are ``left``, each of which strikes ``each`` 1/s more often than others."""
+    """The bad machines of a cause that are ``left``, each of which strikes ``each`` 1/s more often than others.
+
+    ``on``, ``which`` and ``cures`` are the numbers of the draws of a strike.
+    """
 
     def __init__(self, run: LongRun, number: int, column: int, draws: Draws) -> None:
         cause = run.causes[number]
         assert cause.bad is not None
-        self.batch, self.column, self.each = cause.bad, column, cause.rate / run.machines * (cause.bad.times - 1)
+        self.batch, self.column, self.draws = cause.bad, column, draws
+        self.each = cause.rate / run.machines * (cause.bad.times - 1)
         self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _uniform) for each in range(3)]
-        self.clear()
 
-    def clear(self) -> None:
+    def clear(self) -> cython.void:
         """Begin a run."""
         self.left = self.batch.machines
         self.times: list[list[float]] = [[] for _ in range(self.left)] if self.batch.retire else []
 
-    def hit(self, which: cython.double, cures: cython.double, now: cython.double) -> cython.bint:
+    def hit(self, occurrence: cython.int, now: cython.double) -> cython.bint:
         """Hit one of them, which is retired, or cured by its repair; return whether it is retired."""
         retired: cython.bint = False
+        which: cython.double = self.draws.value(self.which, occurrence)
         number: cython.int = min(cython.cast(cython.int, which * self.left), self.left - 1)
         if self.batch.retire:
             self.times[number].append(now)
             retired = is_retired(self.times[number], self.batch.rule, self.batch.retire, self.batch.window)
-        if retired or cures < self.batch.cured:
+        if retired or self.draws.value(self.cures, occurrence) < self.batch.cured:
             self.left -= 1
             if self.times:
                 self.times[number] = self.times[self.left]
                 self.times.pop()
         return retired
+
+
+class AgingParts:
+    """Parts of a cause that age: the lives of those there from the begin, and when their replacements end.
+
+    Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the first ``parts``, if it is
+    ``drawn``; ``failed`` of them have ended.  ``life`` is the number of the draw of a new part's life.
+    ``longrun/lives.py`` has the same for arrays.
+    """
+
+    def __init__(self, lives: Lives, cause: str, draws: Draws) -> None:
+        self.life, self.parts = draws.add_law(f"{cause}.life", lives.law), lives.count
+        self.closed, self.age = lives.youngest == lives.oldest, lives.youngest
+        self.scale, self.shape, self.one = lives.law.scale, lives.law.shape, np.empty(1)
+        self.seconds, self.hazards = ([], []) if self.closed else (column.tolist() for column in lives.table)
+
+    def clear(self) -> cython.void:
+        """Begin a run."""
+        self.at, self.first, self.failed = 0.0, 0.0, 0
+        self.drawn = False
+        self.ends: list[float] = []
+
+    def next_gap(self, unit: cython.double) -> cython.double:
+        """Return the seconds from the last end to the next; ``unit`` is exponential with mean 1."""
+        before: cython.double = self.at
+        if not self.drawn:
+            self.drawn = True
+            self.first = self.later(unit / (self.parts - self.failed)) if self.failed < self.parts else _INF
+        self.at = min(self.first, self.ends[0]) if self.ends else self.first
+        return self.at - before
+
+    def replace(self, life: cython.double) -> cython.void:
+        """Replace the part that has ended by a new one that lives that long."""
+        if self.first == self.at:
+            self.failed += 1
+            self.drawn = False
+        else:
+            heappop(self.ends)
+        heappush(self.ends, self.at + life)
+
+    def later(self, hazard: cython.double) -> cython.double:
+        """Return when a part will have gone through so much more hazard than at the last end."""
+        if self.closed:
+            before: cython.double = self.power((self.age + self.at) / self.scale, self.shape)
+            return self.scale * self.power(before + hazard, 1 / self.shape) - self.age
+        hazard += self.interpolate(self.at, self.seconds, self.hazards)
+        return self.interpolate(hazard, self.hazards, self.seconds)
+
+    def power(self, base: cython.double, exponent: cython.double) -> cython.double:
+        """Return a power by numpy's loop over arrays, whose last bit may differ from that of C."""
+        self.one[0] = base
+        return float((self.one**exponent)[0])
+
+    def interpolate(self, x: cython.double, known: list[float], values: list[float]) -> cython.double:
+        """Return the value at ``x``, as ``numpy.interp``."""
+        place: cython.int = bisect_right(known, x) - 1
+        if place < 0:
+            return values[0]
+        if place == len(known) - 1 or known[place] == x:
+            return values[place]
+        slope: cython.double = (values[place + 1] - values[place]) / (known[place + 1] - known[place])
+        return slope * (x - known[place]) + values[place]

@@ -1,14 +1,16 @@
-from simcluster.base.pointers cimport doubles, ints
+from simcluster.base.pointers cimport Buffers
 from simcluster.longrun.simulation.accounts cimport Accounts
+from simcluster.longrun.simulation.devices cimport RepairQueue, SlowPeriod, SlowDevices
 from simcluster.longrun.simulation.draws cimport Draws
 from simcluster.longrun.simulation.hazards cimport Hazards
-from simcluster.longrun.simulation.repair_queue cimport RepairQueue
-from simcluster.longrun.simulation.slow_devices cimport SlowDevices
 from simcluster.longrun.simulation.snapshots cimport Snapshots
 
 cdef int LOST, SLOW, DETECTION, DIAGNOSIS, WAITING, RESTART, PAUSE, MAINTENANCE
-
+cdef int DETECT, LASTS, NOTICED, PACE, WRONG, REPLACE, REPAIR
 cdef double _INF
+
+cdef struct Cause:
+    int effect, stored, leave, repairs, retired
 
 cdef class OneRun:
     cdef Draws draws
@@ -17,29 +19,15 @@ cdef class OneRun:
     cdef RepairQueue queue
     cdef SlowDevices slow
     cdef Snapshots snapshots
-    cdef list struck
-    cdef object tables, state
-    cdef int* effect
-    cdef int* stored
-    cdef int* detect
-    cdef int* lasts
-    cdef int* noticed
-    cdef int* pace
-    cdef int* wrong
-    cdef int* leave
-    cdef int* replace
-    cdef int* repair
-    cdef int* restart
+    cdef Buffers buffers
+    cdef list struck, shares, faster
+    cdef Cause* causes
     cdef int* exposed
-    cdef int* faster
+    cdef double* part_seconds
     cdef double* ready
     cdef double* paces
-    cdef double* shares
-    cdef double* part_seconds
-    cdef int* repairs
-    cdef int* retired
-    cdef int names, parts, machines, spares, short, keep
-    cdef bint limited, verifies, leaves_slow, replaces_slow, diagnoses, made_ready
+    cdef int names, parts, stride, first_part, spares, short, keep
+    cdef bint verifies, leaves_slow, replaces_slow, diagnoses
     cdef double end_at, until, week, timeout, every, maintenance
     cdef bint alive, maintains
     cdef int missing, planned_cause, planned_replaces, silent_cause
@@ -62,5 +50,5 @@ cdef class OneRun:
     cdef void stop(self, int cause, double target, bint planned) except *
     cdef int go_back(self, int cause, double target, bint planned) noexcept
     cdef void replace_machines(self, int leaves, int cause) except *
-    cdef void wait_for_machines(self, int cause) noexcept
+    cdef void wait_for_machines(self, int cause) except *
     cdef void load(self, int cause) noexcept

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import get_args
 
 import cython
 import numpy as np
 
 from simcluster.longrun.outcome import names_of
-from simcluster.longrun.run import FATES, LongRun
-from simcluster.longrun.simulation.run_tables import tables_of
+from simcluster.longrun.pattern import STORAGE
+from simcluster.longrun.run import FATES, Effect, LongRun
+from simcluster.longrun.simulation.run_tables import add_draws, causes_of
 
 if not cython.compiled:
-    from simcluster.base.pointers import doubles, ints
+    from simcluster.base.pointers import Buffers
     from simcluster.longrun.simulation.accounts import Accounts
+    from simcluster.longrun.simulation.devices import RepairQueue, SlowDevices, SlowPeriod
     from simcluster.longrun.simulation.draws import Draws
     from simcluster.longrun.simulation.hazards import Hazards
-    from simcluster.longrun.simulation.repair_queue import RepairQueue
-    from simcluster.longrun.simulation.slow_devices import SlowDevices
     from simcluster.longrun.simulation.snapshots import Snapshots
 
+    Cause = SimpleNamespace
+
 LOST, SLOW, DETECTION, DIAGNOSIS, WAITING, RESTART, PAUSE, MAINTENANCE = range(len(FATES))
+EFFECTS: tuple[str, ...] = get_args(Effect)
+DETECT, LASTS, NOTICED, PACE, WRONG, REPLACE, REPAIR = range(7)
+"""Draws of a cause in the order of ``add_draws``; after its repairs come the parts of a restart, each by tier."""
 _INF = math.inf
 
 
@@ -32,23 +39,29 @@ class OneRun:
     """
 
     def __init__(self, run: LongRun, draws: Draws, accounts: Accounts) -> None:
-        self.draws, self.accounts = draws, accounts
-        self.hazards, self.snapshots, self.slow = Hazards(run, draws), Snapshots(run), SlowDevices()
-        self.queue = RepairQueue(run.spares.crews or 0)
-        self.struck = [cause.struck for cause in run.causes]
-        self.tables = table = tables_of(run, draws)
-        self.effect, self.stored, self.detect = ints(table.effect), ints(table.stored), ints(table.detect)
-        self.lasts, self.noticed, self.pace = ints(table.lasts), ints(table.noticed), ints(table.pace)
-        self.wrong, self.leave, self.replace = ints(table.wrong), ints(table.leave), ints(table.replace)
-        self.repair, self.restart, self.exposed = ints(table.repair), ints(table.restart), ints(table.exposed)
-        self.faster, self.ready = ints(table.faster), doubles(table.ready)
-        self.paces, self.shares = doubles(table.paces), doubles(table.shares)
-        self.names, self.parts = len(names_of(run)), len(run.restart)
-        self.state = [np.zeros(self.parts), *(np.zeros(self.names, dtype=np.int32) for _ in range(2))]
-        self.part_seconds = doubles(self.state[0])
-        self.repairs, self.retired = ints(self.state[1]), ints(self.state[2])
-        self.machines, self.spares, self.short = len(table.repair) // self.names, run.spares.count, len(run.short)
-        self.limited, self.made_ready = not run.spares.unlimited, bool(table.ready.any())
+        self.draws, self.accounts, self.names, self.parts = draws, accounts, len(names_of(run)), len(run.restart)
+        causes, spares = causes_of(run), run.spares
+        machines = max(cause.machines for cause in causes)
+        for cause in causes:
+            add_draws(run, cause, machines, draws)
+        self.stride, self.first_part = len(draws.sources) // self.names, REPAIR + machines
+        self.hazards, self.snapshots, self.buffers = Hazards(run, draws), Snapshots(run), Buffers()
+        self.struck = [cause.struck for cause in causes]
+        columns = {
+            "effect": [EFFECTS.index(cause.effect) for cause in causes],
+            "stored": [cause.survives == STORAGE for cause in causes],
+            "leave": [0 if spares.unlimited or cause.repair is None else cause.machines for cause in causes],
+        }
+        columns |= dict.fromkeys(("repairs", "retired"), [0] * self.names)
+        records = self.buffers.given_records("causes", {name: np.array(each) for name, each in columns.items()})
+        self.causes = cython.cast(cython.pointer(Cause), records) if cython.compiled else records
+        self.exposed = self.buffers.given_ints("exposed", [part.exposed for part in run.restart])
+        self.part_seconds = self.buffers.doubles("part_seconds", self.parts)
+        ready = np.repeat(spares.ready, [spares.hot, spares.warm, spares.cold])
+        self.ready = self.buffers.given_doubles("ready", ready)
+        self.paces = self.buffers.given_doubles("paces", [1.0, *run.short])
+        self.shares, self.faster = run.exposed.tolist(), run.faster
+        self.queue, self.spares, self.short = RepairQueue(spares.crews or 0), spares.count, len(run.short)
         self.keep, self.verifies = run.pattern.keep, run.pattern.verify > 0
         self.leaves_slow, self.replaces_slow = run.straggler == "leave", run.straggler == "replace"
         self.diagnoses = run.wrong > 0
@@ -59,13 +72,13 @@ class OneRun:
     def clear(self, row: cython.int) -> cython.void:
         """Begin a run, whose account is that row."""
         cause: cython.int
-        self.accounts.begin(row)
+        self.accounts.row = row
+        self.accounts.weeks.append([])
         self.hazards.clear()
-        self.snapshots.clear()
-        self.slow.clear()
-        self.queue.clear()
+        self.snapshots.at = self.snapshots.in_memory_at = self.snapshots.stored_at = 0.0
+        self.slow, self.queue.count = SlowDevices(), 0
         for cause in range(self.names):
-            self.repairs[cause] = self.retired[cause] = 0
+            self.causes[cause].repairs = self.causes[cause].retired = 0
         self.alive, self.maintains, self.missing = True, False, 0
         self.planned_cause = self.planned_replaces = self.silent_cause = -1
         self.now, self.next_week, self.due = 0.0, self.week, self.every
@@ -76,6 +89,7 @@ class OneRun:
         """Simulate the chosen run of the draws to its end."""
         self.clear(row)
         while self.alive:
+            self.slow.update(self.paces[self.missing], self.names - 1)
             nominal: cython.double = min(self.planned_at, self.end_at, self.verified_at)
             instant: cython.double = min(self.turn, self.due, self.back_at, self.found_at, self.slow.next)
             reached: cython.double = max(0.0, nominal - self.snapshots.at) * self.slow.worst
@@ -101,20 +115,20 @@ class OneRun:
             self.accounts.add(SLOW, self.slow.by, slowed)
         self.now += passed
         self.snapshots.at = at
-        self.hazards.train(passed)
+        self.hazards.loaded += passed * self.hazards.share
+        self.hazards.trained += passed * self.hazards.share
 
     def on_clock(self) -> cython.void:
         """Deal with what happens at a time of the wall clock, one kind after the other."""
         cause: cython.int
         while self.now >= self.next_week:
-            self.accounts.week.append(self.snapshots.at)
+            self.accounts.weeks[self.accounts.row].append(self.snapshots.at)
             self.next_week += self.week
             self.turn = min(self.next_week, self.until)
         if self.now >= self.until:
             self.alive = False
             return
         self.slow.remove_ended(self.now)
-        self.slow.update(self.paces[self.missing], self.names - 1)
         if self.now >= self.due:
             self.due += self.every * math.ceil((self.now - self.due) / self.every + 1e-9)
             self.maintains = True
@@ -125,7 +139,6 @@ class OneRun:
         if not self.leaves_slow:
             cause = self.slow.notice(self.now)
             if cause >= 0:
-                self.slow.update(self.paces[self.missing], self.names - 1)
                 if self.replaces_slow:
                     self.stop(cause, self.survivor(cause), False)
                 else:
@@ -143,20 +156,20 @@ class OneRun:
             self.stop(self.planned_cause, self.snapshots.at, True)
 
     def on_strike(self) -> cython.void:
-        """Deal with a strike, by the effect of its cause (numbers: ``run_tables.EFFECTS``)."""
-        column: cython.int = self.hazards.strike()
+        """Deal with a strike, by the effect of its cause (a number in ``EFFECTS``)."""
+        column: cython.int = self.hazards.next_column()
         cause: cython.int = self.hazards.cause[column]
-        occurrence: cython.int = self.accounts.strike(cause)
-        if self.hazards.hit_bad(column, occurrence, self.now):
-            self.retired[cause] = 1
-        self.hazards.find_next()
-        if self.effect[cause] == 0:
+        effect: cython.int = self.causes[cause].effect
+        occurrence: cython.int = self.accounts.count(self.accounts.strikes, cause)
+        if self.hazards.strike(column, occurrence, self.now):
+            self.causes[cause].retired = 1
+        if effect == 0:
             self.stop(cause, self.survivor(cause), False)
-        elif self.effect[cause] == 1:
+        elif effect == 1:
             self.begin_slow(cause, occurrence)
-        elif self.effect[cause] == 2:
+        elif effect == 2:
             self.pause(cause, occurrence)
-        elif self.effect[cause] == 3:
+        elif effect == 3:
             self.corrupt(cause, occurrence)
         else:
             self.plan(cause)
@@ -167,17 +180,16 @@ class OneRun:
             known: cython.double = self.struck[cause].lasted(occurrence)
             if known == known:  # not nan
                 return known
-        return self.draws.value(self.lasts[cause], occurrence)
+        return self.draws.value(cause * self.stride + LASTS, occurrence)
 
     def begin_slow(self, cause: cython.int, occurrence: cython.int) -> cython.void:
         """Slow a device down."""
-        pace: cython.double = self.draws.value(self.pace[cause], occurrence)
+        pace: cython.double = self.draws.value(cause * self.stride + PACE, occurrence)
         end: cython.double = self.now + self.seconds_of(cause, occurrence)
         noticed: cython.double = _INF
         if not self.leaves_slow:
-            noticed = self.now + self.draws.value(self.noticed[cause], occurrence)
-        self.slow.add(cause, pace, end, noticed)
-        self.slow.update(self.paces[self.missing], self.names - 1)
+            noticed = self.now + self.draws.value(cause * self.stride + NOTICED, occurrence)
+        self.slow.devices.append(SlowPeriod(cause, pace, end, noticed))
 
     def corrupt(self, cause: cython.int, occurrence: cython.int) -> cython.void:
         """Make the weights wrong from here on, if they were not."""
@@ -214,7 +226,7 @@ class OneRun:
 
     def survivor(self, cause: cython.int) -> cython.double:
         """Return the end of the latest snapshot that survives a cause."""
-        return self.snapshots.target(self.snapshots.in_memory and self.stored[cause] == 1)
+        return self.snapshots.target(self.snapshots.in_memory and self.causes[cause].stored == 1)
 
     def spend(self, seconds: cython.double, fate: cython.int, cause: cython.int) -> cython.double:
         """Let time pass without training, not beyond the end of the run; return what has passed."""
@@ -226,22 +238,21 @@ class OneRun:
     def stop(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.void:
         """Stop the job, set it back to a snapshot, and start it again."""
         part: cython.int
-        again: cython.double
         detected: cython.double = 0.0
         loading: cython.double = 0.0
-        occurrence: cython.int = self.accounts.stop(cause)
+        first: cython.int = cause * self.stride
+        occurrence: cython.int = self.accounts.count(self.accounts.outages, cause)
         tier: cython.int = self.go_back(cause, target, planned)
         if not planned:
-            detected = self.draws.value(self.detect[cause], occurrence)
+            detected = self.draws.value(first + DETECT, occurrence)
             self.spend(detected, DETECTION, cause)
         for part in range(self.parts):
-            self.part_seconds[part] = self.draws.value(self.restart[(cause * self.parts + part) * 2 + tier], occurrence)
+            self.part_seconds[part] = self.draws.value(first + self.first_part + 2 * part + tier, occurrence)
             loading += self.part_seconds[part]
         if self.diagnoses and not planned:
-            again = self.draws.value(self.wrong[cause], occurrence)
+            again: cython.double = self.draws.value(first + WRONG, occurrence)
             self.spend(again * (detected + loading), DIAGNOSIS, cause)
-        if self.limited:
-            self.replace_machines(self.planned_replaces if planned else cause, cause)
+        self.replace_machines(self.planned_replaces if planned else cause, cause)
         if planned:
             if self.maintains:
                 self.spend(self.maintenance, MAINTENANCE, cause)
@@ -251,7 +262,6 @@ class OneRun:
         if not self.leaves_slow:
             self.slow.remove_noticed(self.now)
         self.load(cause)
-        self.slow.update(self.paces[self.missing], self.names - 1)
 
     def go_back(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.int:
         """Set training back to a snapshot; return the tier that is loaded: 0 memory, 1 storage."""
@@ -259,7 +269,7 @@ class OneRun:
         stored: cython.double = target
         self.accounts.add(LOST, cause, self.snapshots.at - target)
         if self.snapshots.in_memory:
-            tier = 0 if planned else self.stored[cause]
+            tier = 0 if planned else self.causes[cause].stored
             if tier == 0 and not planned:
                 stored = min(target, self.snapshots.target(True))
         self.snapshots.at = self.snapshots.in_memory_at = target
@@ -271,20 +281,18 @@ class OneRun:
     def replace_machines(self, leaves: cython.int, cause: cython.int) -> cython.void:
         """Send machines of the cause ``leaves`` (-1: none) to repair; take spares, or wait for machines."""
         machine: cython.int
-        count: cython.int = self.leave[leaves] if leaves >= 0 else 0
+        count: cython.int = self.causes[leaves].leave if leaves >= 0 else 0
         lacks: cython.bint = self.missing > 0
         if count:
-            occurrence: cython.int = self.repairs[leaves]
+            occurrence: cython.int = self.causes[leaves].repairs
             out: cython.int = self.queue.out(self.now) + count
-            self.repairs[leaves] += 1
+            self.causes[leaves].repairs += 1
             for machine in range(count):
-                draw: cython.int = self.repair[leaves * self.machines + machine]
-                if machine == 0 and self.retired[leaves] and self.replace[leaves] >= 0:
-                    draw = self.replace[leaves]
-                self.queue.send(self.now, self.draws.value(draw, occurrence))
-            self.retired[leaves] = 0
+                draw: cython.int = REPLACE if machine == 0 and self.causes[leaves].retired else REPAIR + machine
+                self.queue.send(self.now, self.draws.value(leaves * self.stride + draw, occurrence))
+            self.causes[leaves].retired = 0
             lacks = lacks or out > self.spares
-            if self.made_ready and not (self.short and out - count >= self.spares):
+            if self.spares and not (self.short and out - count >= self.spares):
                 self.spend(self.ready[min(out, self.spares) - 1], WAITING, cause)
         if lacks:
             self.wait_for_machines(cause)
@@ -302,7 +310,7 @@ class OneRun:
     def load(self, cause: cython.int) -> cython.void:
         """Go through the parts of a restart; where a cause strikes in an exposed one, it ends there."""
         part: cython.int
-        left: cython.double = max(0.0, self.hazards.until_stop()) / self.hazards.share
+        left: cython.double = max(0.0, self.hazards.stop_at - self.hazards.loaded) / self.hazards.share
         used: cython.double = 0.0
         continues: cython.bint = True
         for part in range(self.parts):
@@ -310,8 +318,8 @@ class OneRun:
             spent: cython.double = self.spend(
                 min(wanted, left - used) if self.exposed[part] else wanted, RESTART, cause
             )
-            self.accounts.add_part(part, spent)
+            self.accounts.parts[self.accounts.row * self.parts + part] += spent
             if self.exposed[part]:
                 used += spent
                 continues = continues and spent >= wanted
-        self.hazards.load(used)
+        self.hazards.loaded += used * self.hazards.share

@@ -3,17 +3,15 @@ from simcluster.base.pointers cimport Buffers
 cdef class Snapshots:
     cdef int cycles
     cdef bint in_memory
-    cdef double period, write, last, rest
+    cdef double period, last, rest
     cdef Buffers buffers
     cdef double* ends
     cdef double* safe_within
     cdef double* stalls
     cdef double at, in_memory_at, stored_at
 
-    cdef void clear(self) noexcept
     cdef long long split(self, double at) noexcept
     cdef double end(self, long long snapshot) noexcept
-    cdef long long safe(self, bint stored) noexcept
     cdef long long taken(self, double at) noexcept
     cdef double next_end(self) noexcept
     cdef double next_verified(self) noexcept

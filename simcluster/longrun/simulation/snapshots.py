@@ -17,18 +17,13 @@ class Snapshots:
 
     def __init__(self, run: LongRun) -> None:
         pattern = run.pattern
-        self.cycles, self.in_memory = pattern.cycles, pattern.memory is not None
-        self.period, self.write = pattern.period, pattern.phases[0][0][1]
+        self.cycles, self.in_memory, self.period = pattern.cycles, pattern.memory is not None, pattern.period
         self.last = float(run.goal // pattern.steps) if math.isfinite(run.goal) else math.inf
         self.buffers = Buffers()
         self.ends = self.buffers.given_doubles("ends", pattern.ends)
         self.safe_within = self.buffers.given_doubles("safe_within", pattern.safe_within)
-        self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
-        self.clear()
-
-    def clear(self) -> cython.void:
-        """Begin a run."""
         self.at = self.in_memory_at = self.stored_at = 0.0
+        self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
 
     def split(self, at: cython.double) -> cython.longlong:
         """Return the whole periods until then; ``rest`` are the seconds in the present one."""
@@ -42,23 +37,6 @@ class Snapshots:
     def end(self, snapshot: cython.longlong) -> cython.double:
         """Return when the n-th snapshot has been taken; the 0th is the run's begin."""
         return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
-
-    def safe(self, stored: cython.bint) -> cython.longlong:
-        """Return the latest snapshot that is safe now: any, or one that is ``stored``."""
-        whole: cython.longlong = self.split(self.at)
-        begun: cython.longlong = whole * self.cycles - 1
-        within: cython.int = 0
-        if self.rest >= self.write:
-            begun += 1
-        if begun < 0:
-            begun = 0
-        if self.cycles == 1:
-            return begun
-        if stored and self.in_memory:
-            return begun // self.cycles * self.cycles
-        while within < self.cycles - 1 and self.safe_within[within] <= self.rest:
-            within += 1
-        return whole * self.cycles + within if within > 0 else begun
 
     def taken(self, at: cython.double) -> cython.longlong:
         """Return the number of snapshots that have been taken until then, safe or not."""
@@ -81,8 +59,14 @@ class Snapshots:
         return self.end(snapshot + 1) - self.stalls[snapshot % self.cycles]
 
     def target(self, stored: cython.bint) -> cython.double:
-        """Return the end of the latest snapshot that survives: any, or one that is ``stored``."""
-        snapshot: cython.longlong = self.safe(stored)
+        """Return the end of the latest snapshot that survives: any that is safe now, or one that is ``stored``."""
+        whole: cython.longlong = self.split(self.at)
+        within: cython.int = 0
+        while within < self.cycles and self.safe_within[within] <= self.rest:
+            within += 1
+        snapshot: cython.longlong = max(0, whole * self.cycles + within - 1)
+        if stored and self.in_memory:
+            snapshot = snapshot // self.cycles * self.cycles
         if snapshot > self.last:
             snapshot = cython.cast(cython.longlong, self.last)
         return max(self.end(snapshot), self.stored_at if stored else self.in_memory_at)
