@@ -12,8 +12,6 @@ from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.multiset_hash import mixed, numbered, places
 from simcluster.topology.numbering import LinkNumbers
 
-_ROOM = 1 << 22  # entries of a table that replaces a search
-
 
 @dataclass(frozen=True, eq=False)
 class Hops:
@@ -31,67 +29,58 @@ class Hops:
     neighbours: list[Ints]
     lowest: int
     number: Int32s
-    _known: dict[int, Ints] = field(default_factory=dict)
+    _known: dict[tuple[int, int], Ints] = field(default_factory=dict)
 
     @classmethod
     def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> Hops:
         """The links between these switches, which are numbered as they come here; the first of all is ``lowest``."""
-        size = len(switches)
-        number = places(np.array(switches, dtype=np.int64) - lowest, len(numbers.starts) - 1).astype(np.int32)
-        begins = np.repeat(number, np.diff(numbers.starts))
-        among = np.flatnonzero((numbers.turned >= numbers.first) & (begins >= 0)).astype(np.int32)
-        start, near = begins[among], begins[numbers.turned[among] - numbers.first]
+        nodes = np.array(switches, dtype=np.int64) - lowest
+        number = places(nodes, len(numbers.starts) - 1).astype(np.int32)
+        many = np.diff(numbers.starts)
+        begins, counts = np.repeat(number, many), many[nodes]
+        before = numbers.starts[nodes] - (np.cumsum(counts) - counts)
+        link = np.arange(counts.sum(), dtype=np.int32) + np.repeat(before.astype(np.int32), counts)
+        turned = numbers.turned[link - numbers.first]
+        among = np.flatnonzero(turned >= numbers.first)
+        near = begins[turned[among] - numbers.first]
         if near.min(initial=0) < 0:  # a switch of another network
-            among, start, near = (column[near >= 0] for column in (among, start, near))
-        among += numbers.first
-        degrees = np.bincount(start, minlength=size)
-        first = np.concatenate([[0], np.cumsum(degrees)])
-        if (start[1:] < start[:-1]).any():  # switches come in another order than nodes, each with all of its links
-            pieces = _pieces(np.argsort(switches), degrees)
-            start, near, among = (np.concatenate([column[each] for each in pieces]) for column in (start, near, among))
+            among, near = among[near >= 0], near[near >= 0]
+        link = link[among]
+        start = begins[link - numbers.first]
+        first = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=len(nodes)))])
         if ((near[1:] < near[:-1]) & (start[1:] == start[:-1])).any():
             order = np.lexsort((near, start))
-            near, among = near[order], among[order]
-        return cls(size, near, among, first, *_sets(near, first), lowest, number)
+            near, link = near[order], link[order]
+        return cls(len(nodes), near, link, first, *_sets(near, first), lowest, number)
 
     def switches(self, nodes: Int32s) -> Ints:
         """The numbers of switches that are given by node."""
         return self.number[nodes - self.lowest].astype(np.int64)
 
     def parts(self) -> Ints:
-        """The parts of the fabric, by switch: each is named by the lowest of its switches."""
-        label = np.arange(self.size)
-        while True:
-            before = label.copy()
-            lowest = np.full(len(self.neighbours), self.size, dtype=np.int64)
-            np.minimum.at(lowest, self.onto, label)
-            for number, near in enumerate(self.neighbours):
-                if len(near):
-                    lowest[number] = min(lowest[number], label[near].min())
-                    label[near] = np.minimum(label[near], lowest[number])
-            joined = np.array([len(near) > 0 for near in self.neighbours], dtype=bool)[self.onto]
-            label[joined] = np.minimum(label, lowest[self.onto])[joined]
-            if (label == before).all():
-                return label
-
-    def onward(self, here: int, goal: int) -> Ints:
-        """The switches after one on shortest ways to another, in order."""
-        if goal not in self._known:
-            self._known[goal] = self._hops_to(goal)
-        hops, near = self._known[goal], self.neighbours[self.onto[here]]
-        found: Ints = near[hops[near] == hops[here] - 1]
+        """The parts of the fabric, by switch: each is named by the first of its switches."""
+        found = np.full(self.size, -1, dtype=np.int64)
+        while (rest := np.flatnonzero(found < 0)).size:
+            found[self._distances(rest[:1]) < self.size] = rest[0]
         return found
 
-    def _hops_to(self, goal: int) -> Ints:
-        """Hops from every switch to this one; as many as there are switches where there is no way."""
+    def onward(self, here: int, goal: int) -> Ints:
+        """The switches after those next to set ``here`` on shortest ways to those next to set ``goal``, in order."""
+        if (here, goal) not in self._known:
+            near = self.neighbours[here]
+            distances = self._distances(self.neighbours[goal])[near]
+            self._known[here, goal] = near[distances == distances.min()]
+        return self._known[here, goal]
+
+    def _distances(self, goals: Ints) -> Ints:
+        """Hops from every switch to the nearest of some; as many as there are switches where there is no way."""
         found = np.full(self.size, self.size, dtype=np.int64)
-        frontier, hops = np.array([goal]), 0
+        frontier, hops = goals, 0
         while len(frontier):
             found[frontier] = hops
             hops += 1
-            sets = dict.fromkeys(self.onto[frontier].tolist())
             before = np.zeros(self.size, dtype=bool)
-            for each in sets:
+            for each in dict.fromkeys(self.onto[frontier].tolist()):
                 before[self.neighbours[each]] = True
             frontier = np.flatnonzero(before & (found == self.size))
         return found
@@ -100,12 +89,11 @@ class Hops:
         """The links from switches to switches, -1 for none."""
         if not len(self.near):
             return np.full(len(a), -1, dtype=np.int64)
-        if len(self.neighbours) * self.size <= _ROOM:
-            turn = self._turn[self.onto[a], b]
-            return np.where(turn >= 0, self.nth(a, turn), -1)
-        code = a * self.size + b
-        place = np.minimum(np.searchsorted(self._code, code), len(self._code) - 1)
-        return np.where(self._code[place] == code, self.link[place], -1).astype(np.int64)
+        codes, begin = self._codes
+        sets = self.onto[a]
+        code = sets * self.size + b
+        place = np.searchsorted(codes, code)
+        return np.where(np.append(codes, -1)[place] == code, self.nth(a, place - begin[sets]), -1)
 
     def nth(self, a: Ints, turn: Ints) -> Ints:
         """The link from each switch to neighbour number ``turn`` of those behind it."""
@@ -118,29 +106,10 @@ class Hops:
         return found
 
     @cached_property
-    def _code(self) -> Ints:
-        """Of every link a number for its two ends, ascending."""
-        return np.repeat(np.arange(self.size) * self.size, np.diff(self.first)) + self.near
-
-    @cached_property
-    def _turn(self) -> Ints:
-        """By set of neighbours and switch: which of them it is, -1 for none."""
-        found = np.full((len(self.neighbours), self.size), -1, dtype=np.int64)
-        for row, near in zip(found, self.neighbours, strict=True):
-            row[near] = np.arange(len(near))
-        return found
-
-
-def _pieces(by_node: Ints, degrees: Ints) -> list[slice]:
-    """Links of all switches, as they come, from those of the same by node; switches next to each other in both stay
-    together."""
-    place = np.empty_like(by_node)
-    place[by_node] = np.arange(len(by_node))
-    end = np.cumsum(degrees[by_node])
-    cuts = np.flatnonzero(np.diff(place) != 1) + 1
-    lowest, highest = place[np.append(0, cuts)], place[np.append(cuts, len(place)) - 1]
-    begins = end[lowest] - degrees[by_node[lowest]]
-    return [slice(*each) for each in zip(begins.tolist(), end[highest].tolist(), strict=True)]
+    def _codes(self) -> tuple[Ints, Ints]:
+        """Of every switch of every set of neighbours a number, ascending; and where the numbers of each set begin."""
+        begin = np.cumsum([0, *map(len, self.neighbours)])
+        return np.concatenate([number * self.size + near for number, near in enumerate(self.neighbours)]), begin
 
 
 def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:

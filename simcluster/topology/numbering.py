@@ -57,23 +57,25 @@ class LinkNumbers:
         width, first = len(came), len(came) * draft.stamped
         came += [(block, column ^ 1) for block, column in came if begins[block, column ^ 1] < 0]
         owned = np.empty((draft.stamped, len(came)), dtype=np.int32)
-        column = 0
-        for run in runs:
-            links = np.arange(column * draft.stamped, (column + len(run)) * draft.stamped, dtype=np.int32)
-            owned[:, column : column + len(run)] = links.reshape(draft.stamped, len(run))
-            column += len(run)
         place_of = {each: place for place, each in enumerate(came)}
         back = np.array([place_of[block, column ^ 1] for block, column in came], dtype=np.int64)
         links_of = {each: owned[:, place] for each, place in place_of.items()}
-        counts = _number_switches(draft, [each for each, own in begins.items() if own < 0], links_of, first)
+        tails = [each for each, own in begins.items() if own < 0]
+        counts = _number_switches(draft, tails, links_of, first)
         starts = np.cumsum([first, *counts])
         turned = np.empty(starts[-1] - first, dtype=np.int32)
         sorts = np.empty(starts[-1], dtype=np.min_scalar_type(len(draft.sorts)))
-        for sort, ((number, column), own) in enumerate(begins.items()):
-            links = links_of[number, column]
-            sorts[links] = sort
-            if own < 0:
-                turned[links - np.intp(first)] = links_of[number, column ^ 1]
+        sort_of = {each: sort for sort, each in enumerate(begins)}
+        column = 0
+        for run in runs:
+            begin, end = column * draft.stamped, (column + len(run)) * draft.stamped
+            links = np.arange(begin, end, dtype=np.int32).reshape(draft.stamped, len(run))
+            owned[:, column : column + len(run)] = links
+            sorts[begin:end].reshape(links.shape)[:] = [sort_of[each] for each in run]
+            column += len(run)
+        for block, column in tails:
+            place = links_of[block, column] - np.intp(first)
+            sorts[first:][place], turned[place] = sort_of[block, column], links_of[block, column ^ 1]
         return cls(width, owned, back, came, sorts, starts, turned)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
 from simcluster.base.link_columns import FlowsPerLink, PerLink
-from simcluster.base.multiset_hash import compact, firsts, numbered
+from simcluster.base.multiset_hash import compact, firsts, numbered, ordered
 from simcluster.topology.access_paths import WHOLE, Spread, split
 from simcluster.topology.policies import Flow, RoutingSpec
 from simcluster.topology.turns import Ground
@@ -195,7 +195,7 @@ class Paths:
         src, dst, number = src[flows], dst[flows], number[flows]
         columns = [*self._machines.links(src, ends.out).T, *self._machines.links(dst, ends.back).T]
         fractions = [1.0] * len(columns)
-        columns_of_flow = (src, dst, ends.order[dst], number)
+        columns_of_flow = src, dst, ends.order[dst], number
         for share, rest, crossed in self._over_fabric(columns_of_flow, leave[plain], enter[plain]):
             links = np.full(len(flows), -1, dtype=np.int64)
             links[rest] = crossed
@@ -262,28 +262,13 @@ class Paths:
         hops = self._hops
         links, onward = hops.between(here, goal), goal.copy()
         far = np.flatnonzero(links < 0)
-        if not len(far):
-            return links, onward
-        over = hops.onto[here[far]]
-        meets = over == hops.onto[goal[far]]  # all neighbours of one are neighbours of the other
-        kinds = np.flatnonzero(np.bincount(over[meets])).tolist()
-        for kind in kinds:
-            rows = far if meets.all() and len(kinds) == 1 else far[meets & (over == kind)]
-            table = hops.neighbours[kind]
+        kinds, which = compact(hops.onto[here[far]] * len(hops.neighbours) + hops.onto[goal[far]])
+        order = far[ordered(which)]
+        for kind, rows in zip(kinds.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=False):
+            table = hops.onward(*divmod(kind, len(hops.neighbours)))
             turn = self._turns([column[rows] for column in columns], path, here[rows], len(table))
             onward[rows] = table[turn]
-            links[rows] = hops.nth(here[rows], turn)
-        far = far[~meets]
-        if not len(far):
-            return links, onward
-        keys = here[far] * hops.size + goal[far]
-        order = np.argsort(keys, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-            some = far[rows]
-            table = hops.onward(int(here[some[0]]), int(goal[some[0]]))
-            turn = self._turns([column[some] for column in columns], path, here[some], len(table))
-            onward[some] = table[turn]
-            links[some] = hops.between(here[some], onward[some])
+            links[rows] = hops.between(here[rows], onward[rows])
         return links, onward
 
     def _turns(self, columns: Sequence[Numbers], path: int, here: Ints, ways: int) -> Ints:
