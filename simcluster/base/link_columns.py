@@ -8,15 +8,15 @@ instead of 18, the classes of links 4 instead of 10; and 17 MB less).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.multiset_hash import compact, firsts
 
 _SPARSE = 8  # so many more links than numbers that are looked up one by one
@@ -62,8 +62,8 @@ class PerLink:
 
     rows: LinkRows
     kinds: tuple[Ints, ...]
-    values: tuple[Int32s, ...]
-    rest: Int32s
+    values: tuple[npt.NDArray[Any], ...]
+    rest: npt.NDArray[Any]
 
     @classmethod
     def one_by_one(cls, values: npt.NDArray[np.int32]) -> PerLink:
@@ -71,10 +71,10 @@ class PerLink:
         links = np.arange(len(values), dtype=np.int32)
         return cls(LinkRows((), links, links), (), (), values)
 
-    def of(self, links: Ints) -> Int32s:
+    def of(self, links: Ints) -> npt.NDArray[Any]:
         """Those of some links."""
         place = self.rows.place[links]
-        found, first = np.empty(len(place), dtype=np.int32), 0
+        found, first = np.empty(len(place), dtype=self.rest.dtype), 0
         for end, kind, values in zip(self.rows.ends, self.kinds, self.values, strict=True):
             there = np.flatnonzero((place >= first) & (place < end))
             row, column = np.divmod(place[there] - first, values.shape[1])
@@ -85,7 +85,7 @@ class PerLink:
         return found
 
     @cached_property
-    def all(self) -> Int32s:
+    def all(self) -> npt.NDArray[Any]:
         """Those of all links."""
         parts = [values[kind].ravel() for kind, values in zip(self.kinds, self.values, strict=True)]
         return np.concatenate([*parts, self.rest]).take(self.rows.place)
@@ -104,6 +104,12 @@ class PerLink:
             kinds.append(which)
             values.append(joined(a[pairs // len(b)], b[pairs % len(b)]))
         return PerLink(self.rows, tuple(kinds), tuple(values), joined(self.rest, other.rest))
+
+    @property
+    def ranked(self) -> PerLink:
+        """The place of each number, which is not below 0, among the different ones and 0."""
+        there = np.unique(np.concatenate([np.zeros(1), *(each.ravel() for each in (*self.values, self.rest))]))
+        return self.each(lambda values: np.searchsorted(there, values).astype(np.int32))
 
     @property
     def most(self) -> int:
@@ -149,8 +155,16 @@ class PerLink:
         return np.where(found < len(self.rows.place), found, -1).astype(np.int64)
 
 
-class FlowsPerLink(NamedTuple):
-    """The flows on every link: those of a link with code c are ``flows[c]``; code 0 is for none."""
+class TreeFlows(NamedTuple):
+    """Flows of trees over equal machines, of which each row of ``table`` has the GPUs of one.
 
-    code: PerLink
-    flows: Floats
+    ``pairs`` of columns exchange flows in all of them, and on each of the ``rails``, (column, first number of a flow),
+    flow ``number[i]`` goes from row ``source[i]`` to row ``target[i]``.
+    """
+
+    table: Ints
+    pairs: Mapping[tuple[int, int], int]
+    source: Ints
+    target: Ints
+    rails: Sequence[tuple[int, int]]
+    number: Ints

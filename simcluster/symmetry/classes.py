@@ -149,7 +149,7 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
     code: PerLink | None = None
     for use in (use for uses in apart.values() for use in uses):
         if isinstance(use, OnMost):
-            amount = use.load.code
+            amount = use.load.ranked
         else:
             one_by_one = np.zeros(num_links, dtype=np.int32)
             one_by_one[use.link] = 1 + np.unique(use.flows, return_inverse=True)[1]

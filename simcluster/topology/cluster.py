@@ -25,7 +25,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import FlowsPerLink
+from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.base.nearest import nearest
@@ -155,20 +155,9 @@ class Cluster(Shown):
         row, link, fraction = self.wiring.rows(src, dst, flow)
         return row, link, fraction, self.latencies(row, link, fraction, len(src))
 
-    def loads(
-        self,
-        table: NDArray[np.int64],
-        pairs: Mapping[tuple[int, int], int],
-        src: NDArray[np.int64],
-        dst: NDArray[np.int64],
-        rails: Sequence[tuple[int, int]],
-        number: NDArray[np.int64],
-    ) -> FlowsPerLink | None:
-        """Return the flows on every link, of those inside machines and those on rails between them: ``Paths.loads``.
-
-        None where not all of them have a closed form.
-        """
-        return self.wiring.loads(table, pairs, src, dst, rails, number)
+    def loads(self, flows: TreeFlows) -> PerLink | None:
+        """Return the flows on every link; None where not all of them have a closed form (``Paths.loads``)."""
+        return self.wiring.loads(flows)
 
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int

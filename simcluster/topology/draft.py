@@ -193,9 +193,3 @@ class Draft:
     def sorts(self) -> list[EdgeData]:
         """Attributes of links, block by block and column by column."""
         return [data for block in self.blocks for data in block.data]
-
-    def ends(self) -> tuple[Int32s, Int32s]:
-        """The nodes where every link begins and ends, by its number."""
-        start, end = (np.concatenate([block.side(which).ravel() for block in self.blocks]) for which in (0, 1))
-        order = np.argsort(start, kind="stable")
-        return start[order], end[order]

@@ -36,7 +36,7 @@ class LinkEnds:
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """Names of the nodes where links begin and end."""
-        begin, end = (self._names(nodes) for nodes in self._nodes(links))
+        begin, end = (self._names(nodes) for nodes in self.nodes(links))
         return list(zip(begin, end, strict=True))
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
@@ -47,7 +47,7 @@ class LinkEnds:
         codes = np.empty(len(links), dtype=np.int64)
         for first in range(0, len(links), _AT_ONCE):
             some = links[first : first + _AT_ONCE]
-            begin, end = (by_node[nodes].astype(np.int64) for nodes in self._nodes(some))
+            begin, end = (by_node[nodes].astype(np.int64) for nodes in self.nodes(some))
             medium = of_sort[self._numbers.sorts[some]]
             codes[first : first + _AT_ONCE] = (begin * len(labels) + end) * len(media) + medium
         different, number = compact(codes)
@@ -58,7 +58,7 @@ class LinkEnds:
             kinds.append(LinkKind(labels[begin_label], labels[end_label], media[number_of_medium]))
         return number, kinds
 
-    def _nodes(self, links: Ints) -> tuple[Ints, Ints]:
+    def nodes(self, links: Ints) -> tuple[Ints, Ints]:
         """The nodes where links begin and end."""
         numbers = self._numbers
         begin, end = np.empty((2, len(links)), dtype=np.int64)

@@ -6,21 +6,19 @@ switch are looked at together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
-from simcluster.base.link_columns import FlowsPerLink, PerLink
-from simcluster.base.multiset_hash import compact, firsts, numbered, ordered
+from simcluster.base.arrays import Floats, Ints, Numbers
+from simcluster.base.link_columns import PerLink, TreeFlows
+from simcluster.base.multiset_hash import compact, numbered, ordered
 from simcluster.topology.access_paths import WHOLE, Spread, split
 from simcluster.topology.policies import Flow, RoutingSpec
 from simcluster.topology.turns import Ground
 
-Pairs: TypeAlias = Mapping[tuple[int, int], int]
-"""How many flows go from column to column."""
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
 """(flow, link, fraction) of every link that a flow crosses, in columns."""
 
@@ -53,102 +51,79 @@ class Paths:
         if not self._policy.pxn:
             parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number, left))
         parts.append(one_by_one(self._spread, np.flatnonzero(left), src, dst, number))
-        return _merged([part for part in parts if len(part[0])], len(src))
+        return _merged([part for part in parts if len(part[0])] or parts[:1])
 
-    def loads(
-        self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, int]], number: Ints
-    ) -> FlowsPerLink | None:
+    def loads(self, flows: TreeFlows) -> PerLink | None:
         """Return how many flows cross every link.
 
-        A row of ``table`` are GPUs of one machine: ``pairs`` of columns exchange flows in all of them, and on each of
-        the ``rails``, (column, first number of a flow), flow ``number[i]`` goes from row ``src[i]`` to row ``dst[i]``,
-        on another machine.  Ways inside machines and their ends are found once for all that send and receive equally
-        often, so that only flows from leaf to leaf are gone through link by link; those that switches split evenly are
-        counted by leaf.  None where a flow has several connections, or not all flows have a closed form.
+        Ways inside machines and their ends are found once for all that send and receive equally often, so that only
+        flows from leaf to leaf are gone through link by link; those that switches split evenly are counted by leaf.
+        None where a flow has several connections, or not all flows have a closed form.
         """
-        machines = self._machines
-        if len(self._shares) > 1 or self._policy.pxn:
+        size, table = self._machines.size, flows.table
+        own, places = table[:, 0] // size, table[0] % size
+        if len(self._shares) > 1 or self._policy.pxn or np.bincount(own).max() > 1:
             return None
-        own, places = table[:, 0] // machines.size, table[0] % machines.size
-        there = machines.gpus
-        if len(own) < len(there) or (own != np.arange(len(there))).any():
-            there = there.take(own, axis=0)
-        if (places != np.arange(machines.size)[: len(places)]).any() or len(places) < machines.size:
-            there = there[:, places]
-        alike = (table == there).all() and np.bincount(own).max() == 1
-        if not alike or (own[src] == own[dst]).any():
+        if (table != (own * size)[:, None] + places).any():
             return None
-        kinds = [np.bincount(each, minlength=len(own)) for each in (src, dst)]  # sends and receives
-        kind_of, which = compact(kinds[0] * (int(kinds[1].max(initial=0)) + 1) + kinds[1])
-        some = firsts(which, len(kind_of))
-        inside = self._in_machines(places, pairs, [each[some] for each in kinds], [at for at, _ in rails])
-        crossed = self._from_leaf_to_leaf(own, places, (src, dst, number), rails)
+        sent, received = (np.bincount(each, minlength=len(own)) for each in (flows.source, flows.target))
+        most = int(received.max(initial=0)) + 1
+        pairs, which = compact(sent * most + received)
+        inside = self._in_machines(flows, places, np.divmod(pairs, most))
+        crossed = self._from_leaf_to_leaf(flows, own, places)
         if inside is None or crossed is None:
             return None
-        kind = np.full(machines.count, len(kind_of), dtype=np.int64)
+        kind = np.full(self._machines.count, len(pairs), dtype=np.int64)
         kind[own] = which
         kinds_of_leaves, of_leaves, rest = crossed
-        values = [inside, *of_leaves]
-        if self._shares:  # whole flows, which stand for themselves
-            flows = np.arange(1 + max(int(each.max(initial=0)) for each in (*values, rest)), dtype=np.float64)
-        else:
-            flows = np.unique(np.concatenate([np.zeros(1), *(each.ravel() for each in values)]))
-            values = [np.searchsorted(flows, each).astype(np.int32) for each in values]
-        return FlowsPerLink(PerLink(self._rows, (kind, *kinds_of_leaves), tuple(values), rest), flows)
+        return PerLink(self._rows, (kind, *kinds_of_leaves), (inside, *of_leaves), rest)
 
-    def _in_machines(
-        self, places: Ints, pairs: Pairs, kinds: Sequence[Ints], rails: Sequence[int]
-    ) -> Int32s | None:  # fmt: skip
+    def _in_machines(self, flows: TreeFlows, places: Ints, kinds: Sequence[Ints]) -> Floats | None:
         """Flows on the links of machines of every kind, and of those that are not used: ``kinds`` send and receive so
         many on each of the rails."""
         machines = self._machines
-        found = np.zeros((len(kinds[0]) + 1, machines.owned.shape[1]), dtype=np.int32)
-        keys = {(a, b): int(places[a]) * machines.size + int(places[b]) for a, b in pairs}
-        ways = machines.ways_inside(np.array(list(keys.values()), dtype=np.int64), self._walk)
-        for pair, times in pairs.items():
-            way = ways[keys[pair]]
-            if way[0] < 0:
-                return None
+        found = np.zeros((len(kinds[0]) + 1, machines.owned.shape[1]))
+        ends = places[np.array(list(flows.pairs), dtype=np.int64).reshape(-1, 2)]
+        keys = ends[:, 0] * machines.size + ends[:, 1]
+        ways = machines.ways_inside(keys, self._walk)[keys]
+        if (ways[:, 0] < 0).any():
+            return None
+        for way, times in zip(ways, flows.pairs.values(), strict=True):
             found[:-1, way[way >= 0]] += times
-        for place in places[rails]:
-            for count, way in zip(kinds, (self._ends.out[place], self._ends.back[place]), strict=True):
-                for column in way[way >= 0].tolist():
-                    found[:-1, column] += count
+        for column, _ in flows.rails:
+            for count, links in zip(kinds, (self._ends.out, self._ends.back), strict=True):
+                way = links[places[column]]
+                found[:-1, way[way >= 0]] += count[:, None]
         return found
 
     def _from_leaf_to_leaf(
-        self, own: Ints, places: Ints, flows: tuple[Ints, Ints, Ints], rails: Sequence[tuple[int, int]]
-    ) -> tuple[list[Ints], list[Any], Int32s] | None:
-        """Return the flows on links between leaves: see ``loads``, and ``PerLink`` for kinds, values and rest."""
-        machines, ends = self._machines, self._ends
-        (kind, table), (src, dst, number) = ends.leaves, flows
-        used = table[np.flatnonzero(np.bincount(kind[own]))]
-        at = places[[column for column, _ in rails]]
-        leaves = used[:, at]
-        if (ends.part[leaves] != ends.part[leaves[:1]]).any():
-            return None
-        of_row = kind[own]
-        some = np.flatnonzero(of_row[src] != of_row[dst])  # those of one kind stay below their leaves
-        near, far = own[src[some]], own[dst[some]]
+        self, flows: TreeFlows, own: Ints, places: Ints
+    ) -> tuple[list[Ints], list[Floats], Floats] | None:
+        """Return the flows on links between leaves: see ``PerLink`` for kinds, values and rest."""
+        machines, ends, rows = self._machines, self._ends, self._rows
+        kind, table = ends.leaves
+        first_at, number = np.array(flows.rails, dtype=np.int64).T
+        at = places[first_at]
+        some = np.flatnonzero(kind[own[flows.source]] != kind[own[flows.target]])  # others stay below their leaves
+        near, far = own[flows.source[some]], own[flows.target[some]]
         leave, enter = table[kind[near]][:, at], table[kind[far]][:, at]
+        if (ends.part[leave] != ends.part[enter]).any():
+            return None
         going = leave != enter
+        leave, enter = leave[going], enter[going]
         if not self._shares:
-            return self._evenly(leave[going], enter[going])
-        target = machines.gpus[far][:, at][going]
-        numbers = number[some][:, None] + np.array([first for _, first in rails])
-        columns = machines.gpus[near][:, at][going], target, ends.order[target], numbers[going]
-        crossed = np.concatenate(
-            [links for *_, links in self._over_fabric(columns, leave[going], enter[going])] or [src[:0]]
-        )
-        rows = self._rows
+            return self._evenly(leave, enter)
+        src, dst = (machines.gpus[each][:, at][going] for each in (near, far))
+        columns = src, dst, ends.order[dst], (flows.number[some][:, None] + number)[going]
         first, *last = rows.ends
-        between = np.zeros(len(rows.place) - first, dtype=np.int32)
-        np.add.at(between, rows.place[crossed] - first, 1)
+        between = np.zeros(len(rows.place) - first)
+        for *_, links in self._over_fabric(columns, leave, enter):
+            between += np.bincount(rows.place[links] - first, minlength=len(between))
         *counts, rest = np.split(between, [end - first for end in last])
         values = [part.reshape(each.shape) for part, each in zip(counts, rows.tables[1:], strict=True)]
         return [np.arange(len(each)) for each in values], values, rest
 
-    def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Any], Int32s] | None:
+    def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Floats], Floats] | None:
         """Return the flows on links between leaves where each leaf splits its flows evenly over its links up.
 
         None unless both leaves of every flow are linked to the same switches, and not to leaves, and sums are exact.
@@ -166,7 +141,7 @@ class Paths:
             parts = np.array(split(WHOLE, table.shape[1] // 2)) / WHOLE
             kinds.append(which)
             values.append(np.concatenate([each[:, None] * parts for each in np.divmod(pairs, most + 1)], axis=1))
-        return kinds, values, np.zeros(len(rows.rest), dtype=np.int32)
+        return kinds, values, np.zeros(len(rows.rest))
 
     # --- in a machine ------------------------------------------------------------------------------------------------
 
@@ -187,7 +162,7 @@ class Paths:
 
     def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
         """Flows between machines that stay in one part of the fabric; those done are taken from ``left``."""
-        ends, count = self._ends, len(src)
+        ends = self._ends
         leave, enter = (ends.leaf[gpus[flows]].astype(np.int64) for gpus in (src, dst))
         plain = ends.part[leave] == ends.part[enter]
         flows = flows[plain]
@@ -205,40 +180,34 @@ class Paths:
         found = _flat(flows, table, table >= 0, np.array(fractions))
         if self._shares:
             return found
-        return _merged([found, self._sprayed(flows, src, dst, leave[plain], enter[plain])], count)
+        return _merged([found, self._sprayed(flows, src, dst, leave[plain], enter[plain])])
 
     def _sprayed(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
         """Return the links from leaf to leaf of flows that are split evenly at each switch.
 
         They are found once for each pair of leaves, and without a graph where both are below the same switches.
         """
-        hops, machines = self._hops, self._machines
+        hops = self._hops
         which, some = numbered(leave * hops.size + enter)
-        src, dst, near, far = src[some], dst[some], leave[some], enter[some]
+        near, far = leave[some], enter[some]
         over, done = hops.onto[near], near == far
-        begin, counts = np.zeros((2, len(some)), dtype=np.int64)
-        links, fractions = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
         meets = ~done & (over == hops.onto[far]) & (hops.between(near, far) < 0)
-        first = 0
+        others = np.flatnonzero(~done & ~meets)
+        pair, link, fraction = one_by_one(self._spread, others, src[some], dst[some], np.zeros_like(some))
+        inner = self._rows.place[link] >= self._rows.ends[0]
+        parts = [(pair[inner], link[inner], fraction[inner])]
         for kind in np.flatnonzero(np.bincount(over[meets])).tolist():
             those, table = np.flatnonzero(meets & (over == kind)), hops.neighbours[kind]
             up = hops.nth(near[those][:, None], np.arange(len(table)))
             way = np.concatenate([up, hops.between(table, far[those][:, None])], axis=1)
-            begin[those], counts[those] = first + np.arange(len(those)) * way.shape[1], way.shape[1]
-            parts = np.array(split(WHOLE, len(table))) / WHOLE
-            links.append(way.ravel())
-            fractions.append(np.tile(parts, 2 * len(those)))
-            first += way.size
-        for each in np.flatnonzero(~done & ~meets).tolist():
-            ends = np.append(machines.links(src[[each]], self._ends.out), machines.links(dst[[each]], self._ends.back))
-            spread = [part for part in self._spread(int(src[each]), int(dst[each]), 0) if part[0] not in ends]
-            begin[each], counts[each] = first, len(spread)
-            links.append(np.array([link for link, _ in spread], dtype=np.int64))
-            fractions.append(np.array([fraction for _, fraction in spread]))
-            first += len(spread)
+            shares = np.tile(np.array(split(WHOLE, len(table))) / WHOLE, 2 * len(those))
+            parts.append((np.repeat(those, way.shape[1]), way.ravel(), shares))
+        pair, link, fraction = _merged(parts)
+        counts = np.bincount(pair, minlength=len(some))
         many = counts[which]
-        row = np.arange(int(many.sum())) + np.repeat(begin[which] - (np.cumsum(many) - many), many)
-        return np.repeat(flows, many), np.concatenate(links)[row], np.concatenate(fractions)[row]
+        before = (np.cumsum(counts) - counts)[which] - (np.cumsum(many) - many)
+        row = np.arange(int(many.sum())) + np.repeat(before, many)
+        return np.repeat(flows, many), link[row], fraction[row]
 
     def _over_fabric(
         self, columns: Sequence[Numbers], leave: Ints, enter: Ints
@@ -304,16 +273,10 @@ def _flat(flows: Ints, links: Ints, there: NDArray[np.bool_], fractions: Floats)
     return np.repeat(flows, counts), links[there], np.broadcast_to(fractions, there.shape)[there]
 
 
-def _merged(parts: Sequence[Rows], flows: int) -> Rows:
-    """Rows by flow, of parts that are so."""
+def _merged(parts: Sequence[Rows]) -> Rows:
+    """Rows of all parts by flow, those of a flow as they come."""
     if len(parts) == 1:
         return parts[0]
-    counts = [np.bincount(part[0], minlength=flows) for part in parts]
-    total = sum(counts, np.zeros(flows, dtype=np.int64))
-    begin, size = np.cumsum(total) - total, int(total.sum())
-    flow, link, fraction = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64), np.empty(size)
-    for part, count in zip(parts, counts, strict=True):
-        place = np.arange(len(part[0])) + np.repeat(begin - (np.cumsum(count) - count), count)
-        flow[place], link[place], fraction[place] = part
-        begin = begin + count
-    return flow, link, fraction
+    flow, link, fraction = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(flow, kind="stable")
+    return flow[order], link[order], fraction[order]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import FlowsPerLink
+from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
@@ -29,7 +29,7 @@ from simcluster.topology.host_ways import host_way
 from simcluster.topology.link_ends import LinkEnds, LinkKind
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.numbering import LinkNumbers
-from simcluster.topology.paths import Pairs, Paths, Rows
+from simcluster.topology.paths import Paths, Rows
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.sizes import check_drawn
 from simcluster.topology.turns import (
@@ -151,9 +151,8 @@ class Regular(Wiring):
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
         """The nodes that each link leads from and to."""
-        names, (start, end) = list(self._names), self.draft.ends()
-        pairs = zip(start.tolist(), end.tolist(), strict=True)
-        return tuple([(names[a], names[b]) for a, b in pairs])
+        names, (begin, end) = list(self._names), self._link_ends.nodes(np.arange(len(self.link_capacity)))
+        return tuple([(names[a], names[b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
 
     @cached_property
     def _names(self) -> dict[str, int]:
@@ -181,11 +180,9 @@ class Regular(Wiring):
         """The links of all flows, by flow."""
         return self._paths.rows(src, dst, number)
 
-    def loads(
-        self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, int]], number: Ints
-    ) -> FlowsPerLink | None:
+    def loads(self, flows: TreeFlows) -> PerLink | None:
         """``Paths.loads``."""
-        return self._paths.loads(table, pairs, src, dst, rails, number)
+        return self._paths.loads(flows)
 
     def turned(
         self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int

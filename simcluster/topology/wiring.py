@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
-from simcluster.base.link_columns import FlowsPerLink
+from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.host_ways import host_way
@@ -73,12 +73,9 @@ class Wiring:
         """The links of all flows, by flow."""
         return one_by_one(self.router.spread, np.flatnonzero(src != dst), src, dst, number)
 
-    def loads(
-        self, table: Ints, pairs: Mapping[tuple[int, int], int], src: Ints, dst: Ints,
-        rails: Sequence[tuple[int, int]], number: Ints,
-    ) -> FlowsPerLink | None:  # fmt: skip
+    def loads(self, flows: TreeFlows) -> PerLink | None:
         """Unknown."""
-        del table, pairs, src, dst, rails, number
+        del flows
         return None
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.link_columns import FlowsPerLink, PerLink
+from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
 from simcluster.traffic.chain_trees import chained_trees
 from simcluster.traffic.hop_columns import HopColumns, added_up, usages
@@ -59,37 +59,23 @@ class PatternTable:
         """Equal for those that use the links alike, in all groups."""
         return b"".join([self.group.tobytes(), self.link.tobytes(), self.flows.tobytes()])
 
-    def loads_as(self, other: PatternTable) -> bool:
-        """Do both use the links alike, in all groups?"""
-        return (
-            np.array_equal(self.group, other.group)
-            and np.array_equal(self.link, other.link)
-            and np.array_equal(self.flows, other.flows)
-        )
-
 
 class OnMost(PatternTable):
     """An activity of a single group that is on most links: ``load`` has the flows on every one, columns are made when
     they are asked for."""
 
-    load: FlowsPerLink
+    load: PerLink
 
-    def __init__(self, share: float, load: FlowsPerLink) -> None:
+    def __init__(self, share: float, load: PerLink) -> None:
         for name, value in {"share": share, "rounds": 1, "latency": np.zeros(1), "load": load}.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Ints | Floats:
         if name not in ("group", "link", "flows"):
             raise AttributeError(name)
-        code = self.load.code.all
-        link = np.flatnonzero(code != 0)
-        columns: dict[str, Ints | Floats] = {
-            "link": link,
-            "flows": self.load.flows[code[link]],
-            "group": np.zeros_like(link),
-        }
-        self.__dict__.update(columns)
-        return columns[name]
+        link = np.flatnonzero(self.load.all)
+        self.__dict__.update(link=link, flows=self.load.all[link], group=np.zeros_like(link))
+        return self.__dict__[name]  # type: ignore[no-any-return]
 
     def of_groups(self, first: int, end: int) -> PatternTable:
         """The only group."""
@@ -98,8 +84,7 @@ class OnMost(PatternTable):
 
     def on_links(self, links: Ints) -> Floats:
         """Flows of the group on some links."""
-        flows: Floats = self.load.flows[self.load.code.of(links)]
-        return flows
+        return self.load.of(links)
 
 
 def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[PatternTable, ...]:
@@ -121,7 +106,7 @@ def drawn_at_once(
         return (OnMost(*chained),)
     busy = [phase for phase in phases if phase.hops]
     by_itself = any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy)
-    found = None if by_itself else _together(fabric, members, busy)
+    found = None if by_itself else _together(fabric, members, busy, timed=timed)
     return None if found is None else tuple(found)
 
 
@@ -212,13 +197,13 @@ def _meets(phase: Phase) -> bool:
     return any(SWITCH in (hop.source, hop.target) for hop in phase.hops)
 
 
-def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> list[PatternTable] | None:
+def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool) -> list[PatternTable] | None:
     """All groups at once; None where some merge phases that others do not."""
     found: list[PatternTable | None] = []
     known: dict[bytes, PatternTable] = {}
     for pipelined, run in groupby(phases, key=lambda phase: phase.pipelined):
         if pipelined:
-            found.append(_pipeline(fabric, members, list(run)))
+            found.append(_pipeline(fabric, members, list(run), timed=timed))
         else:
             found += [_rounds(fabric, members, phase, known) for phase in run]
     return _merged([part for part in found if part is not None])
@@ -231,7 +216,7 @@ def _merged(parts: Iterable[PatternTable]) -> list[PatternTable] | None:
         last = found[-1] if found else None
         if last is None or last.share != part.share or not np.array_equal(last.latency, part.latency):
             found.append(part)
-        elif last is part or last.loads_as(part):
+        elif last is part or last.name == part.name:
             found[-1] = replace(last, rounds=last.rounds + part.rounds)
         elif _some_alike(last, part):
             return None
@@ -272,42 +257,17 @@ def _latency(phase: Phase, of_hops: Floats, which: Ints | None = None) -> Floats
     return found
 
 
-def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> PatternTable:
+def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool) -> PatternTable:
     """Phases whose hops are all under way at once."""
     hops = HopColumns.of(phases)
     hop, link, fraction, latencies = hops.ways(fabric, members)
-    width = members.shape[1] * (int(hops.channel.max(initial=0)) + 1)
-    groups = np.arange(len(members))[:, None] * width
-    source = groups + hops.channel * members.shape[1] + hops.source
-    target = groups + hops.channel * members.shape[1] + hops.target
-    reached = np.zeros(len(members) * width)  # when the first byte is there, by group, channel and position
-    first = 0
-    for phase in phases:
-        own = slice(first, first + len(phase.hops))
-        first = own.stop
-        _reach(reached, source[:, own], target[:, own], latencies.reshape(len(members), -1)[:, own])
-    slowest = reached.reshape(len(members), -1).max(axis=1)
+    source, target = ((hops.channel * members.shape[1] + end).tolist() for end in (hops.source, hops.target))
+    slowest = np.zeros(len(members))
+    for group, seconds in enumerate(latencies.reshape(len(members), -1).tolist() if timed else ()):
+        reached = [0.0] * (1 + max(*source, *target))  # when the first byte is there, by channel and position
+        for start, end, own in zip(source, target, seconds, strict=True):
+            there = reached[start] + own
+            if there > reached[end]:
+                reached[end] = there
+        slowest[group] = max(reached)
     return PatternTable(hops.share, 1, slowest, *usages(hops, members, hop, link, fraction))
-
-
-def _reach(reached: Floats, source: Ints, target: Ints, latency: Floats) -> None:
-    """Go over hops, each behind those that it depends on; ``reached`` is for every place when the first byte is there.
-
-    A place is done when all hops to it are, so every hop is looked at once.
-    """
-    start, end, seconds = source.ravel(), target.ravel(), latency.ravel()
-    order = np.argsort(start)
-    first = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=len(reached)))])
-    end, seconds = end[order], seconds[order]
-    open_hops = np.bincount(end, minlength=len(reached))
-    ready = np.flatnonzero((open_hops == 0) & (np.diff(first) > 0))
-    while len(ready):
-        counts = first[ready + 1] - first[ready]
-        hops = np.arange(int(counts.sum())) + np.repeat(first[ready] - (np.cumsum(counts) - counts), counts)
-        ends = end[hops]
-        np.maximum.at(reached, ends, np.repeat(reached[ready], counts) + seconds[hops])
-        np.subtract.at(open_hops, ends, 1)
-        done = np.zeros(len(reached), dtype=bool)
-        done[ends] = open_hops[ends] == 0
-        ready = np.flatnonzero(done)
-    assert not open_hops.any(), "hops of a pipeline that wait for each other"
