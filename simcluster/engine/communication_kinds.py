@@ -45,8 +45,6 @@ class CommunicationKinds:
         self._rates, self._interference, self._in_steps = rates, interference, in_steps
         self._activities: dict[Hashable, tuple[Traffic, ...]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
-        self._sent: dict[Hashable, float] = {}  # B/s per GPU
-        self._across_nodes: dict[int, bool] = {}
 
     def kind(self, number: int, communication: GroupWork) -> CommunicationKind:
         """Return what a communicator, which represents its class, does."""
@@ -93,22 +91,10 @@ class CommunicationKinds:
         interference, work = self._interference, communication.work
         if interference is None or not communication.interferes:
             return 0.0, 0.0
-        sent = 0.0
-        if interference.by_rate:
-            name = self._classes.of_communicator[number], work
-            if name not in self._sent:
-                self._sent[name] = self._rate(number, work)
-            sent = self._sent[name]
-        beside = Beside(self._crosses_nodes(number), sent, work.moves in RELAYED)
+        sent = self._rate(number, work) if interference.by_rate else 0.0
+        hosts = self._communicators.hosts(number)
+        beside = Beside(bool((hosts != hosts[0]).any()), sent, work.moves in RELAYED)
         return interference.pressure(beside), interference.drag
-
-    def _crosses_nodes(self, number: int) -> bool:
-        """Return whether the GPUs of a communicator are on several nodes."""
-        known = self._across_nodes.get(number)
-        if known is None:
-            hosts = self._communicators.hosts(number)
-            known = self._across_nodes[number] = bool((hosts != hosts[0]).any())
-        return known
 
     def _rate(self, number: int, work: Work) -> float:
         """Return B/s that a GPU sends while its group has all links for itself and no other group is active."""

@@ -6,9 +6,9 @@ and item by item as the program lists them.  Pure.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache, cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.runs import within
-from simcluster.engine.tables import firsts
-from simcluster.planning.ops import Group, Op, Segment, StageProgram, Work
+from simcluster.engine.tables import firsts, int32s
+from simcluster.planning.ops import Group, Item, Op, Segment, StageProgram, Work
 from simcluster.planning.perturbations import Computations
 
 
@@ -41,48 +41,36 @@ class SegmentOps:
     """
 
     def __init__(self, programs: Sequence[StageProgram]) -> None:
-        self.ops: list[Op] = []
-        self.lanes: dict[str, int] = {}
-        self.groups: dict[Group, int] = {}
-        self.works: list[dict[GroupWork, int]] = []  # by group
-        self.which: list[Ints] = []
-        self.meets: list[set[tuple[int, int]]] = []
         known: dict[tuple[Segment, int], int] = {}  # by identity, and by stage
-        rows: list[tuple[int, int, int, float, float]] = []
-        sizes, waits = [], []
-        for program in programs:
-            which = []
-            for segment, *_ in chain.from_iterable(program.lanes.values()):
-                number = known.get((segment, program.stage))
-                if number is None:
-                    number = known[segment, program.stage] = len(known)
-                    own = [self._row(op, program.stage) for op in segment.ops]
-                    waits += [[index - other for other in op.after] for index, op in enumerate(segment.ops)]
-                    sizes.append(len(own))
-                    rows += own
-                    self.ops += segment.ops
-                    self.meets.append({(group, work) for _, group, work, *_ in own if group >= 0})
-                which.append(number)
-            self.which.append(np.array(which, dtype=np.int64))
-        lane, group, work, seconds, sensitivity = zip(*rows, strict=True) if rows else [()] * 5
-        self.lane, self.group, self.work = (np.array(each, dtype=np.int32) for each in (lane, group, work))
-        self.seconds, self.sensitivity = np.array(seconds, dtype=np.float64), np.array(sensitivity, dtype=np.float64)
-        self.first, self.wait_first = firsts(sizes), firsts([*map(len, waits)])
-        self.back = np.array([*chain.from_iterable(waits)], dtype=np.int32)
+        self.which = [
+            np.array([known.setdefault((item.segment, program.stage), len(known)) for item in _items(program)], int)
+            for program in programs
+        ]
+        self.ops = [op for segment, _ in known for op in segment.ops]
+        self.first = firsts([len(segment.ops) for segment, _ in known])
+        waits = [[index - other for other in op.after] for segment, _ in known for index, op in enumerate(segment.ops)]
+        self.wait_first, self.back = firsts([*map(len, waits)]), int32s([*chain.from_iterable(waits)])
+        self.lanes: dict[str, int] = {}
+        self.lane = int32s([self.lanes.setdefault(op.lane, len(self.lanes)) for op in self.ops])
+        self.groups: dict[Group, int] = {}
+        together = [op.work.group(stage) for segment, stage in known for op in segment.ops]
+        group = [-1 if each is None else self.groups.setdefault(each, len(self.groups)) for each in together]
+        self.works: list[dict[GroupWork, int]] = [{} for _ in self.groups]
+        work = list(map(self._number, self.ops, group))
+        self.group, self.work = int32s(group), int32s(work)
+        pairs = list(zip(group, work, strict=True))
+        self.meets = [
+            {pair for pair in pairs[begin:end] if pair[0] >= 0} for begin, end in pairwise(self.first.tolist())
+        ]
+        self.seconds = np.where(self.group < 0, np.array([op.work.seconds for op in self.ops]), 0.0)
+        sensitivity = [-1.0 if op.work.sensitivity is None else op.work.sensitivity for op in self.ops]
+        self.sensitivity = np.array(sensitivity, dtype=np.float64)
 
-    def _row(self, op: Op, stage: int) -> tuple[int, int, int, float, float]:
-        """Return the lane, the group, the work, the seconds and the sensitivity of an op."""
-        work = op.work
-        together = work.group(stage)
-        lane = self.lanes.setdefault(op.lane, len(self.lanes))
-        sensitivity = -1.0 if work.sensitivity is None else work.sensitivity
-        if together is None:
-            return lane, -1, -1, work.seconds, sensitivity
-        group = self.groups.setdefault(together, len(self.groups))
-        self.works += [{}] if group == len(self.works) else []
-        known = self.works[group]
-        number = -1 if work.joins else known.setdefault(GroupWork(work, work.presses(op.lane)), len(known))
-        return lane, group, number, 0.0, sensitivity
+    def _number(self, op: Op, group: int) -> int:
+        """Return the number of what an op does with others, -1 for nothing."""
+        if group < 0 or op.work.joins:
+            return -1
+        return self.works[group].setdefault(GroupWork(op.work, op.work.presses(op.lane)), len(self.works[group]))
 
 
 class OpColumns:
@@ -96,7 +84,7 @@ class OpColumns:
 
     def __init__(self, program: StageProgram, segments: SegmentOps, number: int) -> None:
         self.stage, self._segments = program.stage, segments
-        columns: list[Sequence[Any]] = list(zip(*chain.from_iterable(program.lanes.values()), strict=True)) or [()] * 7
+        columns: list[Sequence[Any]] = list(zip(*_items(program), strict=True)) or [()] * 7
         _, self.keys, needs, self._steps, chunk, microbatch, also = columns
         which = segments.which[number]
         counts = np.diff(segments.first)[which]
@@ -172,6 +160,11 @@ class OpColumns:
         return ops[order], others[order], whose[order]
 
 
+def _items(program: StageProgram) -> Iterator[Item]:
+    """Return the items of a program, lane by lane."""
+    return chain.from_iterable(program.lanes.values())
+
+
 def own_seconds(planned: StageProgram, program: StageProgram) -> Floats | None:
     """Return the seconds of ops of a rank's own program, None where more than these differs from the stage's."""
     lanes, own_lanes = planned.lanes, program.lanes
@@ -179,7 +172,7 @@ def own_seconds(planned: StageProgram, program: StageProgram) -> Floats | None:
         return None
     seconds_of = cache(partial(_seconds, planned.stage))  # segments are equal by identity
     found: list[float] = []
-    for item, own in zip(chain.from_iterable(lanes.values()), chain.from_iterable(own_lanes.values()), strict=True):
+    for item, own in zip(_items(planned), _items(program), strict=True):
         seconds = seconds_of(item.segment, own.segment) if item.key == own.key else None
         if seconds is None:
             return None

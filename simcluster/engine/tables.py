@@ -155,14 +155,6 @@ class CommunicationKind(NamedTuple):
     hops: HopRounds | None = None
 
 
-class CommunicationTables(NamedTuple):
-    """Kinds of communication, the different traffics that they move, and the collectives that go hop by hop."""
-
-    kinds: Kinds
-    traffics: Traffics
-    collectives: Sequence[HopRounds]
-
-
 class Tables(NamedTuple):
     """All that the engine reads: ``capacity`` in B/s per link.
 
@@ -181,8 +173,8 @@ class Tables(NamedTuple):
     capacities: Mapping[int, Profile]
 
 
-def communication_tables(kinds: Sequence[CommunicationKind]) -> CommunicationTables:
-    """Return the tables of kinds of communication; equal traffics that are one object are one."""
+def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Traffics, list[HopRounds]]:
+    """Return kinds in columns, the different objects among their traffics, and the collectives that go hop by hop."""
     moved = {id(traffic): traffic for kind in kinds for traffic in kind.traffics}
     number = dict(zip(moved, range(len(moved)), strict=True))
     in_rounds = np.array([kind.hops is not None for kind in kinds], dtype=bool)
@@ -196,7 +188,7 @@ def communication_tables(kinds: Sequence[CommunicationKind]) -> CommunicationTab
         rank=int32s([rank for kind in kinds for rank in kind.ranks]),
         rounds=int32s(np.where(in_rounds, np.cumsum(in_rounds) - 1, -1)),
     )
-    return CommunicationTables(columns, Traffics(moved.values()), [kind.hops for kind in kinds if kind.hops])
+    return columns, Traffics(moved.values()), [kind.hops for kind in kinds if kind.hops]
 
 
 def one_instance(templates: Templates, numbers: Sequence[int], slots: int = 1) -> Instances:

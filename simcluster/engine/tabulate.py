@@ -145,7 +145,7 @@ class _Builder:
             template=int32s(template),
             group=group,
             peer=peer,
-            position=self._positions(group, communicators) if communications.collectives else group,
+            position=self._positions(group, communicators) if communications[-1] else group,
             op_first=firsts(np.array([len(each) for each in columns])[template]),
             lane_first=firsts(np.array([len(each.lanes) for each in columns])[template]),
             rank_first=int32s(range(len(ranks) + 1)),
