@@ -23,33 +23,33 @@ def lanes_of(job: JobTables) -> tuple[Int32s, Int32s]:
 
 def ops_of_ranks(job: JobTables) -> list[RankOps]:
     """Return the ops of the ranks that run each template."""
+    templates, instances = job.tables.templates, job.tables.instances
     labels, shown = _plain_labels(job)
-    return [_ops_of_template(job, template, labels, shown) for template in range(len(job.columns))]
-
-
-def _ops_of_template(job: JobTables, template: int, labels: list[Label], shown: Int32s) -> RankOps:
-    templates, instances, columns = job.tables.templates, job.tables.instances, job.columns[template]
-    begin, end = templates.op_first[template], templates.op_first[template + 1]
-    first = templates.wait_first[begin : end + 1]
-    waits = first[0] + np.flatnonzero(templates.wait_peer[first[0] : first[-1]] >= 0)
-    instance = int(np.flatnonzero(instances.template == template)[0])
-    senders = instances.template[instances.peer[instance][templates.wait_peer[waits]]]
-    sends = _places(job)[templates.op_first[senders] + templates.wait_op[waits]]
-    main = np.array([lane == MAIN for lane in job.segments.lanes])
+    on_main = np.array([lane == MAIN for lane in job.segments.lanes])
     meets = np.array([op.work.parties(1) > 1 for op in job.segments.ops], dtype=bool)
-    return RankOps(
-        labels=labels,
-        label=shown[columns.place],
-        lane=columns.lane,
-        on_main=main[columns.lanes][columns.lane],
-        step=columns.step,
-        chunk=columns.chunk,
-        microbatch=columns.microbatch,
-        pair=meets[columns.place] | (shown[columns.place] < 0),
-        receiver=np.searchsorted(first, waits, side="right") - 1,
-        sent=shown[sends],
-        meets=meets[sends],
-    )
+    places, found = _places(job), []
+    for template, instance in enumerate(np.unique(instances.template, return_index=True)[1]):
+        columns = job.columns[template]
+        first = templates.wait_first[templates.op_first[template] : templates.op_first[template + 1] + 1]
+        waits = first[0] + np.flatnonzero(templates.wait_peer[first[0] : first[-1]] >= 0)
+        senders = instances.template[instances.peer[instance][templates.wait_peer[waits]]]
+        sends = places[templates.op_first[senders] + templates.wait_op[waits]]
+        found.append(
+            RankOps(
+                labels=labels,
+                label=shown[columns.place],
+                lane=columns.lane,
+                on_main=on_main[columns.lanes][columns.lane],
+                step=columns.step,
+                chunk=columns.chunk,
+                microbatch=columns.microbatch,
+                pair=meets[columns.place] | (shown[columns.place] < 0),
+                receiver=np.searchsorted(first, waits, side="right") - 1,
+                sent=shown[sends],
+                meets=meets[sends],
+            )
+        )
+    return found
 
 
 def _places(job: JobTables) -> Ints:

@@ -130,10 +130,10 @@ class _Builder:
     def build(self, kinds: CommunicationKinds, slowness: Sequence[float], rates: LinkValues) -> JobTables:
         """Return the tables."""
         peer = self._peers()
-        templates: dict[bytes, int] = {}  # waits name ops of peers, so the programs of these belong to a template
-        rows = np.column_stack([self._program, np.where(peer >= 0, self._program[peer], -1)])
-        template = np.array([templates.setdefault(row.tobytes(), len(templates)) for row in rows], dtype=np.int64)
-        names = [np.frombuffer(name, dtype=rows.dtype).tolist() for name in templates]
+        templates: dict[tuple[int, ...], int] = {}  # waits name ops of peers, so these' programs belong to a template
+        rows = np.column_stack([self._program, np.where(peer >= 0, self._program[peer], -1)]).tolist()
+        template = int32s([templates.setdefault(tuple(row), len(templates)) for row in rows])
+        names = list(templates)
         columns = [self._programs[program] for program, *_ in names]
         group, communicators = self._groups()
         groups, place, made = self._meet(group, communicators)
@@ -142,7 +142,7 @@ class _Builder:
         own[list(self._own)] = firsts([len(each) for each in self._own.values()])[:-1]
         ranks, speeds = self._ranks.tolist(), self._disturbances.speeds
         instances = Instances(
-            template=int32s(template),
+            template=template,
             group=group,
             peer=peer,
             position=self._positions(group, communicators) if communications[-1] else group,
