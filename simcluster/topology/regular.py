@@ -282,22 +282,19 @@ class Regular(Wiring):
         """Machine 0 with the switches that it is linked to, and the columns of these links."""
         draft = self.draft
         names = dict(zip(draft.nodes[0].tolist(), draft.pattern, strict=True))
-        own = set(names)
         sample: Graph = nx.DiGraph()
         sample.add_nodes_from((name, dict(data)) for name, data in draft.pattern.nodes(data=True))
-        pairs: dict[tuple[int, int], tuple[str, str]] = {}
-        for which, block in enumerate(draft.blocks):
-            ends = (block.at(side, np.array(0), np.arange(len(block.data))).tolist() for side in (0, 1))
-            for column, both in enumerate(zip(*ends, strict=True)):
-                if own.isdisjoint(both):
-                    continue
-                for node in both:
-                    if node not in names:
-                        names[node], data = draft.switches[node]
-                        sample.add_node(names[node], **data)
-                pairs[which, column] = names[both[0]], names[both[1]]
-                sample.add_edge(*pairs[which, column], **block.data[column])
-        return sample, {pairs[came]: column for column, came in enumerate(self._numbers.came)}
+        index: dict[tuple[str, str], int] = {}
+        for (number, own), column in sorted((came, column) for column, came in enumerate(self._numbers.came)):
+            block = draft.blocks[number]
+            begin, end = (int(block.column(side, own)[0]) for side in (0, 1))
+            for node in (begin, end):
+                if node not in names:
+                    names[node], data = draft.switches[node]
+                    sample.add_node(names[node], **data)
+            index[names[begin], names[end]] = column
+            sample.add_edge(names[begin], names[end], **block.data[own])
+        return sample, index
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
         """Columns of links from GPU to GPU of machine 0, if there is one way, which does not leave it."""

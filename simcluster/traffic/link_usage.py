@@ -106,8 +106,7 @@ def drawn_at_once(
         return (OnMost(*chained),)
     busy = [phase for phase in phases if phase.hops]
     by_itself = any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy)
-    found = None if by_itself else _together(fabric, members, busy, timed=timed)
-    return None if found is None else tuple(found)
+    return None if by_itself else _together(fabric, members, busy, timed=timed)
 
 
 def drawn_turning(
@@ -148,8 +147,7 @@ def drawn_turning(
                 whole.share, phase.rounds, latency, groups[rows] - number * len(members), links[rows], flows[rows]
             )
         )
-    merged = _merged(found)
-    return None if merged is None else tuple(merged)
+    return _merged(found)
 
 
 def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
@@ -197,19 +195,21 @@ def _meets(phase: Phase) -> bool:
     return any(SWITCH in (hop.source, hop.target) for hop in phase.hops)
 
 
-def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool) -> list[PatternTable] | None:
+def _together(
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool
+) -> tuple[PatternTable, ...] | None:
     """All groups at once; None where some merge phases that others do not."""
-    found: list[PatternTable | None] = []
+    found: list[PatternTable] = []
     known: dict[bytes, PatternTable] = {}
     for pipelined, run in groupby(phases, key=lambda phase: phase.pipelined):
         if pipelined:
             found.append(_pipeline(fabric, members, list(run), timed=timed))
         else:
             found += [_rounds(fabric, members, phase, known) for phase in run]
-    return _merged([part for part in found if part is not None])
+    return _merged(found)
 
 
-def _merged(parts: Iterable[PatternTable]) -> list[PatternTable] | None:
+def _merged(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:
     """Activities after each other that load the links alike become one; None where only those of some groups do."""
     found: list[PatternTable] = []
     for part in parts:
@@ -222,17 +222,15 @@ def _merged(parts: Iterable[PatternTable]) -> list[PatternTable] | None:
             return None
         else:
             found.append(part)
-    return found
+    return tuple(found)
 
 
 def _some_alike(one: PatternTable, other: PatternTable) -> bool:
     """May there be a group whose two activities load the links alike?"""
     count = len(one.latency)
-    return bool((_totals(one, count) == _totals(other, count)).all(axis=0).any())
-
-
-def _totals(part: PatternTable, count: int) -> Floats:
-    return np.stack([np.bincount(part.group, minlength=count), np.bincount(part.group, part.link, count)])
+    rows, others = (np.bincount(part.group, minlength=count) for part in (one, other))
+    links, other_links = (np.bincount(part.group, part.link, count) for part in (one, other))
+    return bool(((rows == others) & (links == other_links)).any())
 
 
 def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, PatternTable]) -> PatternTable:
