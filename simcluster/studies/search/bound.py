@@ -11,10 +11,9 @@ the same ops and waits, each at its least time.
   the backward).  What passes say over cp and ep is left out.  Gradient norm and optimizer follow; the slowest stage
   counts: the norm waits for all.
 * ``with_ends``: adds what holds up a stage's main lane besides: sends, the reduction behind the pipeline and the gather
-  behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp;
-  what of it is beside passes and does not fit in time in which nothing is computed slows down computation.
+  behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain; what goes
-  over dp by its turns and buckets.
+  over dp by its turns.
 
 Float sums in another order and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
@@ -25,13 +24,13 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from simcluster.planning.works import Transfer
-from simcluster.scenario.job import job_of, methods_of
+from simcluster.scenario.job import methods_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
-from simcluster.studies.search.action_costs import action_costs
+from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import Call, Drawn, Least, Way
-from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
+from simcluster.studies.search.over_dp import over_dp
 from simcluster.studies.search.pass_times import (
     LayerShape,
     LeastPassTimes,
@@ -44,7 +43,7 @@ from simcluster.studies.search.pass_times import (
     parts_of,
     plan_of_layout,
     shape_of_layout,
-    stage_passes,
+    slice_times,
     stages_of,
     times_of,
     tp_groups,
@@ -52,7 +51,6 @@ from simcluster.studies.search.pass_times import (
 from simcluster.studies.search.pipelines import PipelineRoute, Stage, Turns, pipeline_of, turns_of
 from simcluster.studies.search.space import Layout
 from simcluster.studies.search.stage_calls import StageCalls
-from simcluster.studies.search.stretches import Occupied
 
 ROUNDING = 1e-6
 Known = TypeVar("Known")
@@ -104,8 +102,7 @@ class Bounds:
         beside, many = self._over_dp(layout, least), self.microbatches(layout)
         sent = self._sent(layout, least) if self._sends_block else [0.0] * layout.pp
         known = zip(stages, sent, beside, strict=True)
-        ends = [stage.seconds + many * sending + held_up for stage, sending, (held_up, _) in known]
-        ends = self._beside_dp(layout, times, stages, ends, beside)
+        ends = [max(stage.seconds + many * sending + held_up, lane) for stage, sending, (held_up, lane) in known]
         return self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
 
     def with_schedule(self, layout: Layout) -> float:
@@ -141,13 +138,9 @@ class Bounds:
     def _times_of(self, layout: Layout) -> LeastPassTimes:
         parts, of_stages = self._parts(layout), self._least(layout)
         least = {call: min(least[call] for least in of_stages) for call in parts.calls}
-        return times_of(self.base, parts, least, self._pressures(layout))
-
-    def _pressures(self, layout: Layout) -> dict[str, float]:
-        """How much communication presses at the least, by axis."""
-        return self._once(
-            ("pressures", grid_of(layout)), lambda: least_pressures(self.base, self.calls(layout).plan)
-        )  # fmt: skip
+        plan = self.calls(layout).plan
+        pressures = self._once(("pressures", grid_of(layout)), lambda: least_pressures(self.base, plan))
+        return times_of(self.base, parts, least, pressures)
 
     def _parts(self, layout: Layout) -> PassParts:
         name = "parts", layout.gpus, layout.tp, shape_of_layout(layout)
@@ -168,13 +161,12 @@ class Bounds:
 
     def _outlined(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
         """The stages, None where the cut or the way through them is not known by the name of the schedule."""
+        pipeline, many = self.pipeline(layout), self.microbatches(layout)
+        if pipeline is None:
+            return None
         name = "stages", id(times), layout.pp, layout.dp, layout.schedule, layout.chunks
-        return self._once(name, lambda: self._stages_of(layout, times))
-
-    def _stages_of(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
-        pipeline = self.pipeline(layout)
         split = SCHEDULES[layout.schedule].splits_backward
-        return None if pipeline is None else stages_of(pipeline, times, self.microbatches(layout), split=split)
+        return self._once(name, lambda: stages_of(pipeline, times, many, split=split))
 
     def _mean(self, layout: Layout, times: LeastPassTimes) -> float:
         """Some stage does at least the mean of all stages' work."""
@@ -225,41 +217,6 @@ class Bounds:
         assert pipeline is not None
         return [over_dp(calls, pipeline, number, many, each, turns) for number, each in enumerate(least)]
 
-    def _buckets(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[tuple[float, float]]:
-        """Of every stage the same of what goes over dp in buckets beside its passes."""
-        calls = self.calls(layout)
-        if calls.plan.replicas == 1 or not (self.base.overlap.grad_reduce or self.base.overlap.param_gather):
-            return [(0.0, 0.0)] * layout.pp
-
-        def lanes() -> list[tuple[float, float]]:
-            job, many = job_of(layout.on(self.base), self.base.cluster.device), self.microbatches(layout)
-            return [(0.0, in_buckets(calls, job, number, many, each)) for number, each in enumerate(least)]
-
-        return self._once(("buckets", id(calls), layout.schedule, layout.chunks, layout.micro_batch), lanes)
-
-    def _beside_dp(
-        self, layout: Layout, times: LeastPassTimes, stages: Sequence[Stage], ends: Sequence[float],
-        beside: Sequence[tuple[float, float]],
-    ) -> list[float]:  # fmt: skip
-        """When all of a stage's passes and of what goes over dp meanwhile is over, of each stage, from when its passes
-        are, and their ``beside``."""
-        found = [max(end, lane) for end, (_, lane) in zip(ends, beside, strict=True)]
-        if SCHEDULES[layout.schedule].splits_backward or not any(lane for _, lane in beside):
-            return found
-        many, pressure, passes = self.microbatches(layout), self._pressures(layout)["dp"], self._passes(layout, times)
-        return [
-            max(end, pressed(own, many, pressure, end - stage.work, lane))
-            for end, own, stage, (_, lane) in zip(found, passes, stages, beside, strict=True)
-        ]
-
-    def _passes(self, layout: Layout, times: LeastPassTimes) -> list[Occupied]:
-        """Forward and backward of a microbatch on every stage."""
-        pipeline = self.pipeline(layout)
-        assert pipeline is not None
-        return self._once(
-            ("passes", id(times), layout.schedule, layout.pp, layout.chunks), lambda: stage_passes(pipeline, times)
-        )  # fmt: skip
-
     def _sent(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[float]:
         """Seconds of the sends of every stage, of one microbatch."""
         pipeline, size = self.pipeline(layout), self.times(layout).made_of.send_bytes
@@ -292,9 +249,10 @@ class Bounds:
             return None
         least, schedule = self._least(layout), schedule_of(layout.on(self.base))
         ends = self._schedule_ends(layout, times, least, schedule)
-        beside = self._lanes(layout, least, turns_of(schedule)) if layout.zero == 3 else self._buckets(layout, least)
-        alone = [stage.seconds for stage in stages]
-        return stages, list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
+        if layout.zero == 3:
+            lanes = [lane for _, lane in self._lanes(layout, least, turns_of(schedule))]
+            ends = list(map(max, ends, lanes))
+        return stages, ends
 
     def _schedule_ends(
         self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], schedule: Schedule
@@ -316,3 +274,27 @@ class Bounds:
 
         name = "ends", id(times), grid_of(layout), layout.schedule, layout.chunks, layout.dp
         return self._once(name, ends)
+
+
+def action_costs(
+    pipeline: PipelineRoute, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], *, sends_block: bool
+) -> Callable[[Kind, int, int], float]:
+    """Return the least seconds of an action by kind, stage and chunk: the pass, the gather before it, a send that
+    blocks."""
+    slices = slice_times(pipeline, times)
+    route, made = pipeline.route, times.made_of
+
+    def seconds(kind: Kind, stage: int, chunk: int) -> float:
+        number = route.index((stage, chunk))
+        found = slices[number][kind]
+        before = number - 1 if kind == "F" else number + 1
+        after = number + 1 if kind == "F" else number - 1
+        if kind == "W":
+            return found
+        if made.gathered and 0 <= before < len(route) and route[before][0] != stage:
+            found += times.boundary[kind]
+        if sends_block and 0 <= after < len(route) and route[after][0] != stage:
+            found += least[stage][Transfer(route[after][0], made.send_bytes)]
+        return found
+
+    return seconds

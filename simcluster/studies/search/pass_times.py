@@ -33,10 +33,9 @@ from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import least_seconds
 from simcluster.studies.search.pipelines import PipelineRoute, Stage
 from simcluster.studies.search.space import Layout
-from simcluster.studies.search.stretches import Occupied, occupied, together
+from simcluster.studies.search.stretches import least_segment_seconds
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
-BOTH: tuple[Kind, Kind] = ("F", "B")
 Sums = Mapping[Kind, float]
 
 
@@ -83,11 +82,10 @@ class PassParts:
 
 @dataclass(frozen=True)
 class LeastPassTimes:
-    """Least seconds of the ``parts`` of a pass, by part and kind, and what they are ``occupied`` with."""
+    """Least seconds of the ``parts`` of a pass, by part and kind."""
 
     made_of: PassParts
     parts: Mapping[PassPart, Sums]
-    occupied: Mapping[tuple[PassPart, Kind], Occupied]
     _known: dict[object, Sums] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -106,11 +104,6 @@ class LeastPassTimes:
             self._known[name] = {kind: sum(sums[kind] * count for sums, count in parts if count) for kind in KINDS}
         return self._known[name]
 
-    def with_backward(self, layers: range, *, embedding: bool, lm_head: bool) -> Occupied:
-        """Forward and whole backward of a slice with these layers."""
-        parts = self._counts(layers, embedding=embedding, lm_head=lm_head)
-        return together([self.occupied[part, kind] for part, count in parts.items() for kind in BOTH * count])
-
     def _counts(self, layers: range, *, embedding: bool, lm_head: bool) -> dict[PassPart, int]:
         """How often a slice goes through each part."""
         shape, model = self.made_of.shape, self.made_of.model
@@ -127,16 +120,6 @@ def slice_times(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Sums]:
     """Least seconds of the passes of every slice."""
     last = len(pipeline.counts) - 1
     return [times.of(layers, embedding=not number, lm_head=number == last) for number, layers in pipeline.numbered]
-
-
-def stage_passes(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Occupied]:
-    """Forward and backward of a microbatch on every stage."""
-    last = len(pipeline.counts) - 1
-    each = [
-        times.with_backward(layers, embedding=not number, lm_head=number == last)
-        for number, layers in pipeline.numbered
-    ]  # fmt: skip
-    return [together([each[number] for number in held.slices]) for held in pipeline.held]
 
 
 def stages_of(pipeline: PipelineRoute, times: LeastPassTimes, many: int, *, split: bool) -> list[Stage]:
@@ -168,23 +151,22 @@ def times_of(
 ) -> LeastPassTimes:
     """The times of passes whose collectives take at ``least`` so many seconds, and press at least so much by axis."""
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
-    found = {name: occupied(segment, least, attention, pressure) for name, segment in parts.segments.items()}
-    names = dict.fromkeys((*(part for part, _ in found), BOUNDARY))
-    sums = {
-        part: {kind: found[part, kind].seconds if (part, kind) in found else 0.0 for kind in KINDS} for part in names
+    found = {
+        name: least_segment_seconds(segment, least, attention, pressure) for name, segment in parts.segments.items()
     }
-    return LeastPassTimes(parts, sums, found)
+    names = dict.fromkeys((*(part for part, _ in found), BOUNDARY))
+    return LeastPassTimes(parts, {part: {kind: found.get((part, kind), 0.0) for kind in KINDS} for part in names})
 
 
 def least_pressures(base: Scenario, plan: Plan) -> dict[str, float]:
-    """How much collectives over tp, cp, ep and dp press computation beside them, by axis: at the least of any group's,
+    """How much collectives over tp, cp and ep press computation beside them, by axis: at the least of any group's,
     whatever they send."""
     interference = interference_of(base, base.cluster.device)
     if interference is None:
-        return dict.fromkeys(("tp", "cp", "ep", "dp"), 0.0)
+        return dict.fromkeys(("tp", "cp", "ep"), 0.0)
     hosts = np.array(base.cluster.built.host_of)
     found = {}
-    for axis in ("tp", "cp", "ep", "dp"):
+    for axis in ("tp", "cp", "ep"):
         where = hosts[plan.groups(axis)]
         far = (where != where[:, :1]).any(axis=1)
         kinds = (False, True) if axis == "ep" else (False,)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, Op, Segment
@@ -23,26 +22,17 @@ from simcluster.planning.works import Collective, Compute, Host
 HOST = "host"
 
 
-class Occupied(NamedTuple):
-    """What a segment is made of: its least seconds, of these the seconds in which nothing can be computed (``idle``),
-    and the seconds of its computation by how much it feels of communication beside it (``computed``)."""
-
-    seconds: float
-    idle: float
-    computed: Mapping[float, float]
-
-
-def occupied(
+def least_segment_seconds(
     segment: Segment, least: Mapping[Collective, float], attention: float, pressure: Mapping[str, float]
-) -> Occupied:
-    """Seconds of a segment whose collectives take at ``least`` so long, and press at least so much, by their lanes.
+) -> float:
+    """Return the seconds that a segment takes at least.
 
-    ``attention``: the part of whole sequences' that packed documents leave, the mean of all microbatches, which a
-    search plays (``SequenceLengths.without``).  What the host needs to issue kernels is left out.  InputError for kinds
-    of ops that the search does not know.
+    Its collectives take at ``least`` so long, and press at least so much, by their lanes.  ``attention``: the part of
+    whole sequences' that packed documents leave, the mean of all microbatches, which a search plays
+    (``SequenceLengths.without``).  What the host needs to issue kernels is left out.  InputError for kinds of ops that
+    the search does not know.
     """
-    seconds = idle = 0.0
-    computed: dict[float, float] = defaultdict(float)
+    seconds = 0.0
     for stretch in stretches(segment.ops):
         ends: dict[int, float] = {}
         lanes: dict[str, float] = {}
@@ -60,21 +50,8 @@ def occupied(
             elif isinstance(op.work, Collective):
                 beside[op.lane] += took
         added = max((hidden(own, time - waits, pressure[lane]) for lane, time in beside.items()), default=0.0)
-        whole = max(max(lanes.values()), waits + sum(own.values()) + added)
-        seconds += whole
-        idle += waits if own else whole
-        for sensitivity, time in own.items():
-            computed[sensitivity] += time
-    return Occupied(seconds, idle, computed)
-
-
-def together(parts: Sequence[Occupied]) -> Occupied:
-    """One after the other."""
-    computed: dict[float, float] = defaultdict(float)
-    for part in parts:
-        for sensitivity, seconds in part.computed.items():
-            computed[sensitivity] += seconds
-    return Occupied(sum(part.seconds for part in parts), sum(part.idle for part in parts), computed)
+        seconds += max(max(lanes.values()), waits + sum(own.values()) + added)
+    return seconds
 
 
 def hidden(computed: Mapping[float, float], seconds: float, pressure: float) -> float:
