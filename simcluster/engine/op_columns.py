@@ -77,9 +77,9 @@ class OpColumns:
     """The ops of program ``number`` of those that segments were read from, in columns.
 
     ``begins`` and ``ends`` are the first and the last op of every item; ``works`` is what ops do with others, by kind
-    of communicator.  Per op: its ``place`` among the segments' ops, its ``item`` and its ``index`` there, its ``step``,
-    ``chunk`` and ``microbatch``, its ``group`` (see SegmentOps) and its ``lane``, by the place in ``lanes``, which has
-    the numbers among all lanes in order of first use.
+    of communicator.  Per op: its ``place`` among the segments' ops, its ``item``, its ``step``, ``chunk`` and
+    ``microbatch``, its ``group`` (see SegmentOps) and its ``lane``, by the place in ``lanes``, which has the numbers
+    among all lanes in order of first use.
     """
 
     def __init__(self, program: StageProgram, segments: SegmentOps, number: int) -> None:
@@ -90,9 +90,8 @@ class OpColumns:
         counts = np.diff(segments.first)[which]
         self.ends = np.cumsum(counts) - 1
         self.begins = self.ends + 1 - counts
-        self.index = within(counts)
-        self.item = np.repeat(np.arange(len(counts)), counts)
-        self.place = segments.first[which][self.item] + self.index
+        self.item = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self.place = np.repeat(segments.first[which], counts) + within(counts)
         self.step, self.chunk, self.microbatch = (
             np.array(each, dtype=np.int32)[self.item] for each in (self._steps, chunk, microbatch)
         )
@@ -138,7 +137,7 @@ class OpColumns:
         keys: list[Any] = list(map(self.keys.__getitem__, self.item[ops].tolist()))
         return [
             (key[1] if receives else key, index)
-            for key, receives, index in zip(keys, joins, self.index[ops].tolist(), strict=True)
+            for key, receives, index in zip(keys, joins, (ops - self.begins[self.item[ops]]).tolist(), strict=True)
         ]
 
     def waits(self, programs: Sequence[OpColumns]) -> tuple[Ints, Ints, Ints]:
