@@ -69,16 +69,12 @@ def rows_of(those: Ints, uses: Sequence[PatternTable]) -> list[Rows]:
 
 
 def in_rows(parts: Sequence[Rows]) -> Rows:
-    """Rows of usage of all parts, by group, then by which usage, then by link."""
-    if not parts:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-    if len(parts) == 1:
-        return parts[0]
-    group, place, link = (np.concatenate([part[column] for part in parts]) for column in range(3))
-    flows = np.concatenate([part[3] for part in parts])
-    order = ordered(link)
-    order = order[ordered((group * (int(place.max(initial=0)) + 1) + place)[order])]
-    return group[order], place[order], link[order], flows[order]
+    """Rows of usage of all parts, each of which has its own usages, by group, then by which usage, then by link."""
+    none = np.zeros(0, dtype=np.int64)
+    every = [(none, none, none, np.zeros(0)), *parts]
+    group, place, link = (np.concatenate([part[column] for part in every]) for column in range(3))
+    order = ordered(group * (int(place.max(initial=0)) + 1) + place)  # links of a usage ascend already
+    return group[order], place[order], link[order], np.concatenate([part[3] for part in every])[order]
 
 
 def tables_of(groups: Iterable[Ranks]) -> list[Ranks]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, Work
+from simcluster.planning.ops import MAIN, StageProgram, Work
 from simcluster.planning.works import WORKS
 
 Call = tuple[str, float]
@@ -36,8 +36,8 @@ class CommunicationDemand:
             works = {id(op.work): op.work for segment in segments for op in segment.ops}
             axes = {number: self._op(program.stage, work) for number, work in works.items()}
             for segment, lane in segments.items():
-                ops = concurrent(segment) if lane == MAIN else segment.ops
-                self.overlapped |= dict.fromkeys([axis for op in ops if (axis := axes[id(op.work)])])
+                if lane != MAIN or len({op.lane for op in segment.ops}) > 1:
+                    self.overlapped |= dict.fromkeys([axis for op in segment.ops if (axis := axes[id(op.work)])])
 
     def calls(self, axis: str, stages: Iterable[int]) -> dict[Call, None]:
         """What a group of this axis with ranks on these stages runs."""
@@ -62,24 +62,3 @@ class CommunicationDemand:
         if work.moves:
             calls[work.moves, work.size] = None
         return group if isinstance(group, str) else "pp" if group[0] == "send" else ""
-
-
-def concurrent(segment: Segment) -> list[Op]:
-    """Return the communication of a segment that may run at the same time as other communication of it."""
-    ops = segment.ops
-    if all(op.lane == ops[0].lane for op in ops):
-        return []
-    bits = [0 if op.work.group(0) is None else 1 << index for index, op in enumerate(ops)]
-    over: list[int] = []  # of every op the communication that is over before it begins, itself included
-    last: dict[str, int] = {}
-    seen = found = 0
-    for index, (op, bit) in enumerate(zip(ops, bits, strict=True)):
-        before = over[last[op.lane]] if op.lane in last else 0
-        for other in op.after:
-            before |= over[other]
-        if bit and seen & ~before:
-            found |= bit | seen & ~before
-        over.append(before | bit)
-        last[op.lane] = index
-        seen |= bit
-    return [op for op, bit in zip(ops, bits, strict=True) if found & bit]

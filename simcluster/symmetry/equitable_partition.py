@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Hashes, Ints
+from simcluster.base.arrays import Hashes, Int32s, Ints
 from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
 from simcluster.traffic.incidence import Bindings
 
@@ -24,7 +24,7 @@ Numbered = tuple[Ints, Ints]
 """The class of each of many, and the place of the first of each class."""
 
 
-def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Hashes:
+def flow_sums(users: Ints, bindings: Bindings, times: Int32s | None = None) -> Hashes:
     """Return a hash of what every used link carries, for these ``users`` of rows that count so many ``times``."""
     _, _, order, starts = bindings.on_links
     uses = users * int(bindings.places.max(initial=1)) + bindings.place

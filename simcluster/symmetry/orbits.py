@@ -120,7 +120,7 @@ class _Copies:
     """
 
     def __init__(self, window: Quotient, images: LinkImages, cells: Sequence[Ints], turns: Sequence[Ints]) -> None:
-        self.sizes = [np.bincount(cell) for cell in cells]
+        self.sizes = [np.bincount(cell).astype(np.int32) for cell in cells]  # there are many
         self.of_rank = [cell[each] for cell, each in zip(cells, turns, strict=True)]
         self.shape = tuple(map(len, self.sizes))
         self.of_copy = np.indices(self.shape).reshape(len(cells), -1)
@@ -166,8 +166,8 @@ def _in_copies(
 ) -> tuple[Ints, Bindings]:
     """Return which group of the copies tells of each of a kind, and these groups with the first of their cells."""
     turned, size = kind.those.turned, len(shown)
-    for shift, times in enumerate(turns):
-        if shift not in turned and (times[kind.table] != times[kind.table[:, :1]]).any():
+    for shift, turn in enumerate(turns):
+        if shift not in turned and (turn[kind.table] != turn[kind.table[:, :1]]).any():
             raise NotAlikeError
     shape = [1 if shift in turned else cells for shift, cells in enumerate(copies.shape)]
     row, of_copy = (
@@ -178,14 +178,14 @@ def _in_copies(
     first, number = _in_order(code, size * math.prod(shape))
     drawn, of_place = np.argsort(first) % size, number[of_copy[:, None] * size + np.arange(size)]
     member, link = np.repeat(np.arange(size), np.diff(shown.member)), copies.link_place[shown.link]
-    many, times = (np.ones((len(of_copy), len(those)), dtype=np.int64) for those in (member, link))
+    many, times = (np.ones((len(of_copy), len(those)), dtype=np.int32) for those in (member, link))
     for shift in turned:
         count = copies.sizes[shift][copies.of_copy[shift]][:, None]
         many *= count
         times *= np.where(moved[shift][:, link], count, 1)
     group, rank, many = _by_group(of_place[:, member], copies.number[:, shown.rank], many)
     columns = of_place[:, shown.user], shown.place, copies.first_link[:, link], shown.flows, times
-    user, place, link, flows, times = _by_group(*columns)
+    user, place, link, flows, counts = _by_group(*columns)
     bounds = np.arange(len(drawn) + 1)
     return number[code], Bindings(
         colour=shown.colour[drawn],
@@ -199,7 +199,7 @@ def _in_copies(
         flows=flows,
         places=shown.places[drawn],
         many=many,
-        times=times,
+        times=counts,
     )
 
 

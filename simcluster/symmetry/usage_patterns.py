@@ -56,11 +56,10 @@ class Pictures:
     """Draws groups on a fabric, in a ``window``: see ``Communicators``."""
 
     def __init__(self, fabric: Fabric, window: Quotient) -> None:
-        self._fabric, self._window, num_ranks = fabric, window, len(window.rank)
-        self._places = Places(fabric, num_ranks)
+        self._fabric, self._window = fabric, window
+        self._places = Places(fabric, len(window.rank))
         self._groups: dict[bytes, Group] = {}
         self._last = Counterparts(np.zeros(0, dtype=np.int64))
-        self._row = np.empty(num_ranks, dtype=np.int32)  # by a group's first rank, while it is needed
 
     def group(self, ranks: Ranks) -> Group:
         """The same for the same ranks: what it knows of itself is dear."""
@@ -78,8 +77,7 @@ class Pictures:
         window, rows, last = self._window, np.arange(len(table)), self._last
         if len(last.like) == len(table) and (window.rank[table] == table[last.like]).all():
             return last  # as in the table before: sends of all stages have the same order of pairs
-        row = self._row
-        row[:] = -1
+        row = np.full(len(window.rank), -1, dtype=np.int32)  # by a group's first rank
         row[table[:, 0]] = rows
         found, cut = rows, 0
         turned: tuple[int, ...] = ()

@@ -198,7 +198,7 @@ class Regular(Wiring):
         if not all(stay_together(np.arange(self.draft.stamped) // self.draft.per_host, step) for step in those):
             return None
         links = links_turned(
-            self._ways, self._locals, self._sample_index, self.machines, (those, into), self._ground.sorts_of
+            self._ways, self._locals, self._sample_index, self._ground, (those, into)
         )  # fmt: skip
         if links is None:
             return None

@@ -7,10 +7,9 @@ the cluster, the *window*, tells what all others carry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from simcluster.topology.access_paths import Ways
 from simcluster.topology.alike import ByMachine, Ends, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
-
-Sorts: TypeAlias = Callable[[Numbers], Numbers]
-"""For links what must be equal."""
 
 _BY_DESTINATION = ("static", "shortest", "adaptive")
 
@@ -78,11 +74,6 @@ class Ground:
     order: ByMachine
     kind: Numbers
     unlike: tuple[Ints, ...]
-
-    def sorts_of(self, links: Numbers) -> Numbers:
-        """``kind`` of some links."""
-        found: Numbers = self.kind[self.machines.numbers.sorts[links]]
-        return found
 
     @classmethod
     def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
@@ -187,25 +178,24 @@ def links_turned(
     ways: Ways,
     gpus: Sequence[str],
     link_index: Mapping[tuple[str, str], int],
-    machines: Machines,
+    ground: Ground,
     turn: tuple[Sequence[Step], Step],
-    sort: Sorts,
 ) -> tuple[Ints, Ints] | None:
     """``Automorphism.links`` and ``owner``, of steps and the window, from machine 0 (its ``gpus``, ``link_index``).
 
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
     """
-    columns = np.arange(machines.numbers.width)
+    machines, columns = ground.machines, np.arange(ground.machines.numbers.width)
     steps, window = turn
     if window.stays and all(step.stays for step in steps):
         return columns, np.zeros_like(columns)
     inside = {pair: column for pair, column in link_index.items() if column < len(columns)}
     maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
-    own, back = (machines.owned[0, those] for those in (columns, machines.numbers.back[columns]))
-    for to in maps:
-        if to is None or any((sort(each) != sort(each[to])).any() for each in (own, back)):
-            return None
+    links = machines.owned[0, np.stack([columns, machines.numbers.back[columns]])]
+    kind = ground.kind[machines.numbers.sorts[links]]
+    if any(to is None or (kind != kind[:, to]).any() for to in maps):
+        return None
     orbit = columns
     for _ in columns:  # until the lowest of all that take each other's places is known
         for to in maps[:-1]:

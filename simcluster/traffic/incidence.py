@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints
 from simcluster.base.multiset_hash import compact, ordered
 from simcluster.traffic.fairness import Usage
 
@@ -52,8 +52,8 @@ class Bindings:
     flows: Floats
     places: Ints
     apart: Mapping[int, Sequence[Load]] = field(default_factory=dict)
-    many: Ints | None = None
-    times: Ints | None = None
+    many: Int32s | None = None
+    times: Int32s | None = None
 
     def __len__(self) -> int:
         return len(self.colour)
