@@ -12,9 +12,9 @@ same time, as all ranks of a tensor-parallel group have after each of its collec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -136,7 +136,7 @@ class StageSweep:
                 raise InputError(f"the sweep of replicas does not know {type(op.work).__name__}; use method events")
         columns = [OpColumns(program, segments, stage) for stage, program in enumerate(programs)]
         first = firsts([*map(len, columns)]).tolist()
-        meeting: dict[Hashable, list[int]] = {}
+        meeting: dict[tuple[Any, ...], list[int]] = {}
         for stage, own in enumerate(columns):
             items = list(chain.from_iterable(programs[stage].lanes.values()))
             pairs = zip(own.item.tolist(), own.place.tolist(), strict=True)
@@ -154,29 +154,25 @@ class StageSweep:
                 work = self.ops[stage][number][1].work
                 if work.axis or work.joins or work.parties(1) > 1:
                     meeting.setdefault((work.axis or "send", *called), []).append(first[stage] + number)
-        groups_of = _groups_by_stages(self.stage_ranks, layout)
-        for name, numbers in meeting.items():
-            self._meet(name, numbers, groups_of)
+        axes = {name[0] for name in meeting} - {"send"}
+        shared = {axis: _groups_by_stages(axis, self.stage_ranks, layout) for axis in axes}
+        for (axis, *_), numbers in meeting.items():
+            sends = [_Meeting(tuple(numbers), None, 0)] if axis == "send" else []
+            for each in sends or self._meet(axis, numbers, shared[axis]):
+                for number in each.nodes:
+                    self._nodes[number].meeting = len(self._meetings)
+                self._meetings.append(each)
 
-    def _meet(self, name: Hashable, numbers: Sequence[int], groups_of: _GroupsByStages) -> None:
-        """Add the meetings of ops of one name: a send with its receive, or one for stages that share groups."""
-        assert isinstance(name, tuple)
-        if name[0] == "send":
-            self._add(_Meeting(tuple(numbers), None, 0))
-            return
+    def _meet(self, axis: str, numbers: Sequence[int], shared: _StageGroups) -> Iterator[_Meeting]:
+        """Yield the meetings of ops of one name, one for the stages that share groups of its axis."""
         by_stage = {self._nodes[number].stage: number for number in numbers}
-        assert len(by_stage) == len(numbers), name
-        for stages, members, groups in groups_of(name[0]):
+        assert len(by_stage) == len(numbers), axis
+        for stages, members, groups in shared:
             if stages[0] not in by_stage:
                 continue
             if not by_stage.keys() >= set(stages):
-                raise InputError(f"ranks of stages {stages} are to meet ({name[0]}), and some of them never do")
-            self._add(_Meeting(tuple(by_stage[stage] for stage in stages), members, groups))
-
-    def _add(self, meeting: _Meeting) -> None:
-        for number in meeting.nodes:
-            self._nodes[number].meeting = len(self._meetings)
-        self._meetings.append(meeting)
+                raise InputError(f"ranks of stages {stages} are to meet ({axis}), and some of them never do")
+            yield _Meeting(tuple(by_stage[stage] for stage in stages), members, groups)
 
 
 PROVED = (works.Compute, works.Collective, works.Timed, works.Transfer, works.Receive, works.Copy, works.Host)
@@ -231,27 +227,22 @@ def _widen(times: Floats, places: int) -> Floats:
     return times if times.shape[1] == places else np.repeat(times, places // times.shape[1], axis=1)
 
 
-_GroupsByStages = Callable[[str], list[tuple[tuple[int, ...], Ints, int]]]
-"""Function from an axis to the stages that share groups, with ``members`` and ``groups`` as in ``_Meeting``."""
+_StageGroups = list[tuple[tuple[int, ...], Ints, int]]
+"""Stages that share groups of an axis, with ``members`` and ``groups`` as in ``_Meeting``."""
 
 
-def _groups_by_stages(stage_ranks: Sequence[Ints], layout: RankLayout) -> _GroupsByStages:
-    """Return the groups of every axis, as places of ranks counted through their stages."""
-    where = {int(rank): (stage, place) for stage, ranks in enumerate(stage_ranks) for place, rank in enumerate(ranks)}
-
-    @cache
-    def groups_of(axis: str) -> list[tuple[tuple[int, ...], Ints, int]]:
-        together: dict[tuple[int, ...], list[list[tuple[int, int]]]] = {}
-        for group in layout.groups(axis):
-            members = [where[rank] for rank in group.tolist()]
-            together.setdefault(tuple(sorted({stage for stage, _ in members})), []).append(members)
-        found = []
-        for stages, groups in together.items():
-            sizes = [len(stage_ranks[stage]) for stage in stages]
-            first = dict(zip(stages, (np.cumsum(sizes) - sizes).tolist(), strict=True))
-            places = np.array([[first[stage] + place for stage, place in members] for members in groups])
-            neighbours = len(stages) == 1 and np.array_equal(places.ravel(), np.arange(len(stage_ranks[stages[0]])))
-            found.append((stages, places, len(groups) if neighbours else 0))
-        return found
-
-    return groups_of
+def _groups_by_stages(axis: str, stage_ranks: Sequence[Ints], layout: RankLayout) -> _StageGroups:
+    """Return the groups of an axis, as places of ranks counted through their stages."""
+    where = {rank: (stage, place) for stage, own in enumerate(stage_ranks) for place, rank in enumerate(own.tolist())}
+    together: dict[tuple[int, ...], list[list[tuple[int, int]]]] = {}
+    for group in layout.groups(axis):
+        members = [where[rank] for rank in group.tolist()]
+        together.setdefault(tuple(sorted({stage for stage, _ in members})), []).append(members)
+    found = []
+    for stages, groups in together.items():
+        sizes = [len(stage_ranks[stage]) for stage in stages]
+        first = dict(zip(stages, (np.cumsum(sizes) - sizes).tolist(), strict=True))
+        places = np.array([[first[stage] + place for stage, place in members] for members in groups])
+        neighbours = len(stages) == 1 and np.array_equal(places.ravel(), np.arange(len(stage_ranks[stages[0]])))
+        found.append((stages, places, len(groups) if neighbours else 0))
+    return found

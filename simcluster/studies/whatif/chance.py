@@ -68,9 +68,7 @@ class Chance:
         self._ops = ops
         self._names = [_names(stage) for stage in ops]
         self._firsts = [_firsts(stage) for stage in ops]
-        self._jitters = [
-            (fault, [np.flatnonzero(np.isin(ranks, chosen)) for ranks in stage_ranks]) for fault, chosen in jitters
-        ]
+        self._jitters = [(fault, [np.isin(ranks, chosen) for ranks in stage_ranks]) for fault, chosen in jitters]
         self._places = [len(ranks) for ranks in stage_ranks]
         self._streams = QuickStreams()
 
@@ -83,17 +81,15 @@ class Chance:
         if self._documents and op.work.attention and item.microbatch >= 0:
             factors.append(self._uneven(item, op.work))
         for fault, places in self._jitters:
-            here = places[stage]
-            if not len(here):
+            chosen = places[stage]
+            if not chosen.any():
                 continue
             drawn = self._draw(fault, stage, number)
-            everywhere = len(here) == drawn.shape[1]
             if fault.adds is not None:
-                added = drawn * fault.adds
-                added = added if everywhere else _only(added, here, 0.0)
+                added = np.where(chosen, drawn * fault.adds, 0.0)
                 more = added if more is None else more + added
-                continue
-            factors.append(drawn if everywhere else _only(drawn, here, 1.0))
+            else:
+                factors.append(drawn if chosen.all() else np.where(chosen, drawn, 1.0))
         slower = [] if self._slower is None else [self._slower[stage]]
         if more is None and len(planned) == len(factors + slower) == 1:
             return float(planned[0]), (factors + slower)[0]
@@ -119,12 +115,6 @@ class Chance:
         count = self._places[stage] // size
         drawn = fault.factor.draw(generator, self._replicas * count).reshape(self._replicas, count)
         return drawn if size == 1 else np.repeat(drawn, size, axis=1)
-
-
-def _only(drawn: Floats, here: Ints, others: float) -> Floats:
-    found = np.full_like(drawn, others)
-    found[:, here] = drawn[:, here]
-    return found
 
 
 def _names(ops: Sequence[tuple[Item, Op]]) -> list[tuple[object, ...]]:
