@@ -48,7 +48,7 @@ from simcluster.results.played import Run
 from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.step import planned
+from simcluster.step import engine_choice, planned
 from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 from simcluster.topology.spec import TopologySpec
@@ -146,11 +146,17 @@ def run_programs(
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
-    the same text has the same nodes."""
+    """Set what makes the suite quick.
+
+    Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
+    the same text has the same nodes.
+    """
     reading.compose = lru_cache(maxsize=1024)(reading.compose)
     fields._built = _KeptByText(fields._built.__wrapped__)
     planned.plan = _once(planned.plan)
+    # Of steps that simulate() is given SimPy takes those of up to 500 ops, the compiled engine the others, as it does
+    # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.
+    engine_choice.SIMPY_SECONDS = 0.03
 
 
 class _KeptByText:
