@@ -611,6 +611,7 @@ def test_a_call_that_ends_after_its_window_is_no_error() -> None:
         printed = list[dict[str, Any]]()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
         worker = Killed()
+        gc.freeze()  # or the collector goes through what all tests before this one hold: seconds
         viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
         viewer.ask(0, StateAsked(StudioState(BASE), None, HERE), 0)
         parts = asyncio.create_task(viewer._quick_parts())
@@ -620,6 +621,7 @@ def test_a_call_that_ends_after_its_window_is_no_error() -> None:
         parts.cancel()
         await asyncio.sleep(0.05)
         gc.collect()
+        gc.unfreeze()
         return printed
 
     assert asyncio.run(path()) == []
