@@ -154,9 +154,9 @@ def pytest_configure() -> None:
     reading.compose = lru_cache(maxsize=1024)(reading.compose)
     fields._built = _KeptByText(fields._built.__wrapped__)
     planned.plan = _once(planned.plan)
-    # Of steps that simulate() is given SimPy takes those of up to 500 ops, the compiled engine the others, as it does
+    # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does
     # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.
-    engine_choice.SIMPY_SECONDS = 0.03
+    engine_choice.SIMPY_SECONDS = 0.01
 
 
 class _KeptByText:

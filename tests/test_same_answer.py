@@ -18,6 +18,7 @@ from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate
+from simcluster.step import engine_choice
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs
@@ -123,7 +124,8 @@ def spans_of(run: Run, rank: int) -> list[tuple[Any, ...]]:
 # --- the scenario's key -----------------------------------------------------------------------------------------------
 
 
-def test_the_result_says_which(tiny: Tiny) -> None:
+def test_the_result_says_which(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_choice, "SIMPY_SECONDS", 0.5)  # not what the suite sets (conftest)
     sections = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"tp": 2, "dp": 2}}
 
     def engine_of(**more: Any) -> dict[str, Any]:
