@@ -16,6 +16,7 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
+from conftest import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ def phases_of(kind: str, name: str, group: Group) -> Sequence[Phase] | None:
 # --- NICs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@for_each("ranks", RANKS)
 def test_every_nic_of_a_machine_has_a_ring_of_its_own(ranks: int) -> None:
     """Where machines have equally many ranks: ring r sends and receives by NIC r, and no two by the same one."""
     for name, group in groups(ranks).items():
@@ -246,8 +247,8 @@ def test_every_algorithm_serves_groups_of_some_sizes(kind: str, name: str) -> No
     assert len(sizes) >= (4 if kind != "send" else 1), f"{name} refuses nearly everything: {sizes}"
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", named("all_reduce"))
+@for_each("ranks", RANKS)
 def test_all_reduce_leaves_every_contribution_once_everywhere(name: str, ranks: int) -> None:
     for _, phases in in_all_groups("all_reduce", name, ranks):
         start = own_data(phases, ranks)
@@ -260,8 +261,8 @@ def scattered(phases: Sequence[Phase], ranks: int) -> list[Chunks]:
     return [{place: held for place, held in chunks.items() if held == complete(ranks)} for chunks in end]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", named("reduce_scatter"))
+@for_each("ranks", RANKS)
 def test_reduce_scatter_leaves_every_chunk_in_full_at_one_position(name: str, ranks: int) -> None:
     for _, phases in in_all_groups("reduce_scatter", name, ranks):
         owned = scattered(phases, ranks)
@@ -270,8 +271,8 @@ def test_reduce_scatter_leaves_every_chunk_in_full_at_one_position(name: str, ra
         assert {len(chunks) for chunks in owned} == {len(everything) // ranks}
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", named("all_gather"))
+@for_each("ranks", RANKS)
 def test_all_gather_spreads_what_reduce_scatter_leaves(name: str, ranks: int) -> None:
     for group, phases in in_all_groups("all_gather", name, ranks):
         owned = scattered(ALGORITHMS["reduce_scatter"][name](group), ranks)
@@ -286,7 +287,7 @@ IN_PIECES: dict[str, list[tuple[str, Callable[[Group], Sequence[Phase]]]]] = {
 }
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@for_each("ranks", RANKS)
 def test_broadcast_gives_everybody_the_data_of_the_first(ranks: int) -> None:
     described = [phases for name in named("broadcast") for _, phases in in_all_groups("broadcast", name, ranks)]
     described += [function(group) for _, function in IN_PIECES["broadcast"] for group in groups(ranks).values()]
@@ -295,7 +296,7 @@ def test_broadcast_gives_everybody_the_data_of_the_first(ranks: int) -> None:
         assert execute(phases, [root] + [{}] * (ranks - 1)) == [root] * ranks
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@for_each("ranks", RANKS)
 def test_reduce_gives_the_first_the_contribution_of_everybody_once(ranks: int) -> None:
     described = [phases for name in named("reduce") for _, phases in in_all_groups("reduce", name, ranks)]
     described += [function(group) for _, function in IN_PIECES["reduce"] for group in groups(ranks).values()]
@@ -327,8 +328,8 @@ def check_delivered(phases: Sequence[Phase], group: Group, sent: Callable[[int, 
         assert {place: end[position].get(place) for place in chunks} == chunks
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", named("all_to_all"))
+@for_each("ranks", RANKS)
 def test_all_to_all_brings_every_message_to_its_receiver(name: str, ranks: int) -> None:
     for group, phases in in_all_groups("all_to_all", name, ranks):
         check_delivered(phases, group, lambda i, j: True)
@@ -391,8 +392,8 @@ def least(kind: str, ranks: int, position: int) -> tuple[float, float]:
     }[kind]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
+@for_each("ranks", RANKS)
 def test_bytes_are_at_least_what_the_collective_needs(kind: str, name: str, ranks: int) -> None:
     """Each rank's need, and without help of the switches what all ranks together send (Patarasuk & Yuan 2009)."""
     if kind == "send":
@@ -460,8 +461,8 @@ def depth(ranks: int) -> int:
     return (ranks - 1).bit_length()
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
+@for_each("ranks", RANKS)
 def test_time_on_the_uniform_network(kind: str, name: str, ranks: int) -> None:
     """A machine each, 50 GB/s, 5 us: equal to the closed form to 1e-9; without one, no faster than its bytes allow."""
     gpus = range(2) if kind == "send" else range(ranks)
@@ -480,7 +481,7 @@ def test_time_on_the_uniform_network(kind: str, name: str, ranks: int) -> None:
         assert found.duration >= 5e-6 + needed * size / 50e9 - 1e3 * TICK
 
 
-@pytest.mark.parametrize("ranks", [*RANKS, 64, 1000])
+@for_each("ranks", [*RANKS, 64, 1000])
 def test_a_double_tree_is_not_faster_than_its_lower_bound(ranks: int) -> None:
     """2 S (N-1)/N / B + 2 ceil(log2 N) alpha; at most 2 S / B, for nobody has more than four neighbours."""
     found = collective_times(flat(ranks), range(ranks), "all_reduce", GIB, algorithm="tree")
@@ -533,7 +534,7 @@ def test_the_shape_of_the_double_tree() -> None:
     assert second == (1, 3, 1, 7, 5, 3, 5, -1)
 
 
-@pytest.mark.parametrize("size", range(1, 65))
+@for_each("size", range(1, 65))
 def test_double_trees_span_all_and_use_every_port(size: int) -> None:
     """For an even number every node is a leaf in one of the trees; the depth is ceil(log2 N) (13: 4)."""
     trees = tree.double_tree(size)
@@ -837,8 +838,8 @@ IN_ROUNDS = [
 """Those that send at most one message a rank in a round."""
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
 @pytest.mark.parametrize(("kind", "name"), IN_ROUNDS)
+@for_each("ranks", [2, 4, 8, 16])
 def test_flow_and_steps_agree_on_the_uniform_network(kind: str, name: str, ranks: int) -> None:
     """To the bit, for the rank that is last; from or to a root others may go before."""
     flow, steps = (

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import for_each
 
 import simcluster
 from simcluster import simulate_costs
@@ -69,7 +70,7 @@ def free(name: str, *more: int, **rest: Any) -> tuple[int, ...]:
     return more
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@for_each("name", FUNCTIONS)
 def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> None:
     takes_any = any(one.kind == one.VAR_KEYWORD for one in inspect.signature(FUNCTIONS[name]).parameters.values())
     if name in TAKE_NOTHING or takes_any:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from conftest import tiny_scenario
+from conftest import for_each, tiny_scenario
 from drawn.comparison import compared
 from drawn.scenarios import ASIDE, BY_HAND, drawn_here, sections, value
 from drawn.scopes import SCOPES
@@ -48,7 +48,7 @@ def words(annotation: Any, metadata: Any = ()) -> set[Any]:
     return set(chain.from_iterable(words(part) for part in get_args(annotation)))
 
 
-@pytest.mark.parametrize("path", [path for path in fields() if drawn_here(path)])
+@for_each("path", [path for path in fields() if drawn_here(path)])
 def test_every_word_of_a_field_is_drawn(path: str) -> None:
     """A new literal, or a new kind of a thing, needs no line here."""
     dice, field = Random(path), _FIELDS[path]

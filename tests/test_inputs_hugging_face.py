@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -321,14 +322,14 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("name", DENSE)
+@for_each("name", DENSE)
 def test_dense_models_have_their_published_parameters(name: str) -> None:
     config, published = DENSE[name]
     assert parameters_of_config(config).total == published
     assert parameters(Model(**model_from_config(config, sequence_length=1024))).total == published
 
 
-@pytest.mark.parametrize("name", MIXTURES)
+@for_each("name", MIXTURES)
 def test_mixtures_have_their_published_parameters(name: str) -> None:
     config, published = MIXTURES[name]
     assert parameters_of_config(config).total == published

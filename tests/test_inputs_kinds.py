@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import for_each
 
 from simcluster.cli import main
 
@@ -68,8 +69,8 @@ def refused(folder: Path, kind: str, name: str, text: str, capsys: pytest.Captur
     return err
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("framework", NOT_READ)
+@for_each("kind", KINDS)
 def test_a_framework_that_no_import_reads_is_named(
     framework: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import math
 
 import long_run_forms as forms
 import pytest
+from conftest import for_each
 
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms as known
@@ -163,7 +164,7 @@ VALUES = {
 """Of what: (the closed form, its value)."""
 
 
-@pytest.mark.parametrize("name", VALUES)
+@for_each("name", VALUES)
 def test_value(name: str) -> None:
     found, value = VALUES[name]
     assert found == pytest.approx(value, rel=2e-9)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cache
 
 import pytest
+from conftest import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ def described(schedule: Schedule) -> str:
     return f"{schedule.name}-{schedule.num_stages}-{schedule.num_microbatches}-{schedule.num_chunks}"
 
 
-inherited = pytest.mark.parametrize("schedule", every_schedule(), ids=described)
+inherited = for_each("schedule", every_schedule(), described)
 
 
 # --- what every schedule obeys --------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_it_takes_chunks_or_refuses_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("shape", [(0, 4, 1), (4, 0, 1), (4, 4, 0), (-1, 4, 1), (True, 4, 1), (2, 2.0, 1)])
+@for_each("shape", [(0, 4, 1), (4, 0, 1), (4, 4, 0), (-1, 4, 1), (True, 4, 1), (2, 2.0, 1)])
 def test_counts_below_one_are_refused(name: str, shape: tuple[int, int, int]) -> None:
     with pytest.raises(InputError, match=f"schedule '{name}': .* whole number of at least 1"):
         SCHEDULES[name](*shape)

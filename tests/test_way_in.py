@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import for_each
 
 import simcluster
 from simcluster.base.errors import InputError
@@ -129,7 +130,7 @@ def test_whatever_says_a_scenario_means_the_same(function: str, shipped: Path) -
 
 
 @pytest.mark.parametrize("function", CALLS)
-@pytest.mark.parametrize("wrong", [3, None, Parallel])
+@for_each("wrong", [3, None, Parallel])
 def test_a_wrong_type_is_told_what_to_pass(function: str, wrong: object) -> None:
     what = "cluster" if function == "collective_times" else "scenario"
     if wrong is None and function == "scaling":
