@@ -186,6 +186,16 @@ def pytest_configure() -> None:
     engine_choice.SIMPY_SECONDS = 0.01
 
 
+SIMPY_SECONDS = engine_choice.SIMPY_SECONDS
+"""The package's own limit, above which it takes the compiled engine."""
+
+
+@pytest.fixture
+def usual_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose engines as users have them: for tests that compare their names, or with another process."""
+    monkeypatch.setattr(engine_choice, "SIMPY_SECONDS", SIMPY_SECONDS)
+
+
 class _KeptByText:
     """Clusters kept by what their topologies say: those with a device written inline have no hash.
 

@@ -23,7 +23,6 @@ MODELLING, CONTRACT = "MODELLING.md", "CONTRACT.md"
 GLOSSARY, CONTRIBUTING = "GLOSSARY.md", "CONTRIBUTING.md"
 _MARK = re.compile(r"(modelling|contract)\.md", re.IGNORECASE)
 _SECTION = re.compile(r"[A-I]\.\d+")
-_BEHIND = 40  # characters behind a file's name in which sections are cited: "MODELLING.md D.1 and D.2"
 
 
 def files() -> Iterator[Path]:

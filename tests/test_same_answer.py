@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,6 @@ from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate
-from simcluster.step import engine_choice
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs
@@ -125,8 +123,7 @@ def spans_of(run: Run, rank: int) -> list[tuple[Any, ...]]:
 # --- the scenario's key -----------------------------------------------------------------------------------------------
 
 
-def test_the_result_says_which(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_choice, "SIMPY_SECONDS", 0.5)  # not what the suite sets (conftest)
+def test_the_result_says_which(tiny: Tiny, usual_engines: None) -> None:
     sections = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"tp": 2, "dp": 2}}
 
     def engine_of(**more: Any) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def golden_of(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", GOLDEN_SCENARIOS)
-def test_timeline_is_the_golden_one(name: str) -> None:
+def test_timeline_is_the_golden_one(name: str, usual_engines: None) -> None:
     kept = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
     now = json.loads(text_of(golden_of(name)))
     assert now["columns"] == kept["columns"]

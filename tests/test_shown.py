@@ -169,9 +169,6 @@ def test_an_object_is_a_picture_in_a_notebook(name: str) -> None:
         assert "nan" not in {word for part in tree.iter("path") for word in re.findall("[a-z]+", part.get("d", ""))}
 
 
-NO_ANSWERS = {"DataFrame", "InputError"}
-
-
 def answers() -> dict[str, set[type]]:
     """The classes that public functions say they return, by function."""
     found = {}

@@ -199,7 +199,7 @@ def test_the_job_s_name_seed_and_measurement_change_nothing(tiny: Tiny) -> None:
     assert times(simulate(other)) == times(simulate(plain))
 
 
-def test_two_runs_are_the_same_bytes() -> None:
+def test_two_runs_are_the_same_bytes(usual_engines: None) -> None:
     """Also in another process, whose hashes of texts differ."""
     script = (
         "import json, sys, simcluster;"
