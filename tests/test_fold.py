@@ -104,7 +104,7 @@ def test_folded_is_unfolded_to_the_bit(tiny: Tiny, table: Table, document: dict[
 
 
 def _compare(scenario: Scenario, table: Table) -> None:
-    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    folded, plain = replay(scenario), simulate(scenario, folded=False)
     assert len(plain.weights) == scenario.gpus
     assert sum(folded.weights.values()) == scenario.gpus
     assert folded.step_time == plain.step_time

@@ -29,7 +29,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.simulate import simulate
+from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan_job
 
 TICK = 2.0**-10
@@ -482,7 +482,7 @@ def test_folded_is_unfolded_to_the_bit(
     offload |= ({"ahead": ahead} if fraction else {}) | ({"bucket": 300_000} if optimizer != "none" else {})
     offload |= {"host_update": "20 GB/s"} if optimizer == "host" else {}
     scenario = tiny(**document, memory={"offload": offload})
-    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    folded, plain = replay(scenario), simulate(scenario, folded=False)
     assert folded.step_time == plain.step_time
     for rank in range(scenario.gpus):
         assert table(folded, rank).equals(table(plain, rank))

@@ -25,7 +25,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
-from simcluster.simulate import simulate
+from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan_job
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact
@@ -366,7 +366,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=12)
 @given(scenario=scenarios())
 def test_folded_is_unfolded_and_memory_comes_and_goes(table: Table, scenario: Scenario) -> None:
-    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    folded, plain = replay(scenario), simulate(scenario, folded=False)
     for rank in range(scenario.gpus):
         assert table(folded, rank).equals(table(plain, rank))
     for stage, rank in enumerate(range(0, 8, 8 // scenario.parallel.pp)):

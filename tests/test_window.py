@@ -19,7 +19,7 @@ from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Columned
 from simcluster.engine.tables import Tables
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay, simulate
 from simcluster.step.planned import fold, plan, tabulate_step
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
@@ -189,7 +189,7 @@ def test_folded_through_a_window_is_unfolded_to_the_bit(
         overlap={"grad_reduce": True, "interference": "none"},
     )
     assert both(scenario)[0] is not None
-    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    folded, plain = replay(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights) == 32
     assert folded.step_time == plain.step_time
     for rank in range(32):
