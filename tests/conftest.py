@@ -89,10 +89,10 @@ def for_each(
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
-        def tested(**others: Any) -> None:
+        def tested(*given: Any, **others: Any) -> None:
             for value in values:
                 try:
-                    test(**others, **{argument: value})
+                    test(*given, **others, **{argument: value})
                 except BaseException as problem:
                     problem.add_note(f"{argument}: {named(value)}")
                     raise

@@ -185,10 +185,10 @@ def test_a_schedule(added: Added, tiny: Tiny, capsys: pytest.CaptureFixture[str]
     for shape in test_schedules.SHAPES:
         if shape[2] == 1:
             made = make_schedule("eager-1f1b", *shape)
-            test_schedules.test_is_sound_and_reproducible(made)
-            test_schedules.test_every_microbatch_visits_every_virtual_stage_once(made)
-            test_schedules.test_in_flight_peak_is_that_of_the_timeline(made)
-            test_schedules.test_what_its_entry_says_of_it_is_so(made)
+            test_schedules.test_is_sound_and_reproducible.__wrapped__(made)
+            test_schedules.test_every_microbatch_visits_every_virtual_stage_once.__wrapped__(made)
+            test_schedules.test_in_flight_peak_is_that_of_the_timeline.__wrapped__(made)
+            test_schedules.test_what_its_entry_says_of_it_is_so.__wrapped__(made)
     assert counts_of("eager-1f1b", 4, 5) == (1, 5)
 
 
@@ -210,12 +210,11 @@ def test_a_collective(added: Added, tiny: Tiny, capsys: pytest.CaptureFixture[st
     ring = {"nccl": "none", "all_reduce": "ring"}
     assert found.step_time != simulate(tiny(cluster={"topology": "flat", "gpus": 4}, parallel={"dp": 4},
                                             collectives=ring)).step_time  # fmt: skip
-    for ranks in (2, 3, 8):
-        test_algorithms.test_all_reduce_leaves_every_contribution_once_everywhere("recursive_doubling", ranks)
-        test_algorithms.test_bytes_are_at_least_what_the_collective_needs("all_reduce", "recursive_doubling", ranks)
-        test_algorithms.test_time_on_the_uniform_network("all_reduce", "recursive_doubling", ranks)
+    test_algorithms.test_all_reduce_leaves_every_contribution_once_everywhere("recursive_doubling")
+    test_algorithms.test_bytes_are_at_least_what_the_collective_needs("all_reduce", "recursive_doubling")
+    test_algorithms.test_time_on_the_uniform_network("all_reduce", "recursive_doubling")
     test_algorithms.test_every_algorithm_serves_groups_of_some_sizes("all_reduce", "recursive_doubling")
-    test_algorithms.test_flow_and_steps_agree_on_the_uniform_network("all_reduce", "recursive_doubling", 8)
+    test_algorithms.test_flow_and_steps_agree_on_the_uniform_network("all_reduce", "recursive_doubling")
 
 
 def test_a_topology(added: Added, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
