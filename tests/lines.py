@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-MOST_LINES, MOST_FILES = 121_477, 910
+MOST_LINES, MOST_FILES = 121_837, 912
 """Limits of the package's size: lower them whenever it shrinks."""
 
 

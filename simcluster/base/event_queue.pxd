@@ -1,3 +1,6 @@
+cimport cython
+from libc.math cimport rint
+
 from simcluster.base.pointers cimport Buffers
 
 
@@ -11,10 +14,13 @@ cdef struct Event:
     int following
 
 
+@cython.final
 cdef class EventQueue:
     cdef Buffers buffers
     cdef Chain* chains
     cdef Event* events
+    cdef public double now
+    cdef double ticks
     cdef readonly int count
     cdef int _room
     cdef int _events
@@ -22,6 +28,7 @@ cdef class EventQueue:
     cdef int _latest
     cdef double _latest_time
     cdef void put(self, double time, int key) noexcept
+    cdef double rounded(self, double seconds) noexcept
     cdef int key(self) noexcept
     cdef int pop(self) noexcept
     cdef void _put_chain(self, double time, int first) noexcept

@@ -10,8 +10,10 @@ import numpy as np
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
+    rint = np.rint
     Chain = Event = SimpleNamespace
 
+_INFINITE = cython.declare(cython.double, np.inf)
 CHAIN = [("time", np.float64), ("first", np.int32)]
 """Fields of a Chain, events at the same time (see the .pxd file)."""
 EVENT = [("key", np.int32), ("following", np.int32)]
@@ -23,10 +25,14 @@ class EventQueue:
 
     The children of chain i are chains 4 i + 1 to 4 i + 4.  Consecutive events at the same time share a chain: ranks of
     a group often compute equally long.  Events at the same time have no defined order.
+
+    ``now`` is the time to which its user has come, on a grid of ``ticks`` per second.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, ticks: float = 1.0) -> None:
         self.buffers = Buffers()
+        self.now = 0.0
+        self.ticks = ticks
         self.count = self._room = self._events = self._free = 0
         self._latest = -1  # the first event of the newest chain
         self._latest_time = 0.0
@@ -48,6 +54,10 @@ class EventQueue:
             self._latest = event
             self._latest_time = time
             self._put_chain(time, event)
+
+    def rounded(self, seconds: cython.double) -> cython.double:
+        """Return a duration on the grid."""
+        return rint(seconds * self.ticks) / self.ticks
 
     def key(self) -> cython.int:
         """Return the key that ``pop`` returns next."""
@@ -95,10 +105,11 @@ class EventQueue:
         child: cython.int = 1
         other: cython.int
         self.count = count
-        while child < count:
-            for other in range(child + 1, min(child + 4, count)):
-                if self.chains[other].time < self.chains[child].time:
-                    child = other
+        self.chains[count].time = _INFINITE
+        while child < count:  # without branches, which the processor could not predict
+            other = child + 2 + (self.chains[child + 3].time < self.chains[child + 2].time)
+            child += self.chains[child + 1].time < self.chains[child].time
+            child += (other - child) * (self.chains[other].time < self.chains[child].time)
             if self.chains[child].time >= time:
                 break
             self.chains[i].time = self.chains[child].time
@@ -109,9 +120,13 @@ class EventQueue:
         self.chains[i].first = first
 
     def _make_room(self, room: cython.int) -> cython.void:
+        i: cython.int
+        records = self.buffers.records("chains", CHAIN, room + 7)
+        # the children of a chain are in one cache line
+        self.chains = cython.cast(cython.pointer(Chain), records) + 3 if cython.compiled else records
+        for i in range(self._room, room + 4):  # after the last chain there are four more
+            self.chains[i].time = _INFINITE
         self._room = room
-        records = self.buffers.records("chains", CHAIN, room)
-        self.chains = cython.cast(cython.pointer(Chain), records) if cython.compiled else records
 
     def _make_events(self, room: cython.int) -> cython.void:
         event: cython.int

@@ -1,3 +1,14 @@
+cdef extern from *:
+    """
+    #ifdef __GNUC__
+    #define simcluster_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define simcluster_prefetch(address) ((void) (address))
+    #endif
+    """
+    void prefetch "simcluster_prefetch"(void* address) noexcept
+
+
 cdef void* address(object array)
 cdef double* doubles(object array)
 cdef int* ints(object array)
@@ -15,4 +26,4 @@ cdef class Buffers:
     cdef object fill(self, str name, str number, object values)
     cpdef object column(self, str name, str number)
     cpdef object read(self, str name)
-    cdef object _longer(self, str name, int room, object dtype)
+    cdef object _longer(self, str name, object array)

@@ -7,14 +7,11 @@ anew and computations continue at their new speed, which may cause more events a
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import cython
-import numpy as np
 
 from simcluster.engine.hop_tables import hop_tables
-from simcluster.engine.op_times import KeptTimes
 from simcluster.engine.tables import Tables
 
 if not cython.compiled:
@@ -22,67 +19,39 @@ if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.lanes import LaneStates
     from simcluster.engine.links import LinkActivities
+    from simcluster.engine.meetings import MeetingStates
     from simcluster.engine.ranks import RankActivities
     from simcluster.engine.rounds import RoundsUnderWay
-
-    rint = np.rint
-    Meeting = SimpleNamespace
-
-    def prefetch(record: object) -> None:
-        """Do nothing; compiled modules use the processor's prefetch instruction."""
-
 
 OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
 """What ``Engine.run`` returns: all lanes are over; as many events are processed as the caller asked for; the caller has
 to load more changes of links and speeds; the clock leaves its grid; nothing can happen any more."""
 
-MEETING = [
-    ("since", np.float64),
-    *((name, np.int32) for name in ("arrived", "kind", "head", "last", "number", "unused")),
-]
-"""Fields of a Meeting (see the .pxd file): ``since`` is the time of the last of ``arrived`` arrivals, by op ``last`` of
-rank ``number``; ``kind`` is plus one; ``head`` is the lane that arrived last, or the state in rounds, plus one."""
 _INFINITE = cython.declare(cython.double, math.inf)
-_KEPT = ("since", "kind", "last", "number")
 
 
 class Engine:
     """Simulates tables; the state stays here between two calls of ``run``."""
 
     def __init__(self, tables: Tables, ticks: float, until: float, *, keeps_times: bool) -> None:
-        kinds, ranks = tables.kinds, int(tables.instances.rank_first.max())
+        kinds, instances = tables.kinds, tables.instances
         self.buffers = Buffers()
-        self._ticks, self._until = ticks, until
-        self.now = 0.0
-        self.events = self.change = self._changes = 0
+        self._until = until
+        self.change = self._changes = 0
         self._more_changes = False
-        self.lanes = LaneStates(tables, keeps_times=keeps_times)
-        self.queue = EventQueue(2 * self.lanes.count + 64)
-        self.links = LinkActivities(self.queue, tables.traffics, tables.capacity, ticks)
-        self.ranks = RankActivities(self.queue, self.links, kinds, ranks, self.lanes.count, ticks)
+        self.queue = EventQueue(2 * int(instances.lane_first.max()) + 64, ticks)
+        self.lanes = LaneStates(tables, self.queue, keeps_times=keeps_times)
+        self.links = LinkActivities(self.queue, tables.traffics, tables.capacity)
+        self.meetings = MeetingStates(tables, self.queue, self.lanes)
+        self.ranks = RankActivities(self.lanes, self.links, self.meetings, instances, kinds)
         if tables.collectives:
             self.rounds = RoundsUnderWay(self.links, hop_tables(kinds, tables.collectives), self.lanes.count)
-        self._use_tables(tables)
-
-    def _use_tables(self, tables: Tables) -> None:
-        buffers = self.buffers
-        instances, groups, kinds = tables.instances, tables.groups, tables.kinds
-        firsts = [groups.place_first[instances.group], groups.kind_first[instances.group]]  # not used without a group
-        self._slots = buffers.given_ints("slots", np.stack(firsts, axis=-1))
-        self._position = buffers.given_ints("position", instances.position)
-        self._group_count = instances.group.shape[1]
+        self._position = self.buffers.given_ints("position", instances.position)
         self._position_count = instances.position.shape[1]
-        self._own_seconds = buffers.given_ints("own_seconds", instances.own_seconds)
-        self._own = buffers.given_doubles("own", instances.seconds)
-        self._number = buffers.given_ints("number", instances.number)
-        self._slowness = buffers.given_doubles("slowness", instances.slowness)
-        self._kinds = buffers.given_ints("kinds", groups.kinds)
-        self._parties = buffers.given_ints("parties", kinds.parties)
-        self._traffic_first = buffers.given_ints("traffic_first", kinds.traffic_first)
-        self._traffic = buffers.given_ints("traffic", kinds.traffic)
-        self._in_rounds = buffers.given_ints("in_rounds", kinds.rounds)
-        records = buffers.records("meetings", MEETING, int(groups.place_first.max()))
-        self._meetings = cython.cast(cython.pointer(Meeting), records) if cython.compiled else records
+        self._traffic_first = self.buffers.given_ints("traffic_first", kinds.traffic_first)
+        self._traffic = self.buffers.given_ints("traffic", kinds.traffic)
+        self._in_rounds = self.buffers.given_ints("in_rounds", kinds.rounds)
+        self._joins_ahead = not (tables.collectives or tables.speeds or tables.capacities or self.ranks.drags)
 
     def load_changes(self, times: Any, of: Any, factors: Any, more: cython.bint) -> None:
         """Use these changes of links (by number) and of the speeds of ranks (-1 minus the rank), in order of time."""
@@ -93,22 +62,37 @@ class Engine:
         self._changes = len(times)
         self._more_changes = more
 
+    def events(self) -> cython.longlong:
+        """Return how many events are processed."""
+        return self.links.events + self.lanes.events
+
+    def ops_over(self) -> cython.longlong:
+        """Return how many ops are over."""
+        return self.meetings.over + self.lanes.events
+
     def run(self, events: cython.longlong) -> cython.int:
         """Process that many events, or a few more; return why it stops."""
-        stop: cython.longlong = self.events + events
+        stop: cython.longlong = self.events() + events
         time: cython.double
         while True:
             self._finish_instant()
             if self.lanes.lanes_over == self.lanes.count:
                 return 0
-            if self.events >= stop:
+            if self.events() >= stop:
                 return 1
             time = self._next_time()
             if self._more_changes and self._change_time[self._changes - 1] <= time < _INFINITE:
                 return 2
             if time >= self._until or time == _INFINITE:
-                return 3 if time < _INFINITE else 4
-            self.now = time
+                return 3 if time < _INFINITE else self._stop()
+            self.queue.now = time
+
+    def _stop(self) -> cython.int:
+        """Let all lanes arrive where they wait for others that never come; return why the engine stops."""
+        lane: cython.int
+        for lane in range(self.lanes.count):
+            self.lanes.at[lane] = max(self.lanes.at[lane], self.lanes.state[lane].last + 1)
+        return 4
 
     def _next_time(self) -> cython.double:
         """Return when something will happen next; infinite for never."""
@@ -125,7 +109,7 @@ class Engine:
         queue: EventQueue = self.queue
         while queue.count:
             key = queue.key()
-            time = self.links.due[key >> 1] if key & 1 else self.ranks.computation[key >> 1].due
+            time = self.links.state[key >> 1].due if key & 1 else self.lanes.state[key >> 1].due
             if time == queue.chains[0].time:
                 return time
             queue.pop()  # it was put off, or came earlier
@@ -133,10 +117,10 @@ class Engine:
 
     def _apply_changes(self) -> cython.void:
         of: cython.int
-        while self.change < self._changes and self._change_time[self.change] <= self.now:
+        while self.change < self._changes and self._change_time[self.change] <= self.queue.now:
             of = self._change_of[self.change]
             if of >= 0:
-                self.links.set_factor(of, self._change_factor[self.change], self.now)
+                self.links.set_factor(of, self._change_factor[self.change])
             else:
                 self.ranks.set_speed(-1 - of, self._change_factor[self.change])
             self.change += 1
@@ -144,135 +128,115 @@ class Engine:
     def _finish_instant(self) -> cython.void:
         """Do all that happens at this instant."""
         lane: cython.int
-        op: cython.int
         self._apply_changes()
         while True:
             if self.lanes.ready_count:
                 self.lanes.ready_count -= 1
                 lane = self.lanes.ready_lanes[self.lanes.ready_count]
                 if self.lanes.ready_count > 3:
-                    self._fetch(self.lanes.ready_lanes[self.lanes.ready_count - 4])
-                op = self.lanes.next_op(lane)
-                if op >= 0:
-                    self._begin(lane, op)
-            elif self.queue.count and self.queue.chains[0].time <= self.now:
+                    self.lanes.fetch(self.lanes.ready_lanes[self.lanes.ready_count - 4])
+                if self.lanes.begins(lane):
+                    self._begin(lane)
+            elif self.queue.count and self.queue.chains[0].time <= self.queue.now:
                 self._take_event()
             elif self.links.changed():
-                self.links.settle(self.now)
+                self.links.settle()
             elif self.ranks.changed:
-                self.ranks.settle(self.now)
+                self.ranks.settle()
             else:
                 return
 
     def _take_event(self) -> cython.void:
         time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
-        after: cython.int
-        i: cython.int
-        for i in range(min(5, self.queue.count)):  # most likely, these are next
-            after = self.queue.events[self.queue.chains[i].first].key
-            if not after & 1:
-                self._fetch(after >> 1)
+        meeting: cython.int
+        self._fetch()
         if key & 1:
-            if self.links.due[key >> 1] == time:
-                self.events += 1
+            if self.links.state[key >> 1].due == time:
                 self._advance_activity(key >> 1)
-        elif self.ranks.computation[key >> 1].due == time:
-            self.events += 1
-            self.ranks.advance(key >> 1)
-            self.lanes.end_op(key >> 1, self.now)
+        elif self.lanes.state[key >> 1].due == time:
+            meeting = self.lanes.state[key >> 1].meeting - 1
+            if meeting >= 0:
+                if self.meetings.is_due(meeting):
+                    self._begin_meeting(meeting)
+            else:
+                self.ranks.end(key >> 1)
+                self.lanes.end_op(key >> 1)
 
-    def _fetch(self, lane: cython.int) -> cython.void:
-        """Prefetch the state of a lane, so that the processor does not wait for memory."""
-        if cython.compiled:
-            prefetch(cython.address(self.ranks.computation[lane]))
-            prefetch(cython.address(self.lanes.state[lane]))
+    def _fetch(self) -> cython.void:
+        """Prefetch what most likely the next events need, so that the processor does not wait for memory."""
+        i: cython.int
+        key: cython.int
+        for i in range(min(5, self.queue.count)):
+            key = self.queue.events[self.queue.chains[i].first].key
+            if key & 1:
+                self.links.fetch(key >> 1)
+            else:
+                self.lanes.fetch(key >> 1)
+        if self.queue.count:
+            key = self.queue.key()
+            if not key & 1:
+                self.meetings.fetch(self.lanes.state[key >> 1].meeting - 1)
+            elif self.links.state[key >> 1].hop < 0:
+                self.meetings.fetch(self.links.state[key >> 1].meeting)
 
-    def _begin(self, lane: cython.int, op: cython.int) -> cython.void:
+    def _begin(self, lane: cython.int) -> cython.void:
         """Begin an op: meet others, compute, or wait for a time that nothing changes."""
-        place: cython.int = op + self.lanes.state[lane].shift
-        if self.lanes.ops[place].slot >= 0:
-            self._meet(lane, op)
+        place: cython.int = self.lanes.place(lane, self.lanes.at[lane])
+        if self.lanes.ops[place].slot < 0:
+            self.ranks.begin(lane, self._joins_ahead)
             return
-        own: cython.int = self._own_seconds[self.lanes.state[lane].instance]
-        seconds: cython.double = self.lanes.ops[place].seconds
-        rank: cython.int = self.lanes.state[lane].rank
-        if own >= 0:
-            seconds = self._own[own + op - self.lanes.state[lane].base]
-        if self.lanes.ops[place].sensitivity < 0.0:
-            self.ranks.wait(lane, rint(seconds * self._ticks) / self._ticks, self.now)
-            return
-        seconds = rint(seconds * self._slowness[rank] * self._ticks) / self._ticks
-        self.ranks.compute(lane, rank, seconds, self.lanes.ops[place].sensitivity, self.now)
-
-    def _meet(self, lane: cython.int, op: cython.int) -> cython.void:
-        """Arrive at a communication; the last to come begins it."""
-        place: cython.int = op + self.lanes.state[lane].shift
-        slot: cython.int = 2 * (self.lanes.state[lane].instance * self._group_count + self.lanes.ops[place].slot)
-        meeting: cython.int = self._slots[slot] + self.lanes.ops[place].place
-        kind: cython.int = self._meetings[meeting].kind - 1
-        if kind < 0 and self.lanes.ops[place].work >= 0:
-            kind = self._kinds[self._slots[slot + 1] + self.lanes.ops[place].work]
-            self._meetings[meeting].kind = kind + 1
-        self._note_arrival(meeting, op, self._number[self.lanes.state[lane].rank])
+        self.lanes.state[lane].due = self.queue.now
+        self.meetings.find(lane, place)
+        meeting: cython.int = self.lanes.state[lane].meeting - 1
+        kind: cython.int = self.meetings.count(lane)
         if kind >= 0 and self._in_rounds[kind] >= 0:
-            self._arrive_in_rounds(lane, place, meeting, kind)
+            self._arrive_in_rounds(lane, place, kind)
             return
-        self.lanes.state[lane].following = self._meetings[meeting].head
-        self._meetings[meeting].head = lane + 1
-        if kind >= 0 and self._meetings[meeting].arrived == self._parties[kind]:
-            self._all_there(meeting, kind)
+        self.meetings.join(lane)
+        if self.meetings.is_full(meeting):
+            self._begin_meeting(meeting)
 
-    def _note_arrival(self, meeting: cython.int, op: cython.int, number: cython.int) -> cython.void:
-        """Record that an op of rank ``number`` arrives; of several arrivals at an instant, keep the lowest number."""
-        since: cython.double = self._meetings[meeting].since
-        other: cython.int = self._meetings[meeting].number
-        first: cython.bint = self._meetings[meeting].arrived == 0
-        self._meetings[meeting].arrived += 1
-        if first or since < self.now or number < other or (number == other and op < self._meetings[meeting].last):
-            self._meetings[meeting].since = self.now
-            self._meetings[meeting].last = op
-            self._meetings[meeting].number = number
-
-    def _arrive_in_rounds(
-        self, lane: cython.int, place: cython.int, meeting: cython.int, kind: cython.int
-    ) -> cython.void:
+    def _arrive_in_rounds(self, lane: cython.int, place: cython.int, kind: cython.int) -> cython.void:
         """Begin a member's part of a collective that goes round by round."""
-        position: cython.int = self._position[
-            self.lanes.state[lane].instance * self._position_count + self.lanes.ops[place].slot
-        ]
-        if not self._meetings[meeting].head:
-            self._meetings[meeting].head = self.rounds.allocate(self._in_rounds[kind]) + 1
-        self.rounds.arrive(self._meetings[meeting].head - 1, position, lane, self.now)
+        slot: cython.int = self.lanes.state[lane].instance * self._position_count + self.lanes.ops[place].slot
+        meeting: cython.int = self.lanes.state[lane].meeting - 1
+        self.meetings.note(lane, self.meetings.record[meeting].arrived == 1)
+        if not self.meetings.record[meeting].head:
+            self.meetings.record[meeting].head = -1 - self.rounds.allocate(self._in_rounds[kind])
+        self.rounds.arrive(-1 - self.meetings.record[meeting].head, self._position[slot], lane)
         self._drain_rounds()
 
-    def _all_there(self, meeting: cython.int, kind: cython.int) -> cython.void:
-        """Begin a communication."""
+    def _begin_meeting(self, meeting: cython.int) -> cython.void:
+        """Begin a communication if all are there."""
+        if not self.meetings.are_there(meeting):
+            return
+        kind: cython.int = self.meetings.record[meeting].kind - 1
         first: cython.int = self._traffic_first[kind]
         if first == self._traffic_first[kind + 1]:
             self._end_meeting(meeting)
             return
         activity: cython.int = self.links.take()
-        self.links.kind[activity] = kind
-        self.links.meeting[activity] = meeting
-        self.links.hop[activity] = -1
-        self.links.stage[activity] = first
+        self.links.state[activity].kind = kind
+        self.links.state[activity].meeting = meeting
+        self.links.state[activity].hop = -1
+        self.links.state[activity].stage = first
         self.ranks.take_off(activity, kind)
-        self.links.begin(activity, self._traffic[first], 1.0, self.now)
+        self.links.begin(activity, self._traffic[first], 1.0)
 
     def _advance_activity(self, activity: cython.int) -> cython.void:
         """Advance an activity; when it ends, begin the next one of its communication, or end the communication."""
-        if not self.links.advance(activity, self.now):
+        if not self.links.advance(activity):
             return
-        kind: cython.int = self.links.kind[activity]
-        meeting: cython.int = self.links.meeting[activity]
-        stage: cython.int = self.links.stage[activity] + 1
-        if self.links.hop[activity] >= 0:
-            self.rounds.end_hop(activity, self.now)
+        kind: cython.int = self.links.state[activity].kind
+        meeting: cython.int = self.links.state[activity].meeting
+        stage: cython.int = self.links.state[activity].stage + 1
+        if self.links.state[activity].hop >= 0:
+            self.rounds.end_hop(activity)
             self._drain_rounds()
         elif stage < self._traffic_first[kind + 1]:
-            self.links.stage[activity] = stage
-            self.links.begin(activity, self._traffic[stage], self.ranks.drag_of(activity, kind), self.now)
+            self.links.state[activity].stage = stage
+            self.links.begin(activity, self._traffic[stage], self.links.state[activity].drag)
         else:
             self.ranks.land(activity, kind)
             self.links.give_back(activity)
@@ -280,25 +244,26 @@ class Engine:
 
     def _end_meeting(self, meeting: cython.int) -> cython.void:
         """End the op of every lane that met."""
-        lane: cython.int = self._meetings[meeting].head - 1
+        lane: cython.int = self.meetings.record[meeting].head - 1
         after: cython.int
+        ahead: cython.int = self.lanes.fetch_list(lane, 8)
         while lane >= 0:
-            after = self.lanes.state[lane].following - 1
-            self.lanes.end_op(lane, self.now)
+            ahead = self.lanes.fetch_list(ahead, 1)
+            after = self.lanes.following[lane] - 1
+            if self.lanes.at[lane] <= self.lanes.state[lane].last:
+                self.ranks.end(lane)
+                self.lanes.at[lane] += 1
+            self._leave(lane)
             lane = after
+
+    def _leave(self, lane: cython.int) -> cython.void:
+        """End the communication of a lane."""
+        self.lanes.state[lane].meeting = 0
+        self.meetings.over += 1
+        self.lanes.end_op(lane)
 
     def _drain_rounds(self) -> cython.void:
         """End the ops of lanes whose part of a collective in rounds is over."""
         while self.rounds.left:
             self.rounds.left -= 1
-            self.lanes.end_op(self.rounds.left_lane[self.rounds.left], self.now)
-
-    def kept_times(self) -> KeptTimes:
-        """Return the times that the engine kept."""
-        since, kind, last, number = [self.buffers.column("meetings", name) for name in _KEPT]
-        in_rounds = np.append(self.buffers.read("in_rounds"), -1)[kind - 1] >= 0
-        return KeptTimes(self.lanes.buffers.read("end"), np.where(in_rounds, -1.0, since), last, number)
-
-    def arrived(self, meeting: cython.int) -> tuple[int, int]:
-        """Return how many have arrived at a meeting, and its kind, -1 if that is not known."""
-        return self._meetings[meeting].arrived, self._meetings[meeting].kind - 1
+            self._leave(self.rounds.left_lane[self.rounds.left])

@@ -10,63 +10,58 @@ import numpy as np
 from simcluster.engine.tables import Tables
 
 if not cython.compiled:
-    from simcluster.base.pointers import Buffers
+    from simcluster.base.event_queue import EventQueue
+    from simcluster.base.pointers import Buffers, prefetch
+    from simcluster.engine.template_ops import TemplateOps
 
+    rint = np.rint
     LaneState = SimpleNamespace
-    TemplateOp = SimpleNamespace
+
+
+_INFINITE = cython.declare(cython.double, np.inf)
 
 
 LANE = [
-    (name, np.int32)
-    for name in (
-        "op",
-        "at",
-        "stop",
-        "base",
-        "shift",
-        "instance",
-        "first",
-        "rank",
-        "waits_from",
-        "awaited",
-        "waiters",
-        "following",
-    )
+    *((name, np.float64) for name in ("due", "since", "left", "factor", "changed", "pressure", "speed", "slowness")),
+    *((name, np.int32) for name in ("last", "stop", "base", "template", "instance", "own", "rank", "number")),
+    *((name, np.int32) for name in ("waits_from", "awaited", "waiters", "meeting", "joined", "next")),
 ]
 """Fields of a LaneState (see the .pxd file)."""
-OP = [
-    *((name, np.float64) for name in ("seconds", "sensitivity")),
-    *((name, np.int32) for name in ("slot", "work", "place", "wait_first", "lane", "at")),
-]
-"""Fields of a TemplateOp (see the .pxd file): its columns of ``Templates``, its lane, and its index in ``lane_op``."""
 
 
 class LaneStates:
     """In-order queues of ops.
 
-    ``ready_lanes`` lists ``ready_count`` lanes that continue at this instant.  ``state`` has each lane's current
-    ``op``, the index of its ``rank`` in all instances, and the ``first`` lane of its instance.  ``op - base`` is the
-    op's number in its template, ``op + shift`` its index in ``ops``.  ``waiters`` is the first lane that waits for an
-    op of this lane, ``following`` the next one at the same lane (by ``awaited`` op) or meeting; both are plus one.
+    ``ready_lanes`` lists ``ready_count`` lanes that continue at this instant.  Per lane, ``at`` is the index of its
+    current op in ``lane_op``, ``stop`` where its ops end, and ``rank`` the index of its rank in all instances.  Numbers
+    of an op: ``base + lane_op[at]`` in all instances, ``template + lane_op[at]`` in ``ops``.  ``waiters`` is the first
+    lane that waits for an op of this lane, ``following`` the next one at the same lane (by ``awaited`` op) or meeting;
+    both are plus one.
+
+    Computations whose ends nothing else needs form a run, from ``at`` to ``last`` (before ``at``: no run), whose only
+    event, ``due``, is its end.  Of the op that a run is at,
+    ``left`` was left at ``since``, from when it took ``factor`` times as long; since ``changed``, ``pressure`` and
+    ``speed`` slow it down.  ``events`` counts computations and waits that are over.
     """
 
-    def __init__(self, tables: Tables, *, keeps_times: bool) -> None:
+    def __init__(self, tables: Tables, queue: EventQueue, *, keeps_times: bool) -> None:
         templates, instances = tables.templates, tables.instances
         self.buffers = buffers = Buffers()
+        self.queue = queue
         self.count = lanes = int(instances.lane_first.max())
-        self.lanes_over = self.ops_over = 0
+        self.lanes_over = self.events = 0
         self.ready_lanes = buffers.ints("ready_lanes", lanes)
+        self.at = buffers.ints("at", lanes)
         self._lane_op = buffers.given_ints("lane_op", templates.lane_op)
+        self.following = buffers.ints("following", lanes)
+        self._own = buffers.given_doubles("own", instances.seconds)
         self._lane_end = buffers.doubles("lane_end", lanes)
-        self._wait_op = buffers.given_ints("wait_op", templates.wait_op)
-        self._wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
-        self._peer = buffers.given_ints("peer", instances.peer)
-        self._peers = instances.peer.shape[1]
         self._lane_first = buffers.given_ints("lane_first", instances.lane_first)
         self._template_first = buffers.given_ints("template_first", templates.op_first[instances.template])
-        self._read_ops(tables)
         self.keeps_times = keeps_times
         self.end = buffers.doubles("end", int(instances.op_first.max()) if keeps_times else 0)
+        self._templates = TemplateOps(tables)
+        self.ops = self._templates.ops
         self._put_at_first_ops(tables)
 
     def _put_at_first_ops(self, tables: Tables) -> None:
@@ -75,6 +70,9 @@ class LaneStates:
         template: cython.p_int = buffers.given_ints("template", instances.template)
         op_first: cython.p_int = buffers.given_ints("op_first", instances.op_first)
         rank_first: cython.p_int = buffers.given_ints("rank_first", instances.rank_first)
+        own_seconds: cython.p_int = buffers.given_ints("own_seconds", instances.own_seconds)
+        number: cython.p_int = buffers.given_ints("number", instances.number)
+        slowness: cython.p_double = buffers.given_doubles("slowness", instances.slowness)
         template_lane: cython.p_int = buffers.given_ints("template_lane", templates.lane_first)
         lane_op_first: cython.p_int = buffers.given_ints("lane_op_first", templates.lane_op_first)
         lane_rank: cython.p_int = buffers.given_ints("lane_rank", templates.lane_rank)
@@ -86,96 +84,200 @@ class LaneStates:
         for instance in range(len(instances.template)):
             for lane in range(self._lane_first[instance], self._lane_first[instance + 1]):
                 like = lane - self._lane_first[instance] + template_lane[template[instance]]
-                self.state[lane].instance = instance
-                self.state[lane].first = self._lane_first[instance]
-                self.state[lane].base = op_first[instance]
-                self.state[lane].shift = self._template_first[instance] - op_first[instance]
-                self.state[lane].rank = rank_first[instance] + lane_rank[like]
-                self.state[lane].at = lane_op_first[like]
+                self.at[lane] = lane_op_first[like]
+                self.state[lane].last = lane_op_first[like] - 1
                 self.state[lane].stop = lane_op_first[like + 1]
+                self.state[lane].base = op_first[instance]
+                self.state[lane].template = self._template_first[instance]
+                self.state[lane].instance = instance
+                self.state[lane].own = own_seconds[instance]
+                self.state[lane].rank = rank_first[instance] + lane_rank[like]
+                self.state[lane].number = number[self.state[lane].rank]
+                self.state[lane].slowness = slowness[self.state[lane].rank]
                 self.state[lane].waits_from = -1
+                self.state[lane].due = _INFINITE
                 self.ready_lanes[lane] = lane
         self.ready_count = self.count
 
-    def _read_ops(self, tables: Tables) -> None:
-        """Copy the columns of all templates' ops to records."""
-        buffers, templates = self.buffers, tables.templates
-        seconds: cython.p_double = buffers.given_doubles("seconds", templates.seconds)
-        sensitivity: cython.p_double = buffers.given_doubles("sensitivity", templates.sensitivity)
-        slot: cython.p_int = buffers.given_ints("slot", templates.slot)
-        work: cython.p_int = buffers.given_ints("work", templates.work)
-        meeting: cython.p_int = buffers.given_ints("place", templates.place)
-        wait_first: cython.p_int = buffers.given_ints("wait_first", templates.wait_first)
-        op_first: cython.p_int = buffers.given_ints("template_op", templates.op_first)
-        lane_first: cython.p_int = buffers.given_ints("template_lane", templates.lane_first)
-        lane_op_first: cython.p_int = buffers.given_ints("lane_op_first", templates.lane_op_first)
-        count: cython.int = templates.op_first.max()
-        records = buffers.records("ops", OP, count + 1)
-        self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
-        template: cython.int
-        lane: cython.int
-        at: cython.int
-        place: cython.int
-        for template in range(len(templates.op_first) - 1):
-            for lane in range(lane_first[template], lane_first[template + 1]):
-                for at in range(lane_op_first[lane], lane_op_first[lane + 1]):
-                    place = op_first[template] + self._lane_op[at]
-                    self.ops[place].lane = lane - lane_first[template]
-                    self.ops[place].at = at
-        for place in range(count):
-            self.ops[place].seconds = seconds[place]
-            self.ops[place].sensitivity = sensitivity[place]
-            self.ops[place].slot = slot[place]
-            self.ops[place].work = work[place]
-            self.ops[place].place = meeting[place]
-            self.ops[place].wait_first = wait_first[place]
-        self.ops[count].wait_first = wait_first[count]
+    def fetch(self, lane: cython.int) -> cython.void:
+        """Prefetch the state of a lane, so that the processor does not wait for memory."""
+        if cython.compiled:
+            prefetch(cython.address(self.state[lane]))
+            prefetch(cython.address(self.state[lane].last))
 
-    def next_op(self, lane: cython.int) -> cython.int:
-        """Return the op that a lane begins now, -1 if that op has to wait or there is none."""
-        if self.state[lane].at == self.state[lane].stop:
-            self.lanes_over += 1
-            return -1
-        self.state[lane].op = self.state[lane].base + self._lane_op[self.state[lane].at]
-        return -1 if self._has_to_wait(lane) else self.state[lane].op
+    def fetch_list(self, lane: cython.int, lanes: cython.int) -> cython.int:
+        """Prefetch the states of up to so many lanes of a list, from ``lane`` on; return the one after them or -1."""
+        while lane >= 0 and lanes:
+            self.fetch(lane)
+            lane = self.following[lane] - 1
+            lanes -= 1
+        return lane
 
-    def end_op(self, lane: cython.int, now: cython.double) -> cython.void:
-        """End a lane's op; the lane and those that wait for the op continue."""
+    def place(self, lane: cython.int, at: cython.int) -> cython.int:
+        """Return the op of a lane at index ``at`` in ``lane_op``, as its index in ``ops``."""
+        return self.state[lane].template + self._lane_op[at]
+
+    def op(self, lane: cython.int, at: cython.int) -> cython.int:
+        """Return the op of a lane at index ``at`` in ``lane_op``, as its number among those of all instances."""
+        return self.state[lane].base + self._lane_op[at]
+
+    def keep(self, lane: cython.int, at: cython.int, end: cython.double) -> cython.void:
+        """Keep when the op of a lane at this index in ``lane_op`` ends, if times are kept."""
         if self.keeps_times:
-            self.end[self.state[lane].op] = now
+            self.end[self.op(lane, at)] = end
+
+    def begins(self, lane: cython.int) -> cython.bint:
+        """Return whether a lane begins an op now; else that op has to wait or there is none."""
+        its_lane: cython.int
+        if self.at[lane] == self.state[lane].stop:
+            self.lanes_over += 1
+            return False
+        its_lane = self._awaited_lane(lane, self.place(lane, self.at[lane]))
+        if its_lane >= 0:
+            self._join_waiters(lane, its_lane, self.state[lane].awaited)
+            return False
+        self.state[lane].waits_from = -1
+        return True
+
+    def run_ahead(self, lane: cython.int) -> cython.int:
+        """Begin a run with a lane's current op; return the place of the communication after it.
+
+        Return -1 if there is none or if it may have to wait.
+        """
+        at: cython.int = self.at[lane]
+        place: cython.int
+        while True:
+            at = self.ops[self.place(lane, at)].run
+            self.state[lane].last = at
+            if not self.ops[self.place(lane, at)].open:
+                return -1
+            at += 1
+            place = self.place(lane, at)
+            if self._awaited_lane(lane, place) >= 0:
+                return -1
+            if self.ops[place].slot >= 0:
+                return place
+            if self.ops[place].sensitivity < 0.0:
+                return -1
+
+    def seconds(self, lane: cython.int, at: cython.int) -> cython.double:
+        """Return the duration of a lane's op with nothing concurrent, on the clock's grid."""
+        place: cython.int = self.place(lane, at)
+        own: cython.int = self.state[lane].own
+        seconds: cython.double = self.ops[place].seconds
+        if own >= 0:
+            seconds = self._own[own + place - self.state[lane].template]
+        if self.ops[place].sensitivity >= 0.0:
+            seconds = seconds * self.state[lane].slowness
+        return self._rounded(seconds)
+
+    def end_op(self, lane: cython.int) -> cython.void:
+        """End a lane's op; the lane and those that wait for the op continue."""
+        self.keep(lane, self.at[lane], self.queue.now)
         if self.state[lane].waiters:
             self._wake(lane)
-        self.state[lane].at += 1
-        if self.state[lane].at == self.state[lane].stop:
-            self._lane_end[lane] = now
-        self.ops_over += 1
+        self.state[lane].last = self.at[lane]
+        self.at[lane] += 1
+        self.state[lane].due = _INFINITE
+        if self.at[lane] == self.state[lane].stop:
+            self._lane_end[lane] = self.queue.now
         self.state[lane].waits_from = -1
         self.ready_lanes[self.ready_count] = lane
         self.ready_count += 1
 
-    def _has_to_wait(self, lane: cython.int) -> cython.bint:
-        """Put a lane to those who wait if its op waits for one that is not over."""
-        place: cython.int = self.state[lane].op + self.state[lane].shift
+    def end_run(self, lane: cython.int) -> cython.bint:
+        """Count what a due lane computes or waits for as over; return whether that was a run, now at its last op."""
+        ops: cython.int = self.state[lane].last - self.at[lane]
+        self.events += max(ops, 0) + 1
+        if ops > 0:
+            self.at[lane] += ops
+        return ops >= 0
+
+    def settle(self, lane: cython.int, pressure: cython.double, speed: cython.double) -> cython.bint:
+        """Continue a run from what was left before this instant; return whether its end, ``due``, changes.
+
+        Only the last pressure and speed of an instant count.
+        """
+        due: cython.double = self.state[lane].due
+        if due < _INFINITE:
+            if pressure == self.state[lane].pressure and speed == self.state[lane].speed:
+                return False
+            if self.state[lane].changed < self.queue.now:
+                self._come_to_now(lane)
+        self.state[lane].changed = self.queue.now
+        self.state[lane].pressure = pressure
+        self.state[lane].speed = speed
+        self.state[lane].due = self._end_of_run(lane)
+        return self.state[lane].due != due
+
+    def _come_to_now(self, lane: cython.int) -> cython.void:
+        """Advance to the op of the run that is under way now, and to what was left of it when its factor changed."""
+        factor: cython.double = self._factor(lane, self.at[lane])
+        if factor != self.state[lane].factor:
+            self.state[lane].left = self._left(lane, self.state[lane].changed)
+            self.state[lane].since = self.state[lane].changed
+            self.state[lane].factor = factor
+        end: cython.double = self.state[lane].since + self._rounded(self.state[lane].left * factor)
+        while end <= self.queue.now:
+            self.at[lane] += 1
+            self.events += 1
+            factor = self._factor(lane, self.at[lane])
+            self.state[lane].left = self.seconds(lane, self.at[lane])
+            self.state[lane].since = end
+            self.state[lane].factor = factor
+            end += self._rounded(self.state[lane].left * factor)
+
+    def _end_of_run(self, lane: cython.int) -> cython.double:
+        """Return when a run is over if nothing changes; keep the ends of its ops."""
+        at: cython.int = self.at[lane]
+        factor: cython.double = self._factor(lane, at)
+        end: cython.double = self.queue.now
+        if self.state[lane].since == end:
+            self.state[lane].factor = factor
+        if self.state[lane].factor == factor:
+            end = self.state[lane].since + self._rounded(self.state[lane].left * factor)
+        else:
+            end += self._rounded(self._left(lane, end) * factor)
+        self.keep(lane, at, end)
+        while at < self.state[lane].last:
+            at += 1
+            end += self._rounded(self.seconds(lane, at) * self._factor(lane, at))
+            self.keep(lane, at, end)
+        return end
+
+    def _factor(self, lane: cython.int, at: cython.int) -> cython.double:
+        """Return by which factor an op of a lane takes longer at the lane's pressure and speed."""
+        sensitivity: cython.double = self.ops[self.place(lane, at)].sensitivity
+        return (1.0 + sensitivity * self.state[lane].pressure) * self.state[lane].speed
+
+    def _left(self, lane: cython.int, time: cython.double) -> cython.double:
+        """Return what is left, at this time, of the op that a lane is at."""
+        over: cython.double = (time - self.state[lane].since) / self.state[lane].factor
+        left: cython.double = self.state[lane].left - self._rounded(over)
+        return left if left > 0.0 else 0.0
+
+    def _rounded(self, seconds: cython.double) -> cython.double:
+        """Return a duration on the clock's grid."""
+        return rint(seconds * self.queue.ticks) / self.queue.ticks
+
+    def _awaited_lane(self, lane: cython.int, place: cython.int) -> cython.int:
+        """Return the lane of the first op that is not over and for which a lane's op has to wait, -1 for none."""
         at: cython.int = self.state[lane].waits_from
         whose: cython.int
         other: cython.int
         its_lane: cython.int
         if at < 0:
             at = self.ops[place].wait_first
-        while at < self.ops[place + 1].wait_first:
-            if self._wait_peer[at] < 0:
-                other = self.state[lane].base + self.state[lane].shift + self._wait_op[at]
-                its_lane = self.state[lane].first + self.ops[other].lane
-            else:
-                whose = self._peer[self.state[lane].instance * self._peers + self._wait_peer[at]]
-                other = self._template_first[whose] + self._wait_op[at]
-                its_lane = self._lane_first[whose] + self.ops[other].lane
-            at += 1
-            if self.state[its_lane].at <= self.ops[other].at:
+        while at < self.ops[place].wait_end:
+            whose = self._templates.whose(self.state[lane].instance, at)
+            other = self._template_first[whose] + self._templates.wait_op[at]
+            its_lane = self._lane_first[whose] + self.ops[other].lane
+            if self.at[its_lane] <= self.ops[other].at:
                 self.state[lane].waits_from = at
-                self._join_waiters(lane, its_lane, self.ops[other].at)
-                return True
-        return False
+                self.state[lane].awaited = self.ops[other].at
+                return its_lane
+            at += 1
+        return -1
 
     def _join_waiters(self, lane: cython.int, awaited_lane: cython.int, at: cython.int) -> cython.void:
         """Insert a lane in the list of those that wait for ``awaited_lane``, ordered by the awaited op (``at``)."""
@@ -183,28 +285,27 @@ class LaneStates:
         after: cython.int = self.state[awaited_lane].waiters - 1
         while after >= 0 and self.state[after].awaited < at:
             before = after
-            after = self.state[after].following - 1
-        self.state[lane].awaited = at
-        self.state[lane].following = after + 1
+            after = self.following[after] - 1
+        self.following[lane] = after + 1
         if before < 0:
             self.state[awaited_lane].waiters = lane + 1
         else:
-            self.state[before].following = lane + 1
+            self.following[before] = lane + 1
 
     def _wake(self, ended: cython.int) -> cython.void:
         """Let the lanes continue that wait for the current op of lane ``ended``."""
         lane: cython.int = self.state[ended].waiters - 1
-        while lane >= 0 and self.state[lane].awaited == self.state[ended].at:
+        while lane >= 0 and self.state[lane].awaited == self.at[ended]:
             self.ready_lanes[self.ready_count] = lane
             self.ready_count += 1
-            lane = self.state[lane].following - 1
+            lane = self.following[lane] - 1
         self.state[ended].waiters = lane + 1
 
     def op_at(self, lane: cython.int) -> cython.int:
         """Return the op that a lane is at, -1 if all are over."""
-        return self.state[lane].op if self.state[lane].at < self.state[lane].stop else -1
+        return self.op(lane, self.at[lane]) if self.at[lane] < self.state[lane].stop else -1
 
     def is_over(self, instance: cython.int, number: cython.int) -> cython.bint:
         """Return whether an op of an instance is over."""
         place: cython.int = self._template_first[instance] + number
-        return self.state[self._lane_first[instance] + self.ops[place].lane].at > self.ops[place].at
+        return self.at[self._lane_first[instance] + self.ops[place].lane] > self.ops[place].at

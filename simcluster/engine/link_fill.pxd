@@ -1,6 +1,9 @@
+cimport cython
+
 from simcluster.base.pointers cimport Buffers
 
 
+@cython.final
 cdef class LinkFill:
     cdef Buffers buffers
     cdef double* want

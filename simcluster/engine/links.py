@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import cython
 import numpy as np
@@ -17,14 +18,19 @@ from simcluster.traffic.traffic import Traffic
 
 if not cython.compiled:
     from simcluster.base.event_queue import EventQueue
-    from simcluster.base.pointers import Buffers
+    from simcluster.base.pointers import Buffers, prefetch
     from simcluster.engine.max_min import MaxMin
 
-    rint = np.rint
+    Activity = SimpleNamespace
 
 _INFINITE = cython.declare(cython.double, math.inf)
 _JOINED = cython.declare(cython.int, 1)
 _RESERVED = cython.declare(cython.int, 2)
+ACTIVITY = [
+    *((name, np.float64) for name in ("due", "remaining", "round_seconds", "updated", "drag")),
+    *((name, np.int32) for name in ("traffic", "phase", "kind", "meeting", "stage", "hop")),
+]
+"""Fields of an Activity (see the .pxd file): ``stage`` is the next free activity if this one is free."""
 
 
 class LinkActivities:
@@ -34,24 +40,28 @@ class LinkActivities:
     Events of activities have odd keys in the queue.
 
     An activity whose links are idle reserves them from the start of its latency; its only event is its end.  The
-    reservation ends when another activity needs one of them.  ``skipped`` counts ends of latency without an event.
+    reservation ends when another activity needs one of them.  ``events`` counts ends of latency without an event.
     """
 
-    def __init__(self, queue: EventQueue, traffics: Sequence[Traffic], capacity: Floats, ticks: float) -> None:
+    def __init__(self, queue: EventQueue, traffics: Sequence[Traffic], capacity: Floats) -> None:
         columns = traffics.columns if isinstance(traffics, Traffics) else Traffics(traffics).columns
         self.buffers = Buffers()
         self.queue = queue
         self.shares = MaxMin(capacity, columns.first, columns.link, columns.flows)
-        self.ticks = ticks
         self._nominal = self.buffers.given_doubles("nominal", capacity)
         self._bytes = self.buffers.given_doubles("bytes", columns.round_bytes)
         self._rounds = self.buffers.given_doubles("rounds", columns.rounds)
         self._latency = self.buffers.given_doubles("latency", columns.latency)
         self._bound = self.buffers.given_doubles("bound", columns.bound)
-        self.under_way = self.skipped = 0
+        self.under_way = self.events = 0
         self.room = 0
         self._free = -1
         self._make_room(64)
+
+    def fetch(self, activity: cython.int) -> cython.void:
+        """Prefetch the state of an activity."""
+        if cython.compiled:
+            prefetch(cython.address(self.state[activity]))
 
     def changed(self) -> cython.bint:
         """Return whether links have to be shared out anew at the end of this instant."""
@@ -59,7 +69,8 @@ class LinkActivities:
 
     def moving_traffics(self) -> set[int]:
         """Return the traffics of activities that share their links now."""
-        traffics: set[int] = set(self.buffers.read("traffic")[self.buffers.read("state") == _JOINED].tolist())
+        joined = self.buffers.column("activities", "phase") == _JOINED
+        traffics: set[int] = set(self.buffers.column("activities", "traffic")[joined].tolist())
         return traffics
 
     def take(self) -> cython.int:
@@ -67,71 +78,72 @@ class LinkActivities:
         if self._free < 0:
             self._make_room(2 * self.room)
         activity: cython.int = self._free
-        self._free = self._next_free[activity]
+        self._free = self.state[activity].stage
         return activity
 
     def give_back(self, activity: cython.int) -> cython.void:
         """Make an activity free."""
-        self._next_free[activity] = self._free
+        self.state[activity].stage = self._free
         self._free = activity
 
-    def begin(self, activity: cython.int, traffic: cython.int, drag: cython.double, now: cython.double) -> cython.void:
+    def begin(self, activity: cython.int, traffic: cython.int, drag: cython.double) -> cython.void:
         """Begin to move a traffic: its latency begins now."""
         rate: cython.double = self.shares.reserve(activity, traffic, self._bound[traffic])
         self.under_way += 1
-        self._traffic[activity] = traffic
-        self._remaining[activity] = self._rounds[traffic]
-        self._round_seconds[activity] = _INFINITE
-        self._drag[activity] = drag
-        self._state[activity] = 0
-        self.due[activity] = now + self._latency[traffic]
+        self.state[activity].traffic = traffic
+        self.state[activity].remaining = self._rounds[traffic]
+        self.state[activity].round_seconds = _INFINITE
+        self.state[activity].drag = drag
+        self.state[activity].phase = 0
+        self.state[activity].due = self.queue.now + self._latency[traffic]
         if rate > 0.0:
-            self._state[activity] = _RESERVED
-            self._updated[activity] = self.due[activity]
-            self._round_seconds[activity] = self._seconds_of_round(activity, rate)
-            self.due[activity] += self._remaining[activity] * self._round_seconds[activity]
-        self.queue.put(self.due[activity], 2 * activity + 1)
+            self.state[activity].phase = _RESERVED
+            self.state[activity].updated = self.state[activity].due
+            self.state[activity].round_seconds = self._seconds_of_round(activity, rate)
+            self.state[activity].due += self.state[activity].remaining * self.state[activity].round_seconds
+        self.queue.put(self.state[activity].due, 2 * activity + 1)
 
-    def advance(self, activity: cython.int, now: cython.double) -> cython.bint:
+    def advance(self, activity: cython.int) -> cython.bint:
         """Advance an activity that is due: return whether it is over; else put it on its links."""
-        traffic: cython.int = self._traffic[activity]
+        traffic: cython.int = self.state[activity].traffic
         place: cython.int
         owner: cython.int
-        self.due[activity] = _INFINITE
-        if self._state[activity]:
-            if self._state[activity] == _RESERVED:
+        self.events += 1
+        self.state[activity].due = _INFINITE
+        if self.state[activity].phase:
+            if self.state[activity].phase == _RESERVED:
                 self.shares.cancel(traffic)
-                self.skipped += 1
+                self.events += 1
             else:
                 self.shares.leave(activity)
-            self._state[activity] = 0
+            self.state[activity].phase = 0
             self.under_way -= 1
             return True
         for place in range(self.shares.usage_first[traffic], self.shares.usage_first[traffic + 1]):
             owner = self.shares.owner[self.shares.usage_link[place]]
             if owner:
-                self._release(owner - 1, now)
-        self._state[activity] = _JOINED
-        self._updated[activity] = now
+                self._release(owner - 1)
+        self.state[activity].phase = _JOINED
+        self.state[activity].updated = self.queue.now
         self.shares.join(activity, traffic, self._bound[traffic])
         return False
 
-    def _release(self, activity: cython.int, now: cython.double) -> cython.void:
+    def _release(self, activity: cython.int) -> cython.void:
         """Let an activity that has reserved its links share them from now on."""
-        traffic: cython.int = self._traffic[activity]
+        traffic: cython.int = self.state[activity].traffic
         self.shares.cancel(traffic)
-        if now <= self._updated[activity]:  # its latency ends later
-            self._state[activity] = 0
-            self._round_seconds[activity] = _INFINITE
-            self.due[activity] = self._updated[activity]
-            self.queue.put(self.due[activity], 2 * activity + 1)
+        if self.queue.now <= self.state[activity].updated:  # its latency ends later
+            self.state[activity].phase = 0
+            self.state[activity].round_seconds = _INFINITE
+            self.state[activity].due = self.state[activity].updated
+            self.queue.put(self.state[activity].due, 2 * activity + 1)
             return
-        self._state[activity] = _JOINED
-        self.skipped += 1
+        self.state[activity].phase = _JOINED
+        self.events += 1
         self.shares.join(activity, traffic, self._bound[traffic])
         self.shares.before[activity] = self.shares.rate[activity]  # it had this rate before this instant
 
-    def settle(self, now: cython.double) -> cython.void:
+    def settle(self) -> cython.void:
         """Share out links at the end of an instant."""
         shares: MaxMin = self.shares
         number: cython.int
@@ -141,67 +153,57 @@ class LinkActivities:
             activity = shares.touched[number]
             shares.is_touched[activity] = 0
             if shares.rate[activity] != shares.before[activity]:
-                self._reckon(activity, now)
+                self._reckon(activity)
         shares.touched_count = 0
 
-    def set_drag(self, activity: cython.int, drag: cython.double, now: cython.double) -> cython.void:
+    def set_drag(self, activity: cython.int, drag: cython.double) -> cython.void:
         """Let the rounds of an activity take ``drag`` times as long from now on; its share of links stays."""
-        if self._state[activity] == _RESERVED:
-            self._release(activity, now)
-        self._drag[activity] = drag
-        if self._state[activity] == _JOINED:
-            self._reckon(activity, now)
+        if self.state[activity].phase == _RESERVED:
+            self._release(activity)
+        self.state[activity].drag = drag
+        if self.state[activity].phase == _JOINED:
+            self._reckon(activity)
 
-    def set_factor(self, link: cython.int, factor: cython.double, now: cython.double) -> cython.void:
+    def set_factor(self, link: cython.int, factor: cython.double) -> cython.void:
         """Multiply a link's nominal capacity by this factor from now on."""
         if self.shares.owner[link]:
-            self._release(self.shares.owner[link] - 1, now)
+            self._release(self.shares.owner[link] - 1)
         self.shares.set_capacity(link, self._nominal[link] * factor)
 
-    def _reckon(self, activity: cython.int, now: cython.double) -> cython.void:
+    def _reckon(self, activity: cython.int) -> cython.void:
         """Compute what is left now, and when that is over at the present rate and drag."""
-        traffic: cython.int = self._traffic[activity]
+        traffic: cython.int = self.state[activity].traffic
         size: cython.double = self._bytes[traffic]
         rate: cython.double = self.shares.rate[activity]
-        seconds: cython.double = self._round_seconds[activity]
-        left: cython.double = self._remaining[activity]
-        if now > self._updated[activity] and seconds > 0:
-            left -= (now - self._updated[activity]) / seconds
+        seconds: cython.double = self.state[activity].round_seconds
+        left: cython.double = self.state[activity].remaining
+        if self.queue.now > self.state[activity].updated and seconds > 0:
+            left -= (self.queue.now - self.state[activity].updated) / seconds
             if left < 0.0:
                 left = 0.0
-            self._remaining[activity] = left
-        self._updated[activity] = now
+            self.state[activity].remaining = left
+        self.state[activity].updated = self.queue.now
         if rate <= 0 and size > 0:  # a dead link: nothing moves before its capacity comes back
-            self._round_seconds[activity] = _INFINITE
-            self.due[activity] = _INFINITE
+            self.state[activity].round_seconds = _INFINITE
+            self.state[activity].due = _INFINITE
             return
         seconds = self._seconds_of_round(activity, rate)
-        self._round_seconds[activity] = seconds
-        left = left * seconds if left == self._rounds[traffic] else rint(left * seconds * self.ticks) / self.ticks
-        self.due[activity] = now + left
-        self.queue.put(now + left, 2 * activity + 1)
+        self.state[activity].round_seconds = seconds
+        left = left * seconds if left == self._rounds[traffic] else self.queue.rounded(left * seconds)
+        self.state[activity].due = self.queue.now + left
+        self.queue.put(self.queue.now + left, 2 * activity + 1)
 
     def _seconds_of_round(self, activity: cython.int, rate: cython.double) -> cython.double:
         """Return the duration of a round at this rate and the present drag, on the clock's grid."""
-        size: cython.double = self._bytes[self._traffic[activity]]
-        return rint(size / rate * self._drag[activity] * self.ticks) / self.ticks if size != 0.0 else 0.0
+        size: cython.double = self._bytes[self.state[activity].traffic]
+        return self.queue.rounded(size / rate * self.state[activity].drag) if size != 0.0 else 0.0
 
     def _make_room(self, room: cython.int) -> cython.void:
         activity: cython.int
         self.shares.make_room(room)
-        self.due = self.buffers.doubles("due", room)
-        self.kind = self.buffers.ints("kind", room)
-        self.meeting = self.buffers.ints("meeting", room)
-        self.stage = self.buffers.ints("stage", room)
-        self.hop = self.buffers.ints("hop", room)
-        self._traffic = self.buffers.ints("traffic", room)
-        self._remaining = self.buffers.doubles("remaining", room)
-        self._round_seconds = self.buffers.doubles("round_seconds", room)
-        self._updated = self.buffers.doubles("updated", room)
-        self._drag = self.buffers.doubles("drag", room)
-        self._state = self.buffers.flags("state", room)
-        self._next_free = self.buffers.ints("next_free", room)
+        records = self.buffers.records("activities", ACTIVITY, room)
+        self.state = cython.cast(cython.pointer(Activity), records) if cython.compiled else records
         for activity in range(self.room, room):
-            self._next_free[activity] = self._free
+            self.state[activity].stage = self._free
             self._free = activity
         self.room = room

@@ -1,9 +1,12 @@
+cimport cython
+
 from simcluster.base.pointers cimport Buffers
 from simcluster.base.event_queue cimport EventQueue
 from simcluster.engine.link_fill cimport LinkFill
 from simcluster.engine.memberships cimport Memberships
 
 
+@cython.final
 cdef class MaxMin:
     cdef Buffers buffers
     cdef Memberships users

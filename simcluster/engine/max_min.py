@@ -53,7 +53,6 @@ class MaxMin:
 
     def make_room(self, room: cython.int) -> cython.void:
         """Make room for that many activities."""
-        self.users.make_members(room)
         self.rate = self.buffers.doubles("rate", room)
         self.bound = self.buffers.doubles("bound", room)
         self.before = self.buffers.doubles("before", room)

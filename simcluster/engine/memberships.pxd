@@ -1,3 +1,5 @@
+cimport cython
+
 from simcluster.base.pointers cimport Buffers
 
 
@@ -11,6 +13,7 @@ cdef struct Membership:
     int unused
 
 
+@cython.final
 cdef class Memberships:
     cdef Buffers buffers
     cdef int* head
@@ -19,7 +22,8 @@ cdef class Memberships:
     cdef Membership* entry
     cdef int _free
     cdef int _room
-    cdef void make_members(self, int members) noexcept
+    cdef int _members
     cdef void add(self, int container, int member, double weight) noexcept
     cdef void remove_all(self, int member) noexcept
     cdef void _make_room(self, int room) noexcept
+    cdef void _make_members(self, int members) noexcept

@@ -32,18 +32,17 @@ class Memberships:
         container: cython.int
         for container in range(containers):
             self.head[container] = -1
-        self._room = 0
+        self._room = self._members = 0
         self._free = -1
         self._make_room(64)
-
-    def make_members(self, members: cython.int) -> cython.void:
-        """Make room for that many members."""
-        self.first = self.buffers.ints("first", members)  # of each its first entry plus one
+        self._make_members(64)
 
     def add(self, container: cython.int, member: cython.int, weight: cython.double) -> cython.void:
         """Put a member into a container."""
         if self._free < 0:
             self._make_room(2 * self._room)
+        if member >= self._members:
+            self._make_members(2 * member)
         entry: cython.int = self._free
         head: cython.int = self.head[container]
         self._free = self.entry[entry].following
@@ -61,9 +60,12 @@ class Memberships:
 
     def remove_all(self, member: cython.int) -> cython.void:
         """Take a member out of all its containers."""
-        entry: cython.int = self.first[member] - 1
+        entry: cython.int
         before: cython.int
         after: cython.int
+        if member >= self._members:
+            return
+        entry = self.first[member] - 1
         self.first[member] = 0
         while entry >= 0:
             before = self.entry[entry].previous
@@ -87,3 +89,7 @@ class Memberships:
             self.entry[entry].following = self._free
             self._free = entry
         self._room = room
+
+    def _make_members(self, members: cython.int) -> cython.void:
+        self._members = members
+        self.first = self.buffers.ints("first", members)  # of each its first entry plus one

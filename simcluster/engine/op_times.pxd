@@ -1,6 +1,9 @@
+cimport cython
+
 from simcluster.base.pointers cimport Buffers
 
 
+@cython.final
 cdef class OpTimesReader:
     cdef readonly Buffers buffers
     cdef double* _end

@@ -5,54 +5,41 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import cython
 import numpy as np
 
-from simcluster.engine.tables import Kinds
+from simcluster.engine.tables import Instances, Kinds
 
 if not cython.compiled:
-    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
+    from simcluster.engine.lanes import LaneStates
     from simcluster.engine.links import LinkActivities
+    from simcluster.engine.meetings import MeetingStates
     from simcluster.engine.memberships import Memberships
 
-    rint = np.rint
-    Computation = SimpleNamespace
     RankState = SimpleNamespace
 
-_INFINITE = cython.declare(cython.double, math.inf)
-COMPUTATION = [
-    ("due", np.float64),
-    *((name, np.int32) for name in ("rank", "following", "previous", "unused")),
-    *((name, np.float64) for name in ("left", "since", "factor", "sensitivity")),
-    *((name, np.float64) for name in ("left_before", "since_before", "factor_before", "settled")),
-]
-"""Fields of a Computation (see the .pxd file): ``rank`` is that of a lane that computes, plus one; ``following``
-and ``previous`` are the next lanes that compute on it, plus one."""
-RANK = [("speed", np.float64), *((name, np.int32) for name in ("computing", "lane", "is_changed", "unused"))]
-"""Fields of a RankState: ``computing`` is how many of its lanes compute, ``lane`` the first of them, plus one."""
+RANK = [("speed", np.float64), ("lane", np.int32), ("is_changed", np.int32)]
+"""Fields of a RankState: ``lane`` is the first of its lanes that compute, plus one."""
 
 
 class RankActivities:
     """What lanes compute, and which communications (``flights``, by the numbers of their activities) slow that down.
 
-    ``computation[lane].due`` is when what a lane computes, or another time that it waits for, is over.  Events of lanes
-    have even keys.
+    Events of lanes have even keys.
     """
 
     def __init__(
-        self, queue: EventQueue, links: LinkActivities, kinds: Kinds, ranks: int, lanes: int, ticks: float
+        self, lanes: LaneStates, links: LinkActivities, meetings: MeetingStates, instances: Instances, kinds: Kinds
     ) -> None:
+        ranks = int(instances.rank_first.max())
         self.buffers = buffers = Buffers()
-        self.queue, self.links, self.ticks = queue, links, ticks
+        self.queue, self.lanes, self.links, self.meetings = lanes.queue, lanes, links, meetings
         self.flights = Memberships(ranks)
-        records = buffers.records("computations", COMPUTATION, lanes)
-        self.computation = cython.cast(cython.pointer(Computation), records) if cython.compiled else records
-        self.computing_lanes = 0
-        self.changed = 0
+        self.computing_lanes = self.changed = 0
+        self.drags = bool((kinds.drag > 0.0).any())
         self._changed = buffers.ints("changed", ranks)
         records = buffers.records("ranks", RANK, ranks)
         self._state = cython.cast(cython.pointer(RankState), records) if cython.compiled else records
@@ -61,84 +48,52 @@ class RankActivities:
         self._drag = buffers.given_doubles("drag", kinds.drag)
         self._rank_first = buffers.given_ints("rank_first", kinds.rank_first)
         self._kind_rank = buffers.given_ints("kind_rank", kinds.rank)
-        self._make_room()
 
-    def wait(self, lane: cython.int, seconds: cython.double, now: cython.double) -> cython.void:
-        """Let a lane wait for seconds that nothing changes."""
-        self.computation[lane].due = now + seconds
-        self.queue.put(now + seconds, 2 * lane)
-
-    def compute(
-        self,
-        lane: cython.int,
-        rank: cython.int,
-        seconds: cython.double,
-        sensitivity: cython.double,
-        now: cython.double,
-    ) -> cython.void:
-        """Begin a computation on a lane; ``seconds`` at full speed with nothing concurrent."""
-        if seconds <= 0.0:
-            self.wait(lane, 0.0, now)
+    def begin(self, lane: cython.int, joins: cython.bint) -> cython.void:
+        """Begin a computation, or a wait that nothing changes; ``joins``: meet others after it, without an event."""
+        at: cython.int = self.lanes.at[lane]
+        rank: cython.int = self.lanes.state[lane].rank
+        place: cython.int
+        seconds: cython.double = self.lanes.seconds(lane, at)
+        if seconds <= 0.0 or self.lanes.ops[self.lanes.place(lane, at)].sensitivity < 0.0:
+            self.lanes.state[lane].due = self.queue.now + seconds
+            self.queue.put(self.queue.now + seconds, 2 * lane)
             return
-        head: cython.int = self._state[rank].lane
-        self.computation[lane].rank = rank + 1
-        self.computation[lane].previous = 0
-        self.computation[lane].following = head
+        place = self.lanes.run_ahead(lane)
+        if joins and place >= 0:
+            self.meetings.find(lane, place)
+        self.lanes.state[lane].next = self._state[rank].lane
         self._state[rank].lane = lane + 1
-        if head:
-            self.computation[head - 1].previous = lane + 1
-        self._state[rank].computing += 1
         self.computing_lanes += 1
-        self.computation[lane].sensitivity = sensitivity
-        self.computation[lane].left = self.computation[lane].left_before = seconds
-        self.computation[lane].since = self.computation[lane].since_before = now
-        self.computation[lane].factor = self.computation[lane].factor_before = 1.0
-        self.computation[lane].settled = now
-        if self.flights.count[rank] or self._state[rank].speed != 1.0:
-            self.computation[lane].due = _INFINITE  # set at the end of the instant
-            self._change(rank)
-        else:
-            self.wait(lane, seconds, now)
+        self.lanes.state[lane].left = seconds
+        self.lanes.state[lane].since = self.lanes.state[lane].changed = self.queue.now
+        self._change(rank)  # ``due`` is set at the end of the instant
 
-    def advance(self, lane: cython.int) -> cython.void:
-        """End what a lane, which is due, computes or waits for."""
-        rank: cython.int = self.computation[lane].rank - 1
-        before: cython.int
-        after: cython.int
-        self.computation[lane].due = _INFINITE
-        if rank < 0:
+    def end(self, lane: cython.int) -> cython.void:
+        """End what a lane, which is due, computes or waits for; ``at`` becomes its last op."""
+        rank: cython.int = self.lanes.state[lane].rank
+        before: cython.int = self._state[rank].lane - 1
+        if not self.lanes.end_run(lane):
             return
-        before = self.computation[lane].previous
-        after = self.computation[lane].following
-        self.computation[lane].rank = 0
-        if before:
-            self.computation[before - 1].following = after
+        if before == lane:
+            self._state[rank].lane = self.lanes.state[lane].next
         else:
-            self._state[rank].lane = after
-        if after:
-            self.computation[after - 1].previous = before
-        self._state[rank].computing -= 1
+            while self.lanes.state[before].next != lane + 1:
+                before = self.lanes.state[before].next - 1
+            self.lanes.state[before].next = self.lanes.state[lane].next
         self.computing_lanes -= 1
-        if self.flights.count[rank]:  # it may slow them down no longer
+        if self.drags and self.flights.count[rank]:  # it may slow them down no longer
             self._change(rank)
 
     def take_off(self, flight: cython.int, kind: cython.int) -> cython.void:
         """Begin a communication."""
         place: cython.int
         rank: cython.int
-        if self._room < self.links.room:
-            self._make_room()
-        self.dragged[flight] = 0
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
             self.flights.add(rank, flight, self._pressure[kind])
-            if self._state[rank].computing:
+            if self._state[rank].lane:
                 self._change(rank)
-
-    def _make_room(self) -> cython.void:
-        self._room = self.links.room
-        self.flights.make_members(self._room)
-        self.dragged = self.buffers.flags("dragged", self._room)
 
     def land(self, flight: cython.int, kind: cython.int) -> cython.void:
         """End a communication."""
@@ -147,29 +102,26 @@ class RankActivities:
         self.flights.remove_all(flight)
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
-            if self._state[rank].computing:
+            if self._state[rank].lane:
                 self._change(rank)
-
-    def drag_of(self, flight: cython.int, kind: cython.int) -> cython.double:
-        """Return how many times as long rounds of a communication take at present."""
-        return 1.0 + self._drag[kind] if self.dragged[flight] else 1.0
 
     def set_speed(self, rank: cython.int, factor: cython.double) -> cython.void:
         """Set the factor by which the rank's computations take longer from now on."""
         self._state[rank].speed = factor
-        if self._state[rank].computing:
+        if self._state[rank].lane:
             self._change(rank)
 
-    def settle(self, now: cython.double) -> cython.void:
+    def settle(self) -> cython.void:
         """Bring computations and communications on all ranks on which something changed in line."""
         number: cython.int
         rank: cython.int
         for number in range(self.changed):
             rank = self._changed[number]
             self._state[rank].is_changed = 0
-            if self._state[rank].computing:
-                self._settle_lanes(rank, now)
-            self._settle_flights(rank, now)
+            if self._state[rank].lane:
+                self._settle_lanes(rank)
+            if self.drags:
+                self._settle_flights(rank)
         self.changed = 0
 
     def _change(self, rank: cython.int) -> cython.void:
@@ -179,7 +131,7 @@ class RankActivities:
             self._changed[self.changed] = rank
             self.changed += 1
 
-    def _settle_lanes(self, rank: cython.int, now: cython.double) -> cython.void:
+    def _settle_lanes(self, rank: cython.int) -> cython.void:
         """Continue computations at their present speed."""
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
@@ -189,66 +141,30 @@ class RankActivities:
                 pressure = self.flights.entry[entry].weight
             entry = self.flights.entry[entry].following
         while lane >= 0:
-            self._settle_lane(
-                lane, (1.0 + self.computation[lane].sensitivity * pressure) * self._state[rank].speed, now
-            )
-            lane = self.computation[lane].following - 1
+            if self.lanes.state[lane].due <= self.queue.now:
+                pass  # it has arrived at its meeting
+            elif self.lanes.settle(lane, pressure, self._state[rank].speed):
+                if self.lanes.state[lane].meeting:
+                    self.meetings.expect(lane)
+                else:
+                    self.queue.put(self.lanes.state[lane].due, 2 * lane)
+            lane = self.lanes.state[lane].next - 1
 
-    def _settle_lane(self, lane: cython.int, factor: cython.double, now: cython.double) -> cython.void:
-        """Continue from what was left before this instant: only the last factor of an instant counts."""
-        left: cython.double
-        if factor == self.computation[lane].factor:
-            if self.computation[lane].due == _INFINITE:
-                self.computation[lane].due = self._end_of(lane)
-                self.queue.put(self.computation[lane].due, 2 * lane)
-            return
-        if now > self.computation[lane].settled:
-            self.computation[lane].settled = now
-            self.computation[lane].left_before = self.computation[lane].left
-            self.computation[lane].since_before = self.computation[lane].since
-            self.computation[lane].factor_before = self.computation[lane].factor
-        left = self.computation[lane].left_before
-        if factor == self.computation[lane].factor_before:
-            self.computation[lane].since = self.computation[lane].since_before
-        else:
-            left -= (
-                rint((now - self.computation[lane].since_before) / self.computation[lane].factor_before * self.ticks)
-                / self.ticks
-            )
-            if left < 0.0:
-                left = 0.0
-            self.computation[lane].since = now
-        self.computation[lane].left = left
-        self.computation[lane].factor = factor
-        self.computation[lane].due = self._end_of(lane)
-        self.queue.put(self.computation[lane].due, 2 * lane)
-
-    def _end_of(self, lane: cython.int) -> cython.double:
-        """Return when a computation is over if nothing changes."""
-        if self.computation[lane].factor == 1.0:
-            return self.computation[lane].since + self.computation[lane].left
-        return (
-            self.computation[lane].since
-            + rint(self.computation[lane].left * self.computation[lane].factor * self.ticks) / self.ticks
-        )
-
-    def _settle_flights(self, rank: cython.int, now: cython.double) -> cython.void:
+    def _settle_flights(self, rank: cython.int) -> cython.void:
         """Update whether computation slows down the communications on a rank."""
         entry: cython.int = self.flights.head[rank]
         flight: cython.int
         kind: cython.int
         place: cython.int
-        dragged: cython.bint
+        drag: cython.double
         while entry >= 0:
             flight = self.flights.entry[entry].member
-            kind = self.links.kind[flight]
-            if self._drag[kind] > 0.0:
-                dragged = False
-                for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
-                    if self._state[self._kind_rank[place]].computing:
-                        dragged = True
-                        break
-                if dragged != self.dragged[flight]:
-                    self.dragged[flight] = dragged
-                    self.links.set_drag(flight, self.drag_of(flight, kind), now)
+            kind = self.links.state[flight].kind
+            drag = 1.0
+            for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
+                if self._state[self._kind_rank[place]].lane:
+                    drag = 1.0 + self._drag[kind]
+                    break
+            if drag != self.links.state[flight].drag:
+                self.links.set_drag(flight, drag)
             entry = self.flights.entry[entry].following

@@ -1,3 +1,5 @@
+cimport cython
+
 from simcluster.base.pointers cimport Buffers
 from simcluster.engine.links cimport LinkActivities
 
@@ -22,6 +24,7 @@ cdef struct Hop:
     int traffic
 
 
+@cython.final
 cdef class RoundsUnderWay:
     cdef Buffers buffers
     cdef LinkActivities links
@@ -35,10 +38,10 @@ cdef class RoundsUnderWay:
     cdef int _used
     cdef int _room
     cdef int allocate(self, int collective) noexcept
-    cdef void arrive(self, int state, int position, int lane, double now) noexcept
-    cdef void end_hop(self, int activity, double now) noexcept
+    cdef void arrive(self, int state, int position, int lane) noexcept
+    cdef void end_hop(self, int activity) noexcept
     cdef int _hop(self, int state, int hop) noexcept
-    cdef void _continue(self, int state, int port, double now) noexcept
-    cdef void _leave(self, int state, int position, int block, double now) noexcept
-    cdef void _enter(self, int state, int position, int block, double now) noexcept
-    cdef void _try(self, int state, int hop, double now) noexcept
+    cdef void _continue(self, int state, int port) noexcept
+    cdef void _leave(self, int state, int position, int block) noexcept
+    cdef void _enter(self, int state, int position, int block) noexcept
+    cdef void _try(self, int state, int hop) noexcept

@@ -68,46 +68,46 @@ class RoundsUnderWay:
             port += channels
         return state
 
-    def arrive(self, state: cython.int, position: cython.int, lane: cython.int, now: cython.double) -> cython.void:
+    def arrive(self, state: cython.int, position: cython.int, lane: cython.int) -> cython.void:
         """Let a member begin its part."""
         self._state[state + 2 + 2 * position] = lane
-        self._enter(state, position, 0, now)
+        self._enter(state, position, 0)
 
-    def end_hop(self, activity: cython.int, now: cython.double) -> cython.void:
+    def end_hop(self, activity: cython.int) -> cython.void:
         """End the round of a hop whose activity is over; begin the rounds that wait for it."""
-        state: cython.int = self.links.stage[activity]
-        hop: cython.int = self.links.hop[activity]
+        state: cython.int = self.links.state[activity].stage
+        hop: cython.int = self.links.state[activity].hop
         at: cython.int = self._hop(state, hop)
         self.links.give_back(activity)
         self._state[at] += 1
         if self._state[at] == 2 * self._hops[hop].repeats:
-            self._leave(state, self._hops[hop].source, self._hops[hop].block, now)
-            self._leave(state, self._hops[hop].target, self._hops[hop].block, now)
-        self._continue(state, self._hops[hop].source_port, now)
-        self._continue(state, self._hops[hop].target_port, now)
+            self._leave(state, self._hops[hop].source, self._hops[hop].block)
+            self._leave(state, self._hops[hop].target, self._hops[hop].block)
+        self._continue(state, self._hops[hop].source_port)
+        self._continue(state, self._hops[hop].target_port)
 
     def _hop(self, state: cython.int, hop: cython.int) -> cython.int:
         """Return the index at which the state counts the rounds of a hop."""
         collective: cython.int = self._state[state]
         return state + 2 + 2 * self._collectives[collective].members + hop - self._collectives[collective].first_hop
 
-    def _continue(self, state: cython.int, port: cython.int, now: cython.double) -> cython.void:
+    def _continue(self, state: cython.int, port: cython.int) -> cython.void:
         """Begin the next rounds of hops from a port, if they can begin."""
         i: cython.int
         for i in range(self._port_first[port], self._port_first[port + 1]):
             if self._hops[self._port_hop[i]].source_port == port:
-                self._try(state, self._port_hop[i], now)
+                self._try(state, self._port_hop[i])
 
-    def _leave(self, state: cython.int, position: cython.int, block: cython.int, now: cython.double) -> cython.void:
+    def _leave(self, state: cython.int, position: cython.int, block: cython.int) -> cython.void:
         """Count one hop of a member in a block as over; after the last one the member continues."""
         collective: cython.int = self._state[state]
         at: cython.int = self._hop(state, self._collectives[collective].first_hop + self._collectives[collective].hops)
         at += block * self._collectives[collective].members + position
         self._state[at] -= 1
         if self._state[at] == 0:
-            self._enter(state, position, block + 1, now)
+            self._enter(state, position, block + 1)
 
-    def _enter(self, state: cython.int, position: cython.int, block: cython.int, now: cython.double) -> cython.void:
+    def _enter(self, state: cython.int, position: cython.int, block: cython.int) -> cython.void:
         """Move a member to this block, or to the first later one in which it sends or receives."""
         collective: cython.int = self._state[state]
         members: cython.int = self._collectives[collective].members
@@ -118,7 +118,7 @@ class RoundsUnderWay:
             if self._port_first[port] < self._port_first[port + channels]:
                 self._state[state + 3 + 2 * position] = block + 1
                 for i in range(self._port_first[port], self._port_first[port + channels]):
-                    self._try(state, self._port_hop[i], now)
+                    self._try(state, self._port_hop[i])
                 return
             block += 1
             port += members * channels
@@ -129,7 +129,7 @@ class RoundsUnderWay:
             self._state[state + 1] = self._collectives[collective].free
             self._collectives[collective].free = state + 1
 
-    def _try(self, state: cython.int, hop: cython.int, now: cython.double) -> cython.void:
+    def _try(self, state: cython.int, hop: cython.int) -> cython.void:
         """Begin a hop's next round if both members are there and its source has finished the round before."""
         at: cython.int = self._hop(state, hop)
         over: cython.int = self._state[at]
@@ -149,6 +149,6 @@ class RoundsUnderWay:
                     return
         self._state[at] = over + 1
         activity: cython.int = self.links.take()
-        self.links.stage[activity] = state
-        self.links.hop[activity] = hop
-        self.links.begin(activity, self._hops[hop].traffic, 1.0, now)
+        self.links.state[activity].stage = state
+        self.links.state[activity].hop = hop
+        self.links.begin(activity, self._hops[hop].traffic, 1.0)

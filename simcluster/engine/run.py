@@ -63,7 +63,7 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     changes = _Changes(tables)
     changes.load(engine)
     ops = int(tables.instances.op_first[-1])
-    with phase(lambda: f"simulating, {engine.lanes.ops_over / max(ops, 1):.0%} of ops done"):
+    with phase(lambda: f"simulating, {engine.ops_over() / max(ops, 1):.0%} of ops done"):
         state = events.PAUSED
         while state in (events.PAUSED, events.NEEDS_CHANGES):
             state = engine.run(_SLICE)
@@ -74,8 +74,8 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     if state == events.STUCK:
         raise _Deadlock(tables, engine, describe).error()
     lane_end = engine.lanes.buffers.read("lane_end")[: engine.lanes.count]
-    kept = engine.kept_times() if keeps_times else None
-    return EngineRun(tables, lane_end, engine.events + engine.links.skipped, kept)
+    kept = engine.meetings.kept_times() if keeps_times else None
+    return EngineRun(tables, lane_end, engine.events(), kept)
 
 
 class _Changes:
@@ -109,7 +109,7 @@ class _Changes:
         more = list(islice(self._to_come, _CHANGES))
         self._loaded = [*self._loaded[engine.change :], *more]
         self._count += len(more)
-        require_few("changes of links and speeds by faults", self._count, _CHANGE, engine.now)
+        require_few("changes of links and speeds by faults", self._count, _CHANGE, engine.queue.now)
         times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
         engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
 
@@ -118,7 +118,7 @@ class _Changes:
         capacities = self._tables.capacities
         usages = [self._tables.traffics[traffic].usage for traffic in engine.links.moving_traffics()]
         of_links = [[capacities[link] for link, _ in usage if link in capacities] for usage in usages]
-        return any(first_open(profiles, engine.now) < math.inf for profiles in of_links)
+        return any(first_open(profiles, engine.queue.now) < math.inf for profiles in of_links)
 
 
 def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Change]:
@@ -168,6 +168,6 @@ class _Deadlock:
         if slot < 0:
             return ""
         meeting = int(groups.place_first[instances.group[instance, slot]] + templates.place[place])
-        arrived, kind = self._engine.arrived(meeting)
+        arrived, kind = self._engine.meetings.arrived(meeting)
         parties = int(kinds.parties[kind]) if kind >= 0 else arrived + 1  # no op that names the kind has arrived
         return f"the other members of its group ({arrived} of {parties} have arrived)"

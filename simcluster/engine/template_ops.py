@@ -1,0 +1,115 @@
+"""Ops of the templates as the engine reads them; compiled."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import cython
+import numpy as np
+
+from simcluster.engine.tables import Tables
+
+if not cython.compiled:
+    from simcluster.base.pointers import Buffers
+
+    TemplateOp = SimpleNamespace
+
+OP = [
+    *((name, np.float64) for name in ("seconds", "sensitivity")),
+    *((name, np.int32) for name in ("slot", "work", "place", "wait_first", "wait_end", "lane", "at", "run", "open")),
+]
+"""Fields of a TemplateOp (see the .pxd file): its columns of ``Templates``, its lane, and its index in ``lane_op``."""
+
+
+class TemplateOps:
+    """Ops of all templates, and for which instances they wait.
+
+    An op is ``open`` if its lane continues without an event at its end: no op waits for it, and it is not the last on
+    its lane.  ``run`` is the index in ``lane_op`` of
+    the last op of the run that begins with this one, as far as it does not depend on other lanes.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        templates, instances = tables.templates, tables.instances
+        self.buffers = buffers = Buffers()
+        self.wait_op = buffers.given_ints("wait_op", templates.wait_op)
+        self._wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
+        self._peer = buffers.given_ints("peer", instances.peer)
+        self._peers = instances.peer.shape[1]
+        self._read_ops(tables)
+        self._close(tables)
+        self._find_runs(tables)
+
+    def whose(self, instance: cython.int, wait: cython.int) -> cython.int:
+        """Return for which instance an instance waits."""
+        peer: cython.int = self._wait_peer[wait]
+        return instance if peer < 0 else self._peer[instance * self._peers + peer]
+
+    def _read_ops(self, tables: Tables) -> None:
+        """Copy the columns of all templates' ops to records."""
+        buffers, templates = self.buffers, tables.templates
+        seconds: cython.p_double = buffers.given_doubles("seconds", templates.seconds)
+        sensitivity: cython.p_double = buffers.given_doubles("sensitivity", templates.sensitivity)
+        slot: cython.p_int = buffers.given_ints("slot", templates.slot)
+        work: cython.p_int = buffers.given_ints("work", templates.work)
+        meeting: cython.p_int = buffers.given_ints("place", templates.place)
+        wait_first: cython.p_int = buffers.given_ints("wait_first", templates.wait_first)
+        count: cython.int = templates.op_first.max()
+        records = buffers.records("ops", OP, count)
+        self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
+        place: cython.int
+        for place in range(count):
+            self.ops[place].seconds = seconds[place]
+            self.ops[place].sensitivity = sensitivity[place]
+            self.ops[place].slot = slot[place]
+            self.ops[place].work = work[place]
+            self.ops[place].place = meeting[place]
+            self.ops[place].wait_first = wait_first[place]
+            self.ops[place].wait_end = wait_first[place + 1]
+            self.ops[place].open = 1
+
+    def _close(self, tables: Tables) -> None:
+        """Close the ops for which others wait."""
+        templates = tables.templates
+        its_template: cython.p_int = self.buffers.given_ints("template", tables.instances.template)
+        op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
+        first_wait: cython.p_int = self.buffers.given_ints("first_wait", templates.wait_first[templates.op_first])
+        instance: cython.int
+        template: cython.int
+        wait: cython.int
+        whose: cython.int
+        for instance in range(len(tables.instances.template)):
+            template = its_template[instance]
+            for wait in range(first_wait[template], first_wait[template + 1]):
+                whose = its_template[self.whose(instance, wait)]
+                self.ops[op_first[whose] + self.wait_op[wait]].open = 0
+
+    def _find_runs(self, tables: Tables) -> None:
+        """Find the runs of the templates' lanes."""
+        templates = tables.templates
+        op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
+        lane_first: cython.p_int = self.buffers.given_ints("template_lane", templates.lane_first)
+        lane_op_first: cython.p_int = self.buffers.given_ints("lane_op_first", templates.lane_op_first)
+        lane_op: cython.p_int = self.buffers.given_ints("lane_op", templates.lane_op)
+        template: cython.int
+        lane: cython.int
+        at: cython.int
+        place: cython.int
+        after: cython.int = 0
+        for template in range(len(templates.op_first) - 1):
+            for lane in range(lane_first[template], lane_first[template + 1]):
+                for at in range(lane_op_first[lane + 1] - 1, lane_op_first[lane] - 1, -1):
+                    place = op_first[template] + lane_op[at]
+                    self.ops[place].lane = lane - lane_first[template]
+                    self.ops[place].at = self.ops[place].run = at
+                    if at + 1 == lane_op_first[lane + 1]:
+                        self.ops[place].open = 0
+                    elif self.ops[place].open and self._computes(after):
+                        self.ops[place].run = self.ops[after].run
+                    after = place
+
+    def _computes(self, place: cython.int) -> cython.bint:
+        """Return whether an op is a computation that waits for nothing but the op before it."""
+        if self.ops[place].slot >= 0 or self.ops[place].sensitivity < 0.0:
+            return False
+        return self.ops[place].wait_first == self.ops[place].wait_end
