@@ -14,8 +14,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import simcluster
+from simcluster.longrun.studies.amortised import amortised
 from simcluster.show.palette import STREAMS
-from simcluster.studies.long_run.amortised import amortised
 
 SCENARIO = "llama3_405b_two_sites"
 SMALLER = {"gpus": 1024, "cluster.site.nodes": 64, "parallel.dp": 8, "training.global_batch": 128}

@@ -30,8 +30,8 @@ import pandas as pd
 
 import simcluster
 from simcluster import Costs, simulate_costs
-from simcluster.bench.collective import collective_times
-from simcluster.bench.collective_loads import limit_of
+from simcluster.studies.bench.collective import collective_times
+from simcluster.studies.bench.collective_loads import limit_of
 from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes_per_layer

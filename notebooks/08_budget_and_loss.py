@@ -262,15 +262,15 @@ Markdown(
 
 # %%
 from simcluster import Costs, compare_packing, kernels, simulate, simulate_costs
-from simcluster.bench.collective import collective_times
-from simcluster.bench.collective_loads import limit_of
-from simcluster.budget.critical_batch import CriticalBatch, kaplan_critical_batch
-from simcluster.budget.loss_laws import loss_law
+from simcluster.studies.bench.collective import collective_times
+from simcluster.studies.bench.collective_loads import limit_of
+from simcluster.longrun.budget.critical_batch import CriticalBatch, kaplan_critical_batch
+from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.packing.lengths import LognormalLengths
-from simcluster.packing.packed import mean_of_padded
+from simcluster.model.packing.lengths import LognormalLengths
+from simcluster.model.packing.packed import mean_of_padded
 from simcluster.topology import parse_topology
 
 MINUTE, HOUR, DAY = 60, 3600, 86400

@@ -22,13 +22,17 @@ from simcluster.base.version import VERSION
 if TYPE_CHECKING:
     from simcluster.base.effort import however_long as however_long
     from simcluster.base.errors import InputError as InputError
-    from simcluster.bench.collective import collective_times as collective_times
-    from simcluster.bench.given_times import Costs as Costs
-    from simcluster.bench.given_times import simulate_costs as simulate_costs
-    from simcluster.budget.states import state_ladder as state_ladder
-    from simcluster.budget.walls import walls as walls
+    from simcluster.interactive.notebook.studio import studio as studio
     from simcluster.interop.export.export import write_trace as write_trace
-    from simcluster.registry.kinds import names as names
+    from simcluster.interop.own_trace.door import diff as diff
+    from simcluster.longrun.budget.walls import walls as walls
+    from simcluster.longrun.launch.check import check as check
+    from simcluster.longrun.launch.first import first_scenario as first_scenario
+    from simcluster.longrun.scaling.scale import scaling as scaling
+    from simcluster.longrun.studies.comparing import compare_policies as compare_policies
+    from simcluster.longrun.studies.replays import replay_failures as replay_failures
+    from simcluster.longrun.studies.train import train as train
+    from simcluster.longrun.studies.train_stages import train_stages as train_stages
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
@@ -39,21 +43,17 @@ if TYPE_CHECKING:
     from simcluster.scenario.schema import scenario_schema as scenario_schema
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
-    from simcluster.show.notebook.studio import studio as studio
+    from simcluster.show.registry.kinds import names as names
     from simcluster.show.report_file import report as report
-    from simcluster.simulate import simulate as simulate
+    from simcluster.step.simulate import simulate as simulate
+    from simcluster.studies.bench.collective import collective_times as collective_times
+    from simcluster.studies.bench.given_times import Costs as Costs
+    from simcluster.studies.bench.given_times import simulate_costs as simulate_costs
     from simcluster.studies.kernels import kernels as kernels
-    from simcluster.studies.launch.check import check as check
-    from simcluster.studies.launch.first import first_scenario as first_scenario
-    from simcluster.studies.long_run.comparing import compare_policies as compare_policies
-    from simcluster.studies.long_run.replays import replay_failures as replay_failures
-    from simcluster.studies.long_run.train import train as train
-    from simcluster.studies.long_run.train_stages import train_stages as train_stages
     from simcluster.studies.multi_job import simulate_together as simulate_together
-    from simcluster.studies.own_trace.door import diff as diff
     from simcluster.studies.packings import compare_packing as compare_packing
-    from simcluster.studies.scaling.scale import scaling as scaling
     from simcluster.studies.search.plan import plan as plan
+    from simcluster.studies.state_ladder import state_ladder as state_ladder
     from simcluster.studies.sweep.sweep import sweep as sweep
     from simcluster.studies.variations import compare as compare
     from simcluster.studies.variations import differences as differences
@@ -70,19 +70,19 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOME = {
-    "Costs": "simcluster.bench.given_times",
+    "Costs": "simcluster.studies.bench.given_times",
     "InputError": "simcluster.base.errors",
     "Result": "simcluster.results.result",
     "Scenario": "simcluster.scenario.scenario",
-    "check": "simcluster.studies.launch.check",
-    "collective_times": "simcluster.bench.collective",
+    "check": "simcluster.longrun.launch.check",
+    "collective_times": "simcluster.studies.bench.collective",
     "compare": "simcluster.studies.variations",
     "compare_packing": "simcluster.studies.packings",
-    "compare_policies": "simcluster.studies.long_run.comparing",
+    "compare_policies": "simcluster.longrun.studies.comparing",
     "compare_replicas": "simcluster.results.distribution",
-    "diff": "simcluster.studies.own_trace.door",
+    "diff": "simcluster.interop.own_trace.door",
     "differences": "simcluster.studies.variations",
-    "first_scenario": "simcluster.studies.launch.first",
+    "first_scenario": "simcluster.longrun.launch.first",
     "however_long": "simcluster.base.effort",
     "inflation": "simcluster.studies.whatif.inflation",
     "job_memory": "simcluster.studies.whatif.job_memory",
@@ -92,26 +92,26 @@ _HOME = {
     "load_cluster": "simcluster.scenario.files",
     "load_text": "simcluster.scenario.scenario",
     "monte_carlo": "simcluster.studies.whatif.montecarlo",
-    "names": "simcluster.registry.kinds",
+    "names": "simcluster.show.registry.kinds",
     "play_schedules": "simcluster.schedules.comparison",
     "plan": "simcluster.studies.search.plan",
-    "plots": "simcluster.show.plots",
+    "plots": "simcluster.plots",
     "report": "simcluster.show.report_file",
     "scenario_schema": "simcluster.scenario.schema",
-    "scaling": "simcluster.studies.scaling.scale",
-    "replay_failures": "simcluster.studies.long_run.replays",
+    "scaling": "simcluster.longrun.scaling.scale",
+    "replay_failures": "simcluster.longrun.studies.replays",
     "scenario": "simcluster.scenario.given",
     "sensitivity": "simcluster.studies.whatif.sensitivities",
-    "simulate": "simcluster.simulate",
-    "simulate_costs": "simcluster.bench.given_times",
+    "simulate": "simcluster.step.simulate",
+    "simulate_costs": "simcluster.studies.bench.given_times",
     "simulate_together": "simcluster.studies.multi_job",
-    "state_ladder": "simcluster.budget.states",
+    "state_ladder": "simcluster.studies.state_ladder",
     "stragglers": "simcluster.studies.whatif.straggling",
-    "studio": "simcluster.show.notebook.studio",
+    "studio": "simcluster.interactive.notebook.studio",
     "sweep": "simcluster.studies.sweep.sweep",
-    "train": "simcluster.studies.long_run.train",
-    "train_stages": "simcluster.studies.long_run.train_stages",
-    "walls": "simcluster.budget.walls",
+    "train": "simcluster.longrun.studies.train",
+    "train_stages": "simcluster.longrun.studies.train_stages",
+    "walls": "simcluster.longrun.budget.walls",
     "write_trace": "simcluster.interop.export.export",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
@@ -143,9 +143,9 @@ sys.modules[__name__].__class__ = _Package
 find_old_names()
 shown_by(
     {
-        "lines": "simcluster.show.notebook.lines",
+        "lines": "simcluster.interactive.notebook.lines",
         "texts": "simcluster.cli.texts",
-        "pages": "simcluster.show.notebook.pages",
-        "gantt": "simcluster.show.notebook.timelines",
+        "pages": "simcluster.interactive.notebook.pages",
+        "gantt": "simcluster.interactive.notebook.timelines",
     }
 )

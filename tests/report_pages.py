@@ -10,7 +10,7 @@ from conftest import tiny_scenario
 
 from simcluster.results.timeline import Spans
 from simcluster.show.report import Entry, entry_of_result
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 _KINDS = ("forward", "backward", "all_gather", "reduce_scatter")
 _NAMES = ("attention", "mlp", "attention_grad", "mlp_grad")

@@ -15,17 +15,17 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms
+from simcluster.longrun.studies.advice import ADVICE, advise
+from simcluster.longrun.studies.advice_checkpoints import GRID
+from simcluster.longrun.studies.advice_parts import SHORT
+from simcluster.longrun.studies.advised import Advice
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.comparing import compare_policies, difference_table
+from simcluster.longrun.studies.in_theory import break_even_hours, efficiency_of, interruption_of, slow_cost
+from simcluster.longrun.studies.policies import paired
+from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
-from simcluster.studies.long_run.advice import ADVICE, advise
-from simcluster.studies.long_run.advice_checkpoints import GRID
-from simcluster.studies.long_run.advice_parts import SHORT
-from simcluster.studies.long_run.advised import Advice
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.comparing import compare_policies, difference_table
-from simcluster.studies.long_run.in_theory import break_even_hours, efficiency_of, interruption_of, slow_cost
-from simcluster.studies.long_run.policies import paired
-from simcluster.studies.long_run.states import StepStates
 
 GPU = {"name": "gpu", "of": "gpu", "mtbf": "12 h"}
 REPAIR = {"kind": "exponential", "mean": "12 h"}

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import BUS_FACTOR, collective_times, concurrent_times
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.collective import BUS_FACTOR, collective_times, concurrent_times
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Pattern, group_of, patterns

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.interop.recorded import Recorded, recorded
 from simcluster.interop.recorded.alike_replicas import AlikeReplicas, alike_replicas
 from simcluster.interop.recorded.graph import StepGraph, having
 from simcluster.interop.recorded.written import trace_of_result, trace_of_run
 from simcluster.planning.parallel import Plan
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 COSTS = Costs(forward=0.010, backward=0.020, weight_grad=0.009, send=0.001, grad_reduce=0.004, optimizer=0.003)
 

@@ -231,7 +231,7 @@ def test_reading_path_reaches_no_accelerator(name: str) -> None:
 
 def test_simulating_reaches_accelerators() -> None:
     """The test above finds them where they are."""
-    assert {package_of(each) for each in reached("simcluster.simulate")} >= {"engine", "symmetry"}
+    assert {package_of(each) for each in reached("simcluster.step.simulate")} >= {"engine", "symmetry"}
 
 
 def test_nothing_imports_the_command_line_but_itself() -> None:
@@ -350,7 +350,6 @@ def test_public_names() -> None:
 
 def test_functions_stay_functions_whoever_imports_the_modules_of_that_name() -> None:
     import simcluster.compare  # type: ignore[import-not-found]
-
     import simcluster.simulate
 
     assert callable(simcluster.simulate)

@@ -14,13 +14,13 @@ from simcluster import cli
 from simcluster.base.telling import heard_by, phases
 from simcluster.longrun.defaults import READY, RESTART, spares_of
 from simcluster.longrun.run import FailureMode, Spares
-from simcluster.longrun.spec import SparesSpec
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies.advice import ADVICE, advise
+from simcluster.longrun.studies.comparing import compare_policies
+from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.train import Training, train
+from simcluster.scenario.run_section import SparesSpec
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.studies.long_run.advice import ADVICE, advise
-from simcluster.studies.long_run.comparing import compare_policies
-from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.long_run.train import Training, train
 
 FAILURES = {"of": "opt-175b", "times": 200}
 BARE = {"run.tokens": "3000B", "run.failures": FAILURES, "run.checkpoint.to": "1 GB/s"}

@@ -18,7 +18,7 @@ from simcluster.results.account import CAUSES
 from simcluster.results.account import attribute as attribute_accounts
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 
 def attribute(base: Result, other: Result) -> dict[str, float]:

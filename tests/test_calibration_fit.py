@@ -16,7 +16,7 @@ from simcluster.evidence.validation.fitting import load_fits, shipped_fits
 from simcluster.evidence.validation.fitting_run import Outcome, run_fits
 from simcluster.evidence.validation.study import load_study
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 POWER, LAUNCH = 0.61, 4e-6
 SIZES = [(256, 1), (512, 2), (4096, 1), (4096, 4)]

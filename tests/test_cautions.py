@@ -8,7 +8,7 @@ import pytest
 from conftest import Tiny
 
 from simcluster import cli
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 
 @pytest.mark.parametrize(("zero", "beside", "said"), [(1, False, 0), (2, False, 1), (2, True, 0), (3, False, 0)])

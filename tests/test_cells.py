@@ -15,7 +15,7 @@ from simcluster import load_cluster
 from simcluster.base.link_values import LinkValues
 from simcluster.base.profiles import Watched
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.orbits import Irregularities, cells_of

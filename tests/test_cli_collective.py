@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
-from simcluster.bench.collective import collective_times
 from simcluster.cli.collective_output import COLUMN_WIDTHS, aligned
-from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.collective import collective_times
+from simcluster.traffic.nccl import choose, load_platform
 
 BAD = Path(__file__).parent / "bad"
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"

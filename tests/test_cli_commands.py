@@ -523,10 +523,10 @@ def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, st
 @pytest.fixture(scope="module")
 def good_files(folder: Path) -> dict[str, bytes]:
     """The bytes of a good file of each kind."""
-    from simcluster.importers.schedule_files import is_csv
     from simcluster.interop.recorded.written import write_trace
     from simcluster.scenario.scenario import load
-    from simcluster.simulate import simulate
+    from simcluster.scenario.schedule_files import is_csv
+    from simcluster.step.simulate import simulate
 
     assert is_csv("schedule.csv")
     os.chdir(folder)

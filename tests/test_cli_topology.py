@@ -10,8 +10,8 @@ import pytest
 from simcluster import cli, plots
 from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
-from simcluster.bench.describe import describe
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.describe import describe
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 HOST = Path(__file__).parent.parent / "examples/host.xml"

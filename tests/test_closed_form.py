@@ -14,7 +14,7 @@ from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import drafted_cluster, make_cluster
 from simcluster.topology.draft import Draft, Recorder

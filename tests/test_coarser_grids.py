@@ -29,7 +29,7 @@ from simcluster.base.clock import (
     on_grid,
 )
 from simcluster.base.errors import InputError
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 _LATER = {"1 ms": "3 h", "2 ms": "9 h"}
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_times, concurrent_times, num_transfers
-from simcluster.bench.collective_loads import limit_of
 from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.collective import collective_times, concurrent_times, num_transfers
+from simcluster.studies.bench.collective_loads import limit_of
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.traffic import group_of, group_rings, patterns
 

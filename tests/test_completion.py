@@ -64,21 +64,21 @@ def parts_of(annotation: Any) -> list[Any]:
 
 def words_text() -> str:
     """What words.txt has to say."""
-    from simcluster.budget.loss_laws import law_names
-    from simcluster.catalogue import presets
-    from simcluster.catalogue.devices import device_names
-    from simcluster.cli.import_ import KINDS as IMPORTS
     from simcluster.collectives import ALGORITHMS
     from simcluster.devices.software import software_names
+    from simcluster.documents.catalogue import presets
+    from simcluster.documents.catalogue.devices import device_names
     from simcluster.documents.shipped import shipped_names
-    from simcluster.nccl import platform_names
-    from simcluster.registry.kinds import KINDS
-    from simcluster.registry.kinds import names as names_of
+    from simcluster.importers.command import KINDS as IMPORTS
+    from simcluster.longrun.budget.loss_laws import law_names
+    from simcluster.longrun.studies.advice import ADVICE
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules import SCHEDULES
-    from simcluster.studies.long_run.advice import ADVICE
+    from simcluster.show.registry.kinds import KINDS
+    from simcluster.show.registry.kinds import names as names_of
     from simcluster.studies.whatif.sensitivities import RESOURCES
     from simcluster.topology import TOPOLOGIES
+    from simcluster.traffic.nccl import platform_names
 
     found: dict[str, list[str]] = {}
     for name, field in Scenario.model_fields.items():

@@ -18,7 +18,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 MODEL = Model(
     layers=2, hidden_size=512, heads=8, kv_heads=4, ffn_hidden_size=2048, vocab_size=1024, sequence_length=128,

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import on_grid
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.reference.record import OpTimes
 from simcluster.results.played import Run
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.studies.whatif.free import what_if_free
 
 SECONDS = st.floats(1e-3, 2.0)

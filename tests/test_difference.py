@@ -19,7 +19,7 @@ from simcluster.cli import main
 from simcluster.results.account import WAITING, Account
 from simcluster.results.file import read_saved
 from simcluster.results.result import VERSION
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.difference import Difference, diff, settings_between
 
 

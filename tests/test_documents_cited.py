@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from simcluster import load, simulate
+from simcluster.longrun.studies.amortised import amortised, amortised_document
 from simcluster.results.distribution import Distribution
 from simcluster.results.timeline import COLUMNS
-from simcluster.studies.long_run.amortised import amortised, amortised_document
 from simcluster.studies.whatif.free import what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo
 from simcluster.studies.whatif.verification import verify

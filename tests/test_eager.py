@@ -19,7 +19,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.segment_ops import OpsInMaking
 from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 LLAMA = Model(
     layers=2, hidden_size=512, heads=8, kv_heads=2, vocab_size=1024, sequence_length=256,

@@ -15,7 +15,7 @@ from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import ExponentialTime, FixedTime, LognormalTime
+from simcluster.scenario.run_times import ExponentialTime, FixedTime, LognormalTime
 
 DAY = 86400.0
 HOURS = ExponentialTime(kind="exponential", mean="6 h")

@@ -16,13 +16,13 @@ import test_topology
 from conftest import Tiny, counts_of
 
 import simcluster
-from simcluster.bench.collective import collective_times
 from simcluster.cli import main
 from simcluster.collectives import ALGORITHMS
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.search.plan import plan
 from simcluster.studies.sweep.quick_rows import quickly
 from simcluster.topology import TOPOLOGIES, parse_topology

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from simcluster.base.errors import InputError
 from simcluster.faults.where import During, OnLinks
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.whatif.chance_scope import REPLICAS

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.bench.describe import bisection_bandwidth, describe
-from simcluster.catalogue import presets
-from simcluster.catalogue.devices import device_names
-from simcluster.catalogue.links import link_document
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.devices import device_names
+from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.reading import DocumentKinds, parse_document, read_document, validate
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.describe import bisection_bandwidth, describe
 from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
 from simcluster.topology.links import compute_part
 
@@ -490,7 +490,7 @@ def test_old_kinds_are_capped_too(wrong):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_files_name_a_device_and_draw(path):
-    from simcluster.show.plots import topology
+    from simcluster.plots import topology
 
     data = read_document(path).data
     assert data["device"] in device_names()

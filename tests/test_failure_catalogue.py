@@ -8,7 +8,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.longrun.catalogue import GPUS_A_MACHINE, WatchedFailures, failures_of, watched_failures
-from simcluster.longrun.failure_specs import FailuresSpec
+from simcluster.scenario.run_failures import FailuresSpec
 
 ENTRIES = watched_failures()
 

@@ -10,12 +10,12 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.catalogue import presets
+from simcluster.documents.catalogue import presets
 from simcluster.documents.reading import parse_document
 from simcluster.documents.rows import Row, read_csv
 from simcluster.longrun.fitting import fit_failures
-from simcluster.longrun.spec import RunSpec
 from simcluster.longrun.weibull import WatchedLives
+from simcluster.scenario.run_section import RunSpec
 
 YEAR = 365.25 * 86400
 

@@ -18,7 +18,7 @@ from simcluster.faults.spec import EFFECTS
 from simcluster.faults.where import OnLinks, OnRanks
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import from_document
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.whatif.chance_scope import REPLICAS

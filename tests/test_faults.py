@@ -19,7 +19,7 @@ from simcluster.base.errors import DeadlockError, InputError
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.sections import Engine
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PLAIN: dict[str, Any] = {"cluster": DGX, "parallel": {"tp": 2, "pp": 2}, "training": {"global_batch": 8}}

@@ -18,9 +18,9 @@ from simcluster.base.errors import InputError
 from simcluster.documents.laws import Histogram
 from simcluster.faults.data import SequenceLengths, loads, packed
 from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, QuickStreams, stream
-from simcluster.packing.rules import dealt
+from simcluster.model.packing.rules import dealt
 from simcluster.scenario.scenario import load_text
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 Z = {2: 0.5642, 8: 1.4236, 64: 2.3437, 1024: 3.2482}
 """Expected maximum of N standard normals."""

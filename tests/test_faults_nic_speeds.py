@@ -12,7 +12,7 @@ from conftest import Tiny
 from simcluster.base.errors import InputError
 from simcluster.faults.nic_speeds import NicSpeeds
 from simcluster.scenario.scenario import load_text
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.multi_job import simulate_together
 from simcluster.topology import Cluster
 

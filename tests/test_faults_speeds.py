@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.faults.speeds import Speeds
 from simcluster.scenario.job import slowness
 from simcluster.scenario.scenario import from_document, load, load_text
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 EIGHT = {"cluster": {"topology": "flat", "gpus": 8}, "training": {"global_batch": 8}}
 LAW = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}
@@ -64,7 +64,7 @@ def test_what_is_no_speed_is_refused(tiny: Tiny, fault: dict[str, object], rule:
 
 @pytest.mark.parametrize("text", ["rank,speed\n", "0,0.9\nx\n", "0,0.9,1\n", "0.5,0.9\n"])
 def test_a_file_of_something_else_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
-    from simcluster.importers.csv_numbers import speeds_in
+    from simcluster.documents.csv_numbers import speeds_in
 
     (tmp_path / "speeds.csv").write_text(text)
     with pytest.raises(InputError, match=r"speeds.csv:(\d: .* should be rank,speed| has no line)"):

@@ -13,7 +13,7 @@ from simcluster.cli import main
 from simcluster.scenario.fits import MOST_CHANGES, applied, remedies
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 ONE_BLOCK = {"pipeline.schedule": "1f1b", "pipeline.chunks": 1}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.played import Run
 from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules import play, schedule_function
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 SECONDS = st.floats(1e-3, 2.0)
 STAGES = st.integers(1, 8)

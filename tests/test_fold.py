@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from simcluster.base.multiset_hash import bits, mixed
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
-from simcluster.simulate import replay, simulate
 from simcluster.step import fold_check
+from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.classes import Classes, find_classes, find_shared, unfolded
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.quotient import Quotient

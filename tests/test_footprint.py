@@ -20,7 +20,7 @@ from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan
 from simcluster.schedules import schedule_function
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 MODEL = Model(

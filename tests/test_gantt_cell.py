@@ -16,9 +16,9 @@ from report_pages import many_spans, small_entry
 
 from simcluster import plots
 from simcluster.base.errors import InputError
+from simcluster.interactive.notebook import gantt_cell
+from simcluster.interactive.notebook.gantt_cell import GanttCell, gantt_html
 from simcluster.results.result import Result
-from simcluster.show.notebook import gantt_cell
-from simcluster.show.notebook.gantt_cell import GanttCell, gantt_html
 
 in_a_browser = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
 NOTEBOOK = """<!doctype html><meta charset="utf-8"><title>a notebook</title>

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.bench.given_times import Costs, seconds_between_steps, simulate_costs
 from simcluster.cli import main
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.schedule_study import Schedules
@@ -24,6 +23,7 @@ from simcluster.evidence.validation.tables import read_table
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules.specs import Interleaved, ZbAuto
+from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "scenarios" / "validation"

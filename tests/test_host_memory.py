@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.spec import CheckpointSpec
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.checkpoint_plan import bytes_by_rank, bytes_per_parameter, host_memory_words, saved_in_host
+from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.step.simulate import simulate
 
 SPEC = CheckpointSpec.model_validate({"mode": "snapshot", "to": "100 GB/s"})
 

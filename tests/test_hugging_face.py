@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config, parse_config
 from simcluster.model.transformer import Model, parameters
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_times
 from simcluster.cli import main
 from simcluster.importers.astra_network import Dimension, groups_along, parse_network
 from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load_text
+from simcluster.studies.bench.collective import collective_times
 from simcluster.topology import Cluster
 
 GIB = 2**30

@@ -20,7 +20,7 @@ from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_
 from simcluster.interop.chakra.messages import framed, messages
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.topology import Cluster
 
 GIB = 2**30

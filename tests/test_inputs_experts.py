@@ -13,15 +13,15 @@ from test_inputs_torchtitan import changed
 from test_inputs_torchtitan import imported as torchtitan
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue import presets
-from simcluster.catalogue.models import model_document
 from simcluster.cli import main
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config
 from simcluster.importers.layer_lists import parse_layer_list, places
 from simcluster.model.mixture import Moe
 from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import Scenario, from_document, load_text
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 # --- which layers -----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from simcluster.model.memory import activation_bytes_per_layer
 from simcluster.model.shards import stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import from_document
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 
 def llama(

@@ -24,7 +24,7 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.model.kernels import Kernel
 from simcluster.reference.record import OpTimes
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 from simcluster.traffic.traffic import Traffic
 
 Row = tuple[float, float | None]
@@ -410,7 +410,7 @@ def test_steps_do_not_model_it_and_say_so(tiny: Tiny) -> None:
 
 
 def test_given_times_know_no_interference() -> None:
-    from simcluster.bench.given_times import Costs, simulate_costs
+    from simcluster.studies.bench.given_times import Costs, simulate_costs
 
     run = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.5), stages=2, microbatches=4)
     ops, times = run.record.ops, run.record.times

@@ -7,7 +7,7 @@ import pickle
 
 from simcluster.base.kept import Kept
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 
 def test_what_was_not_used_for_longest_is_given_up() -> None:

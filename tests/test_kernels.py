@@ -10,7 +10,7 @@ from conftest import Tiny
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.kernels import KernelRow, kernels
 
 BUSY = ("forward", "backward", "recompute", "input_grad", "weight_grad")

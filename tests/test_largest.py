@@ -11,7 +11,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.job_memory import job_memory, parts_of
 from simcluster.studies.whatif.largest import largest
 

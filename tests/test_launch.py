@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.budget.repetition import effective
 from simcluster.cli import main
 from simcluster.longrun import closed_forms
+from simcluster.longrun.budget.repetition import effective
+from simcluster.longrun.launch.check import RUN_CHECKS, LaunchCheck
+from simcluster.longrun.launch.launch import Launch
+from simcluster.longrun.launch.state_points import SavingCost
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
-from simcluster.longrun.spec import ValidationSpec
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies.in_theory import two_levels_of
+from simcluster.longrun.studies.states import StepStates
+from simcluster.scenario.run_section import ValidationSpec
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.launch.check import RUN_CHECKS, LaunchCheck
-from simcluster.studies.launch.launch import Launch
-from simcluster.studies.launch.state_points import SavingCost
-from simcluster.studies.long_run.in_theory import two_levels_of
-from simcluster.studies.long_run.states import StepStates
 from simcluster.studies.whatif.preflight_points import CHECKS, Point
 
 HOUR = 3600.0

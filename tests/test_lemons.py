@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.failure_specs import BadBatch
 from simcluster.longrun.lemons import RETIRE, fading, in_window
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies.advice import advise
+from simcluster.longrun.studies.advice_lemons import healthy_retired, lemon_failures
+from simcluster.longrun.studies.train import train
+from simcluster.scenario.run_failures import BadBatch
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.advice import advise
-from simcluster.studies.long_run.advice_lemons import healthy_retired, lemon_failures
-from simcluster.studies.long_run.train import train
 
 DAY = 86400.0
 MACHINES, BAD, TIMES = 50, 10, 20.0

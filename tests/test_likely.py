@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.catalogue import catalogue_path
 from simcluster.cli import main
+from simcluster.documents.catalogue import catalogue_path
 from simcluster.documents.reading import read_document
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.residuals import (
@@ -28,7 +28,7 @@ from simcluster.evidence.validation.residuals import (
 )
 from simcluster.scenario.likely import RunKind, kind_of, nearest, nearest_to, of_kind
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 A100 = RunKind("A100", "Megatron", "long", 64, 4096, 2048)
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
@@ -218,7 +218,8 @@ def test_the_shipped_table_is_what_the_command_writes(
     names = [str(STUDIES / f"{name}.yaml") for name in ("fms_fsdp", "bloom_prequel")]
     reports = validate_studies([load_study(name) for name in names])
     monkeypatch.setattr(
-        "simcluster.cli.validate.validate_studies", lambda *_, ended, **__: [ended(report) for report in reports]
+        "simcluster.evidence.commands.validate.validate_studies",
+        lambda *_, ended, **__: [ended(report) for report in reports],
     )
     assert main(["validate", *names, "--residuals", str(out)]) == 0
     residuals = residuals_of(reports)

@@ -14,7 +14,7 @@ from simcluster import cli, plots
 from simcluster.base.errors import InputError
 from simcluster.results.loads import link_table
 from simcluster.show.link_levels_plot import levels_of
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.roofline import Roofline, roofline
 from simcluster.topology.levels import label
 

@@ -17,7 +17,7 @@ from fields.walk import literals_in
 
 import simcluster
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 ROOT = Path(simcluster.__file__).parent
 BLOCKS = ("body", "orelse", "finalbody")

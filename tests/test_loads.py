@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_traffics, concurrent_times
-from simcluster.bench.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
 from simcluster.results.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.show.links_plot import links
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.collective import collective_traffics, concurrent_times
+from simcluster.studies.bench.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
 from simcluster.topology import Cluster
 
 DGX = {"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}}

@@ -14,13 +14,13 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.parts_of import Parts
+from simcluster.longrun.studies.states import StepStates
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.expected import closed_forms_of
-from simcluster.studies.long_run.parts_of import Parts
-from simcluster.studies.long_run.states import StepStates
+from simcluster.step.simulate import simulate
 
 DAY = 86400.0
 NO_SAVING = CheckpointPattern(10.0, 60, Saving(0.0))

@@ -27,16 +27,16 @@ from simcluster.longrun.content import digest_of, sendable
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies import chunks
+from simcluster.longrun.studies.advice import advise
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.comparing import PolicyComparison, _changed, compare_policies
+from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.train import train
 from simcluster.results.result import VERSION
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.show import plots
-from simcluster.studies.long_run import chunks
-from simcluster.studies.long_run.advice import advise
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.comparing import PolicyComparison, _changed, compare_policies
-from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.long_run.train import train
 
 HOST = {"name": "host", "of": "host", "mtbf": "1 d", "repair": "1 d"}
 RUN: dict[str, Any] = {
@@ -181,10 +181,10 @@ def test_the_digest_of_the_sources_is_that_of_the_sources(tmp_path: Path, monkey
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from simcluster.studies.long_run import chunks
+from simcluster.longrun.studies import chunks
 from simcluster.cli import main
 chunks.MOST_TOGETHER = int(sys.argv[2])
-import simcluster.cli.train as command
+import simcluster.longrun.commands.train as command
 command.Bar.__call__ = lambda self, done, total, wrong: print(done, flush=True)
 if __name__ == "__main__":
     sys.exit(main(sys.argv[3:]))

@@ -15,8 +15,8 @@ from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import ExponentialTime, FixedTime, StagedTime, TimeSpec
-from simcluster.studies.long_run.intervals import Savings, best_steps, interval_of
+from simcluster.longrun.studies.intervals import Savings, best_steps, interval_of
+from simcluster.scenario.run_times import ExponentialTime, FixedTime, StagedTime, TimeSpec
 
 
 def fixed(seconds: float) -> FixedTime:

@@ -13,11 +13,11 @@ from simcluster.longrun.outcome import REGROWTH
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import ExponentialTime, FixedTime
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.states import StepStates
+from simcluster.scenario.run_times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
-from simcluster.simulate import simulate
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.step.simulate import simulate
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.studies.whatif.fewer import dropped, fewer_of, step_of, with_ranks, without_machine
 

@@ -22,7 +22,7 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import ExponentialTime, FixedTime, TimeSpec, WeibullTime
+from simcluster.scenario.run_times import ExponentialTime, FixedTime, TimeSpec, WeibullTime
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 from long_run_peers import PUBLISHED, RATE, SERVERS, WORK, published_case, saved

@@ -17,10 +17,10 @@ from matplotlib.patches import Rectangle
 
 import simcluster
 from simcluster.base.errors import InputError
+from simcluster.longrun.pictures.run_looks import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
+from simcluster.longrun.pictures.weeks_boxes import boxes_of, outages_of
+from simcluster.longrun.studies.train import Training
 from simcluster.scenario.scenario import load
-from simcluster.show.run_looks import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
-from simcluster.show.weeks_boxes import boxes_of, outages_of
-from simcluster.studies.long_run.train import Training
 
 DAY = 86400.0
 RUN = {

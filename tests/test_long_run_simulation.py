@@ -24,7 +24,7 @@ from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Savin
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.struck import StrikeTimes
-from simcluster.longrun.times import TIMES, ExponentialTime, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
+from simcluster.scenario.run_times import TIMES, ExponentialTime, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
 
 DAY = 86400.0
 

@@ -14,18 +14,18 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.spec import CheckpointSpec
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies import states as states_module
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.fabric import fabric_of
+from simcluster.longrun.studies.intervals import Interval, Savings, interval_of
+from simcluster.longrun.studies.parts_of import Parts
+from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of
+from simcluster.scenario.run_section import CheckpointSpec
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
-from simcluster.studies.long_run import states as states_module
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.fabric import fabric_of
-from simcluster.studies.long_run.intervals import Interval, Savings, interval_of
-from simcluster.studies.long_run.parts_of import Parts
-from simcluster.studies.long_run.states import StepStates
+from simcluster.step.simulate import simulate
 from simcluster.topology import Cluster
 from simcluster.topology.cluster import make_cluster
 

@@ -16,7 +16,7 @@ from simcluster import cli
 from simcluster.results.longer import WHY
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.difference import diff
 from simcluster.studies.whatif.only_faster import only_faster
 from simcluster.studies.whatif.straggling import stragglers

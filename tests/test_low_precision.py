@@ -21,7 +21,7 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.scenario.training_section import MemoryRecipe, Precision
 from simcluster.show.report import entry_of_result, page
 from simcluster.show.summary import summary
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.kernels import kernels
 from simcluster.studies.sweep.quick import quick_step
 

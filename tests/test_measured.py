@@ -11,7 +11,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.results.measured import MeasuredStep
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.gap import gap_causes
 from simcluster.studies.whatif.sensitivities import Sensitivity, sensitivity
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes
 from simcluster.model.recipes import RECIPES, recipe_named, state_bytes

@@ -22,7 +22,6 @@ from ops_by_hand import HandOp, label, ops_of
 import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, tensors
@@ -32,7 +31,8 @@ from simcluster.results.memory_changes import POOLS
 from simcluster.results.memory_timeline import COLUMNS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 CHUNKS = {

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_times
 from simcluster.collectives import Group
 from simcluster.collectives.meshes import mesh_orders
 from simcluster.scenario.files import load_cluster, load_topology
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.collective import collective_times
 
 GIB = 2**30
 

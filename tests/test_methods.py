@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_times, concurrent_times
 from simcluster.collectives import Group
-from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.collective import collective_times, concurrent_times
 from simcluster.traffic.methods import Methods, shape_of
+from simcluster.traffic.nccl import choose, load_platform
 
 A100 = load_platform("dgx-a100")
 

@@ -17,7 +17,7 @@ from simcluster.results.overlap import overlaps
 from simcluster.results.result import Result
 from simcluster.results.step_time import StepTime, step_time
 from simcluster.results.timeline import Spans
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 Row = tuple[int, str, str, int, float, float, float]  # rank, stream, kind, microbatch, ready, start, end
 Interval = tuple[float, float]

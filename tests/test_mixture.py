@@ -25,7 +25,7 @@ from simcluster.planning.owned_parameters import of_layers, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512, "shared_experts": 1, "first_dense_layers": 1}
 FIELDS: dict[str, Any] = {
@@ -311,7 +311,7 @@ def test_even_experts_change_nothing() -> None:
 
 def test_all_to_all_is_its_closed_form() -> None:
     """On a flat network alone: alpha + (ep - 1) / ep S / B each."""
-    from simcluster.bench.collective import collective_times
+    from simcluster.studies.bench.collective import collective_times
     from simcluster.topology import parse_topology
 
     cluster = parse_topology(

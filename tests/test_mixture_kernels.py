@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from simcluster.catalogue.models import model_document
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.software import Software
+from simcluster.documents.catalogue.models import model_document
 from simcluster.faults import ExpertImbalance
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import linear

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue import presets
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.models import model_document
 from simcluster.model.flops import (
     hardware_flops_per_sequence,
     layer_flops,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simcluster import InputError, load, simulate
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.model.flops import layer_flops, lm_head_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape

@@ -12,9 +12,9 @@ from test_inputs_megatron import GPT_345M, imported
 from test_reference import compare_scenario
 
 from simcluster import InputError, Scenario, load, simulate
-from simcluster.catalogue.models import model_document
 from simcluster.devices.device import load_device
 from simcluster.devices.muon import newton_schulz, orthogonalized_seconds
+from simcluster.documents.catalogue.models import model_document
 from simcluster.model.matrices import matrices_of
 from simcluster.model.shards import expert_parameters_per_rank, layer_parameters_per_tp_rank
 from simcluster.model.transformer import Model

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.nccl import (
+from simcluster.traffic.nccl import (
     ALGORITHMS,
     COLLECTIVES,
     PROTOCOLS,
@@ -28,10 +28,10 @@ from simcluster.nccl import (
     platform_names,
     predict,
 )
-from simcluster.nccl import constants as tuned
-from simcluster.nccl.chunks import nvls_loop
-from simcluster.nccl.platforms import Graphs
-from simcluster.nccl.tuner import bandwidth, latency
+from simcluster.traffic.nccl import constants as tuned
+from simcluster.traffic.nccl.chunks import nvls_loop
+from simcluster.traffic.nccl.platforms import Graphs
+from simcluster.traffic.nccl.tuner import bandwidth, latency
 
 MIB = 2**20
 GIB = 2**30

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from simcluster.documents.shipped import shipped_names
-from simcluster.nccl import (
+from simcluster.scenario.files import load_cluster, load_topology
+from simcluster.traffic.nccl import (
     ALGORITHMS,
     COLLECTIVES,
     PROTOCOLS,
@@ -21,8 +22,7 @@ from simcluster.nccl import (
     load_platform,
     predict,
 )
-from simcluster.nccl.case import unavailable
-from simcluster.scenario.files import load_cluster, load_topology
+from simcluster.traffic.nccl.case import unavailable
 
 PLATFORMS = {name: platform for name in shipped_names("topologies") if (platform := load_topology(name).nccl)}
 SIZES = (2.0**20, 2.0**24, 2.0**30, 2.0**34, 2.0**40)

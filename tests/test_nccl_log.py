@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.nccl import choose, health, load_platform, overall, parse_log, read_log
+from simcluster.traffic.nccl import choose, health, load_platform, overall, parse_log, read_log
 
 MIB = 2**20
 GIB = 2**30

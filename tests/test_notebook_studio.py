@@ -18,9 +18,9 @@ from conftest import tiny_scenario
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.controls.settings import controls
+from simcluster.interactive.controls.settings import controls
+from simcluster.interactive.notebook.studio_state import NotebookStudio
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.notebook.studio_state import NotebookStudio
 
 
 @cache
@@ -102,7 +102,7 @@ def test_a_timeline_to_zoom_into_stands_in_a_frame_of_its_own(studio: NotebookSt
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "simcluster.show.notebook.widget", raising=False)
+    monkeypatch.delitem(sys.modules, "simcluster.interactive.notebook.widget", raising=False)
     with pytest.raises(InputError, match=re.escape("pip install 'simcluster[notebooks]'")):
         simcluster.studio(scenario())
 
@@ -154,7 +154,7 @@ def cell_page(studio: NotebookStudio, asked: list[dict[str, object]]) -> str:
         found = studio.answer(settings, changed=next(reversed(settings), ""))
         shown = {"html": found.html, "message": found.message, "remedies": list(found.remedies)}
         answers[json.dumps(settings, separators=(",", ":"))] = {**shown, "controls": studio.controls(settings)}
-    folder = files("simcluster.show.notebook") / "assets"
+    folder = files("simcluster.interactive.notebook") / "assets"
     script = (folder / "studio.js").read_text().replace("export default {render}", "const exported = {render}")
     known = json.dumps(answers).replace("</", "<\\/")
     return (

@@ -29,8 +29,8 @@ from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan_job
+from simcluster.step.simulate import replay, simulate
 
 TICK = 2.0**-10
 """Seconds: times of the closed forms are whole numbers of it, so that sums are exact."""

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.comparison import own_bubble
 from simcluster.show.report import words
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 FAULTS: tuple[list[dict[str, Any]], ...] = (
     [],

@@ -21,7 +21,7 @@ from simcluster.reference.plain import StepSimulation
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import plan, replay
+from simcluster.step.simulate import plan, replay
 from simcluster.studies.search.stretches import least_segment_seconds
 from simcluster.studies.sweep.costs import proved
 

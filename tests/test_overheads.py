@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
 from simcluster.devices.device import memory_seconds
+from simcluster.documents.catalogue.models import model_document
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, temporary_bytes
 from simcluster.model.recipes import RECIPES, recipe_named
 from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
-from simcluster.nccl import load_platform
 from simcluster.planning.buffers import kept_by_megatron_te, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.traffic.nccl import load_platform
 
 LLAMA = Model(**{**model_document("llama3-70b"), "sequence_length": 4096})
 FOUR: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"pp": 2}}

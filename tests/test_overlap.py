@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import on_grid
-from simcluster.bench.given_times import Costs, _NoFabric, simulate_costs
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Compute, Timed
@@ -20,7 +19,8 @@ from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, _NoFabric, simulate_costs
 
 Interval = tuple[float, float]
 

@@ -20,9 +20,9 @@ from simcluster.interop.export.export import write_trace
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.kernel_kinds import WORKS, KernelNames
 from simcluster.interop.kineto.spans import axis_described
-from simcluster.studies.own_trace.difference import TraceDifference, diff_trace
-from simcluster.studies.own_trace.pairs import CAUSES
-from simcluster.studies.own_trace.timelines import timelines
+from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
+from simcluster.interop.own_trace.pairs import CAUSES
+from simcluster.interop.own_trace.timelines import timelines
 from simcluster.studies.whatif.difference import Difference
 
 ROOT = Path(__file__).parent.parent

@@ -19,8 +19,8 @@ from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, mod
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
 from simcluster.show.summary import summary
-from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan
+from simcluster.step.simulate import replay, simulate
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.space import Layout

@@ -15,7 +15,7 @@ from simcluster.planning.pairs import Piece, in_turns, pieces_of
 from simcluster.planning.works import Collective, Compute
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 from simcluster.studies.search.plan import plan
 
 BOXES = {"topology": "dgx_h100", "nodes": 2, "gpus_per_node": 4}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simcluster.base.units import parse_bytes_per_second
-from simcluster.catalogue.links import link_document
 from simcluster.cli import main
+from simcluster.documents.catalogue.links import link_document
 from simcluster.scenario.files import load_cluster
 
 CODING = 128 / 130

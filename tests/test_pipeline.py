@@ -21,8 +21,8 @@ from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_flight, schedule_function
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv
-from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan_job
+from simcluster.step.simulate import replay, simulate
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PIPE: dict[str, Any] = {"cluster": DGX, "gpus": 4, "parallel": {"pp": 4}, "training": {"global_batch": 8}}

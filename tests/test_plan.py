@@ -18,7 +18,7 @@ from simcluster.cli.plan_table import layout_table
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import held_from_one_gpu_up, standing
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
 from simcluster.studies.search.plan import LISTED, Found, Ranked, alone, plan

@@ -22,7 +22,7 @@ from simcluster.cli import search_told, terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import not_proven, standing
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.search import playing
 from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.playing import LayoutPlayer

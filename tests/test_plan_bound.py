@@ -16,7 +16,7 @@ from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import alone

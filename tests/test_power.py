@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue import presets
+from simcluster.documents.catalogue import presets
 from simcluster.longrun.power import DrawSpec, PowerCurve, draw_of, draw_with, energy_kwh, power_curve
-from simcluster.longrun.spec import PowerSpec
+from simcluster.longrun.studies.power_of import drawn_by
 from simcluster.results.result import Result
+from simcluster.scenario.run_section import PowerSpec
 from simcluster.scenario.scenario import load
-from simcluster.simulate import replay
-from simcluster.studies.long_run.power_of import drawn_by
+from simcluster.step.simulate import replay
 
 H100 = draw_of("h100")
 

@@ -14,7 +14,7 @@ import simcluster
 from simcluster.base.units import format_seconds
 from simcluster.cli import main
 from simcluster.scenario.fits import applied
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.candidates import against_exposed
 from simcluster.studies.whatif.preflight import checklist, preflight, worst
 from simcluster.studies.whatif.preflight_points import CHECKS, Point, _contention

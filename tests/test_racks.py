@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.scenario.scenario import load
 from simcluster.scenario.schema import scenario_schema
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 JOB: dict[str, Any] = {
     "cluster": {"topology": "gb200_nvl72", "nodes": 2}, "gpus": 128, "model": "llama3-70b",

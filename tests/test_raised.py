@@ -19,7 +19,7 @@ from simcluster.results.calls import Call, calls
 from simcluster.results.raised import HeldBack, Raise, held_back
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.traffic.traffic import Traffic, usage_of
 
 # Four machines of one GPU, whose PCIe is as narrow as the NIC behind it (64 x 0.75 = 50 x 0.96 GB/s), and a step that

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 
 
 def compare_scenario(scenario: Scenario) -> None:

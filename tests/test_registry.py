@@ -9,22 +9,22 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.catalogue import presets
-from simcluster.catalogue.models import model_document
 from simcluster.devices.device import load_device
 from simcluster.devices.software import Software, load_software
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.documents.shipped import shipped_folder
 from simcluster.faults import FAULTS
+from simcluster.longrun.launch.first import first_scenario
 from simcluster.model.transformer import Model, parameters
-from simcluster.registry.comments import first_sentence
-from simcluster.registry.kinds import KINDS, entries_of, names
-from simcluster.registry.shown import kind_of, shown
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text
-from simcluster.simulate import simulate
-from simcluster.studies.launch.first import first_scenario
+from simcluster.show.registry.comments import first_sentence
+from simcluster.show.registry.kinds import KINDS, entries_of, names
+from simcluster.show.registry.shown import kind_of, shown
+from simcluster.step.simulate import simulate
 
 EVERY = [(kind, name) for kind in KINDS for name in names(kind)]
 
@@ -125,7 +125,7 @@ def test_a_first_sentence_ends_where_one_does() -> None:
 
 @pytest.mark.parametrize("model", names("models"))
 def test_a_first_scenario_of_every_model_fits(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.studies.launch.first_layout._seconds_per_sequence", lambda scenario: 0.0)
+    monkeypatch.setattr("simcluster.longrun.launch.first_layout._seconds_per_sequence", lambda scenario: 0.0)
     gpus = 1024 if parameters(Model.model_validate(model_document(model))).total > 80e9 else 64
     found = first_scenario(model, "dgx_h100", gpus)
     written = load_text(found.text())

@@ -19,7 +19,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Compute
 from simcluster.results.played import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 from simcluster.topology.uniform import FlatSpec
 
 MODEL = Model(

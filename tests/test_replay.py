@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from ops_by_hand import ranks_of_spans
 
 from simcluster.base.errors import InputError
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
@@ -34,7 +33,8 @@ from simcluster.interop.recorded.whatif import QUESTIONS, ask, in_order, own_sch
 from simcluster.interop.recorded.written import save_trace, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.results.step_time import step_time
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.traffic.traffic import Traffic
 
 ROOT = Path(__file__).parents[1]

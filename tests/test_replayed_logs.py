@@ -19,10 +19,10 @@ from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.logrows import columns_of, log_rows
 from simcluster.longrun.replayed import exposed_of
-from simcluster.longrun.spec import RunSpec
+from simcluster.longrun.studies.fitted import fit_log
+from simcluster.longrun.studies.train import TrainingRun, train
+from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.studies.long_run.fitted import fit_log
-from simcluster.studies.long_run.train import TrainingRun, train
 
 RUN: dict[str, Any] = {
     "days": "21 d",

@@ -35,7 +35,7 @@ from simcluster.show.report.ideal import ideal_spans
 from simcluster.show.report.packing import packed, some_ranks
 from simcluster.show.report.words import signed_seconds
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.variations import differences
 
 HOSTILE = "</script><script>hacked = 1</script><img src=x onerror='hacked = 1'> <!-- \" & \u2028"

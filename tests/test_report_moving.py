@@ -16,11 +16,11 @@ from conftest import tiny_scenario
 
 import simcluster
 from simcluster.base.units import format_seconds
+from simcluster.interactive.moving.moving import Varied, moving_page
+from simcluster.interactive.moving.report_variants import play_variants
+from simcluster.interactive.moving.varied import VariedKey, address, names_of, value_label
 from simcluster.scenario.scenario import Base
-from simcluster.show.report.moving import Varied, moving_page
-from simcluster.show.report.varied import VariedKey, address, names_of, value_label
-from simcluster.show.report_variants import play_variants
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 VARY = {"pipeline.schedule": ["gpipe", "1f1b"], "training.micro_batch": [1, 2, 3]}
 BASE = tiny_scenario(

@@ -17,7 +17,7 @@ from conftest import tiny_scenario
 from report_pages import small_entry
 
 from simcluster.show.report import Entry, entry_of_result, page
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from test_loads import collective_loads
 
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_times, concurrent_times
 from simcluster.scenario.files import load_cluster
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
+from simcluster.studies.bench.collective import collective_times, concurrent_times
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.policies import mixed
 

@@ -10,12 +10,12 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
+from simcluster.longrun.studies.cost_words import format_energy
+from simcluster.longrun.studies.energy import STANDING_BY, RunEnergy
+from simcluster.longrun.studies.money import RunMoney, price_of_mfu
+from simcluster.longrun.studies.train import Training, train
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
-from simcluster.studies.long_run.cost_words import format_energy
-from simcluster.studies.long_run.energy import STANDING_BY, RunEnergy
-from simcluster.studies.long_run.money import RunMoney, price_of_mfu
-from simcluster.studies.long_run.train import Training, train
 
 RUN: dict[str, Any] = {
     "days": "21 d",

@@ -10,8 +10,11 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.failure_specs import BadBatch, FailureSpec, FailuresSpec, WeibullLaw
-from simcluster.longrun.spec import (
+from simcluster.longrun.studies.chunks import RunPlayer
+from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.training_run import played_runs
+from simcluster.scenario.run_failures import BadBatch, FailureSpec, FailuresSpec, WeibullLaw
+from simcluster.scenario.run_section import (
     CheckpointSpec,
     MaintenanceSpec,
     MemoryCopies,
@@ -22,9 +25,6 @@ from simcluster.longrun.spec import (
     ValidationSpec,
 )
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.chunks import RunPlayer
-from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.long_run.training_run import played_runs
 
 STOP = {"name": "node", "of": "host", "mtbf": "2 d", "repair": {"kind": "exponential", "mean": "12 h"}}
 BUG = {"name": "bug", "of": "job", "count": 20, "within": "10 d"}

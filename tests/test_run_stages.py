@@ -14,9 +14,9 @@ from test_documents_cited import described, is_described, keys
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
+from simcluster.longrun.studies.staged import CHANGE
+from simcluster.longrun.studies.train_stages import StagedTraining, stage_scenarios, train_stages
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.staged import CHANGE
-from simcluster.studies.long_run.train_stages import StagedTraining, stage_scenarios, train_stages
 
 STAGES: list[dict[str, Any]] = [
     {"until": "0.5T tokens", "set": {"training.global_batch": 64}},

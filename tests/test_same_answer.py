@@ -12,12 +12,12 @@ from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs

@@ -11,7 +11,7 @@ from conftest import Tiny
 import simcluster
 from simcluster.cli import main
 from simcluster.scenario.scenario import from_document
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.traffic.methods import PaceFactors
 
 LINKS = ("nvlink", "network", "pcie")

@@ -14,14 +14,14 @@ from test_documents_cited import described, is_described, keys
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.budget.critical_batch import CriticalBatch
-from simcluster.budget.loss_laws import loss_law
+from simcluster.longrun.budget.critical_batch import CriticalBatch
+from simcluster.longrun.budget.loss_laws import loss_law
+from simcluster.longrun.scaling.scale import Scaling, scaling
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.scaling.scale import Scaling, scaling
 
 SIZES = {"cluster.gpus": [4, 8, 16]}
 

@@ -21,7 +21,7 @@ from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document, load, load_text
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.show.summary import summary
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.topology import DgxSpec
 from simcluster.topology.uniform import FlatSpec
 

@@ -97,7 +97,7 @@ def test_measured_steps_have_a_source(path: Path) -> None:
 
 
 def test_public_functions_stay_functions_when_their_modules_are_imported() -> None:
-    from simcluster.simulate import simulate
+    from simcluster.step.simulate import simulate
     from simcluster.studies.variations import compare
 
     assert simcluster.simulate is simulate

@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
-from simcluster.longrun.times import TIMES
 from simcluster.scenario.keys import _descriptions, scenario_keys
+from simcluster.scenario.run_times import TIMES
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.schema import scenario_schema
 from simcluster.topology import TOPOLOGIES

@@ -18,7 +18,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 FUSED_LEFT_ALONE = (
     "megatron-deepspeed", "megatron-deepspeed-by-layer", "megatron-lm-2021", "megatron-lm-2022", "torch-1-eager",

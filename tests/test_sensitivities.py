@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.results.path_estimate import path_seconds_under
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
 
 BY = 0.01

@@ -25,8 +25,8 @@ from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
-from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan_job
+from simcluster.step.simulate import replay, simulate
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact
 TICKS = st.integers(0, 40)

@@ -25,12 +25,12 @@ from simcluster.base.shown import Shown, clipped
 from simcluster.cli import main, texts
 from simcluster.evidence.validation.schedules import ScheduleTask
 from simcluster.evidence.validation.steps import RowTask
+from simcluster.interactive.notebook import drawn, lines, pages
+from simcluster.longrun.studies.comparing import PolicyComparison
+from simcluster.longrun.studies.train_stages import train_stages
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.notebook import drawn, lines, pages
-from simcluster.studies.long_run.comparing import PolicyComparison
-from simcluster.studies.long_run.train_stages import train_stages
 from simcluster.studies.multi_job import Placed
 from simcluster.studies.whatif.largest import Largest
 
@@ -198,7 +198,7 @@ def test_what_is_said_is_of_classes_that_there_are() -> None:
 
     for name in MADE:
         made(name)
-    import simcluster.studies.long_run.advice  # noqa: F401
+    import simcluster.longrun.studies.advice  # noqa: F401
 
     named = {*lines.SHOWN, *texts.SHOWN, *pages.SHOWN} - {"", "Ranked", "Records"}  # a named tuple has no base
     assert named <= below(Shown)

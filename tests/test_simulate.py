@@ -22,7 +22,7 @@ from simcluster.engine.job_record import simulate_job
 from simcluster.reference.record import Record
 from simcluster.results.result import Result, numbers
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 ROOT = Path(__file__).parent.parent
 GPT3 = ROOT / "scenarios" / "gpt3_175b_64xa100.yaml"

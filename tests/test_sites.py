@@ -10,11 +10,11 @@ from conftest import Tiny
 
 from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import collective_times
+from simcluster.longrun.studies.amortised import amortised, amortised_document
+from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.scenario.job import planned_footprints
-from simcluster.studies.long_run.amortised import amortised, amortised_document
-from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.whatif.outer_cost import outer_seconds
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import make_cluster

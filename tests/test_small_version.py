@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import simcluster
+from simcluster.longrun.launch.small import STEPS, document_of, small_version
+from simcluster.longrun.launch.small_layout import layout_on
 from simcluster.model.shards import layer_parameters_per_tp_rank
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.launch.small import STEPS, document_of, small_version
-from simcluster.studies.launch.small_layout import layout_on
 
 JOBS = (
     "gpt3_175b_64xa100",

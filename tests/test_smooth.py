@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 DGX = (8, 9, 12, 16, 17, 24, 32, 33, 40, 48, 64, 65, 96)
 WHOLE_RACKS = (8, 16, 24, 40, 48)

@@ -14,7 +14,7 @@ from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import Issue, OpsInMaking
 from simcluster.planning.works import Collective, Compute, Host
 from simcluster.scenario.scenario import from_document, load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 
 def kernel(seconds: float) -> Kernel:

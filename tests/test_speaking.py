@@ -23,7 +23,7 @@ from simcluster.cli import COMMANDS, encoding, extras, main, parser_of, terminal
 from simcluster.cli.alike import alike, together
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.sections import Engine
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 PACKAGE = Path(simcluster.__file__).parent
 KINETO = Path(__file__).parent / "inputs" / "kineto"

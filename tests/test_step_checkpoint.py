@@ -11,6 +11,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.longrun.studies.fabric import fabric_of
+from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
@@ -22,9 +24,7 @@ from simcluster.scenario.checkpoint_plan import (
     weight_of,
 )
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
-from simcluster.studies.long_run.fabric import fabric_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 
 ALONE = {"overlap.interference": "none", "overlap.grad_reduce": True}

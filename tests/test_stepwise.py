@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
 from simcluster.base.errors import DeadlockError, InputError
-from simcluster.bench.collective import collective_times, concurrent_times
-from simcluster.bench.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.scenario.files import load_cluster
-from simcluster.simulate import simulate as run
+from simcluster.step.simulate import simulate as run
+from simcluster.studies.bench.collective import collective_times, concurrent_times
+from simcluster.studies.bench.collective_loads import limit_of
 from simcluster.topology import Cluster, parse_topology
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")

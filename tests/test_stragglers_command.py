@@ -14,7 +14,7 @@ from simcluster.cli import main
 from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.parallel import Plan
 from simcluster.results.waits import Wait, wait_matrix
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.fewer import without_machine
 from simcluster.studies.whatif.mitigations import slow_machines, what_pays
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 JOB: dict[str, Any] = {

@@ -29,24 +29,24 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.units import format_seconds
 from simcluster.cli import extras
-from simcluster.controls.offers import described
-from simcluster.controls.settings import controls
 from simcluster.documents.reading import parse_document
 from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.interactive.controls.offers import described
+from simcluster.interactive.controls.settings import controls
+from simcluster.interactive.page import hints
+from simcluster.interactive.page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
+from simcluster.interactive.page.hints import hint_parts
+from simcluster.interactive.page.kept import KeptPlays
+from simcluster.interactive.page.pool import PartAnswer, PlayStopped, StudioPool, Viewer
+from simcluster.interactive.page.server import application
+from simcluster.interactive.page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.words import signed_percent
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.simulate import simulate
-from simcluster.studio_page import hints
-from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
-from simcluster.studio_page.hints import hint_parts
-from simcluster.studio_page.kept import KeptPlays
-from simcluster.studio_page.pool import PartAnswer, PlayStopped, StudioPool, Viewer
-from simcluster.studio_page.server import application
-from simcluster.studio_page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
+from simcluster.step.simulate import simulate
 
 PORT = 8123
 HOST = f"127.0.0.1:{PORT}"
@@ -222,7 +222,7 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
 
 
 def test_dollars_of_the_control_are_those_of_the_run_of_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.studio_page.answers._RUNS", 2)
+    monkeypatch.setattr("simcluster.interactive.page.answers._RUNS", 2)
     priced = StateAsked(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
     assert "at $2.50 a GPU-hour" in answer(priced, "run")["sections"]["run"]
     unpriced = answer(StateAsked(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]

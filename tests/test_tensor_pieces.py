@@ -18,7 +18,7 @@ from simcluster.planning.segment_ops import OpsInMaking
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 MODEL = Model(
     layers=2, hidden_size=512, heads=8, kv_heads=8, ffn_hidden_size=2048, vocab_size=1024, sequence_length=128,

@@ -18,8 +18,8 @@ from simcluster.results.result import Result
 from simcluster.scenario.loading import host_tokens
 from simcluster.scenario.scenario import from_document, load
 from simcluster.show.summary import summary
-from simcluster.simulate import simulate
 from simcluster.step.loading import BEFORE
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 

@@ -12,7 +12,7 @@ from ops_by_hand import HandOp, label, ops_of
 
 from simcluster.reference.record import OpTimes
 from simcluster.results.timeline import COLUMNS, Spans, make_spans
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 
 PIPELINE: dict[str, Any] = {
     "cluster": {"topology": "dgx_a100", "nodes": 1},

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from simcluster.base.errors import InputError
-from simcluster.bench.describe import bisection_bandwidth, describe
+from simcluster.studies.bench.describe import bisection_bandwidth, describe
 from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
 from simcluster.topology.levels import switch_levels
 
@@ -492,7 +492,7 @@ def test_a_graph_that_is_no_cluster_is_an_error_when_it_is_built(nodes, edges, m
 def test_the_picture_says_what_the_cluster_is_with_few_marks(cluster, said, tmp_path):
     from matplotlib.text import Text
 
-    from simcluster.show.plots import topology
+    from simcluster.plots import topology
 
     figure = topology(cluster)
     figure.savefig(tmp_path / "topology.png", dpi=50)

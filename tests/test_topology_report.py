@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fabrics import FABRICS, STORAGE, build, document, dragonfly, fabric_document, link, machine
 
-from simcluster.bench.describe import describe
-from simcluster.bench.symmetry import LinkTable, node_classes
 from simcluster.collectives import ALGORITHMS
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.symmetry import LinkTable, node_classes
 from simcluster.topology import parse_topology
 from simcluster.traffic.fairness import solo_rate
 from simcluster.traffic.traffic import group_of, patterns
@@ -214,7 +214,9 @@ def test_the_text_does_not_depend_on_hash_seeds():
     import subprocess
     import sys
 
-    code = "from simcluster.scenario.files import load_cluster; from simcluster.bench.describe import describe; "
+    code = (
+        "from simcluster.scenario.files import load_cluster; from simcluster.studies.bench.describe import describe; "
+    )
     code += "print(describe(load_cluster('mixed_nics', [])).format())"
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -228,7 +230,7 @@ def test_the_text_does_not_depend_on_hash_seeds():
 def drawn(cluster, path):
     from matplotlib.text import Text
 
-    from simcluster.show.plots import topology
+    from simcluster.plots import topology
 
     figure = topology(cluster)
     figure.savefig(path, dpi=50)

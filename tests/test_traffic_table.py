@@ -18,7 +18,7 @@ from simcluster.model.transformer import parameters
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.results.traffic import AxisTraffic
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.traffic.sent import sent_share
 
 GB = 1e9

@@ -20,12 +20,12 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.studies.chunks import MOST_TOGETHER, _parts
+from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.replays import log_path
+from simcluster.longrun.studies.train import Training, train
+from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.chunks import MOST_TOGETHER, _parts
-from simcluster.studies.long_run.expected import closed_forms_of
-from simcluster.studies.long_run.replays import log_path
-from simcluster.studies.long_run.train import Training, train
 
 BY_NONE = ["productive", "checkpoint", "write", "verification", "validation"]
 """Fates that no cause has."""

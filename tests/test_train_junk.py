@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.studies.train import train
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.train import train
 
 RUN: dict[str, Any] = {
     "days": "7 d",

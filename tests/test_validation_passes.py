@@ -18,13 +18,13 @@ from simcluster.cli import main
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
+from simcluster.longrun.studies.amortised import AmortisedRow, amortised
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.validating import validation_pass
 from simcluster.planning.job import Offload
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
-from simcluster.studies.long_run.amortised import AmortisedRow, amortised
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.long_run.validating import validation_pass
+from simcluster.step.simulate import simulate
 
 RUN = {"days": "1 d", "checkpoint": {"stall": "60 ms", "every": "83 steps"}}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import Tiny
 
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.waits import Wait
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 
 def test_at_a_collective_for_the_last_to_arrive() -> None:

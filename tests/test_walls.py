@@ -13,10 +13,10 @@ import simcluster
 from simcluster import cli
 from simcluster.base.counts import format_count, format_dollars, parse_count, parse_share
 from simcluster.base.errors import InputError
-from simcluster.budget.states import smallest_dp, state_ladder
-from simcluster.budget.walls import walls
+from simcluster.longrun.budget.walls import walls
 from simcluster.model.recipes import RECIPES, state_bytes
 from simcluster.studies.kernels import kernels
+from simcluster.studies.state_ladder import smallest_dp, state_ladder
 from simcluster.studies.whatif.job_memory import job_memory
 
 GB = 1e9

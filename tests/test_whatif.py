@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 import simcluster
-from simcluster.bench import given_times as fixed
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.show.explanation import explanation
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
+from simcluster.studies.bench import given_times as fixed
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.studies.whatif.free import Free, freed, kinds_of, path_seconds, what_if_free
 
 COSTS = Costs(

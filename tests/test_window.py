@@ -19,8 +19,8 @@ from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Columned
 from simcluster.engine.tables import Tables
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate
 from simcluster.step.planned import fold, plan, tabulate_step
+from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
 from simcluster.traffic.link_usage import drawn

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import simcluster
-from simcluster.bench.collective_loads import limit_of
-from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import FixedTime
 from simcluster.model.recipes import recipe_named, state_bytes
 from simcluster.model.transformer import parameters
-from simcluster.simulate import simulate
+from simcluster.scenario.run_times import FixedTime
+from simcluster.step.simulate import simulate
+from simcluster.studies.bench.collective_loads import limit_of
+from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.topology import parse_topology
 
 HOUR, DAY = 3600.0, 86400.0

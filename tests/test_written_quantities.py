@@ -18,8 +18,8 @@ from simcluster.base.units import (
     parse_seconds,
     write_quantity,
 )
-from simcluster.registry.shown import shown
 from simcluster.scenario.scenario import load
+from simcluster.show.registry.shown import shown
 
 READ = {"s": parse_seconds, "B": parse_bytes, "B/s": parse_bytes_per_second, "FLOP/s": parse_flop_per_second}
 ROUND = st.builds(lambda digits, power: digits * 10.0**power, st.integers(0, 99_999), st.integers(-12, 18))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simcluster.cli import COMMANDS, parser_of
-from simcluster.registry.kinds import KINDS, entries_of
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
+from simcluster.show.registry.kinds import KINDS, entries_of
 
 
 def key_pages(root: Path) -> dict[str, str]:

@@ -10,17 +10,17 @@ from typing import Any
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError, located
 from simcluster.base.units import format_bytes, format_seconds, parse_size
-from simcluster.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
-from simcluster.bench.collective_loads import limit_among, loads_of
 from simcluster.cli import collective_output as output
 from simcluster.cli import common
 from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
 from simcluster.cli.common import cluster_overrides_of
-from simcluster.importers.csv_numbers import read_sizes
-from simcluster.nccl.log import health, overall, read_log
-from simcluster.nccl.platforms import load_platform, platform_names
+from simcluster.documents.csv_numbers import read_sizes
 from simcluster.scenario.files import load_cluster, load_topology
+from simcluster.studies.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
+from simcluster.studies.bench.collective_loads import limit_among, loads_of
 from simcluster.topology import Cluster
+from simcluster.traffic.nccl.log import health, overall, read_log
+from simcluster.traffic.nccl.platforms import load_platform, platform_names
 
 _UNEVEN = "all_to_all_v"
 _MOST_TRANSFERS = 50_000_000  # some four minutes

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from simcluster.base.units import format_bytes, format_bytes_per_second
-from simcluster.bench.collective import CollectiveTime, methods_for
-from simcluster.bench.collective_loads import (
+from simcluster.cli.common import save, write_text
+from simcluster.collectives.all_to_all import busiest_port
+from simcluster.studies.bench.collective import CollectiveTime, methods_for
+from simcluster.studies.bench.collective_loads import (
     BusiestLinks,
     CollectiveLoads,
     LevelLoad,
     LinkLoad,
     utilisation_over_time,
 )
-from simcluster.cli.common import save, write_text
-from simcluster.collectives.all_to_all import busiest_port
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
 from simcluster.traffic.traffic import Traffic

@@ -21,7 +21,7 @@ from simcluster.cli.terminal import progress, styled
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.show.plots import Figure
+    from simcluster.plots import Figure
 
 
 def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table, on_one_line
 from simcluster.cli.prices import ASSUMED, DOLLARS, add_dollars, read_prices, reject_price_key
 from simcluster.documents.overrides import expand_vary
+from simcluster.longrun.studies.assumptions import assumed_lines, merge_assumptions
 from simcluster.model.recipes import recipe_named
 from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
@@ -21,14 +22,13 @@ from simcluster.scenario.memory_plan import change_words
 from simcluster.show import plots
 from simcluster.show.cells import cells, headings
 from simcluster.show.layout import gpus_of_cluster, layout
-from simcluster.studies.long_run.assumptions import assumed_lines, merge_assumptions
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.show.plots import Figure
+    from simcluster.plots import Figure
 
 
 def run(args: argparse.Namespace) -> None:

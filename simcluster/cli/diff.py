@@ -17,7 +17,7 @@ from simcluster.show.report.yaml_text import setting_text
 from simcluster.studies.whatif.difference import Difference, diff, phrase
 
 if TYPE_CHECKING:
-    from simcluster.show.plots import Figure
+    from simcluster.plots import Figure
 
 
 _MOST_SETTINGS = 20

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
+from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
 
 _WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
 

@@ -9,7 +9,6 @@ from typing import Any
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds
-from simcluster.budget.states import DEFAULT_RECIPE, StateLadder, state_ladder
 from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.planning.footprint import Footprint
@@ -18,6 +17,7 @@ from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
 from simcluster.scenario.memory_plan import recipe_words
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.layout import layout
+from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_ladder
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
 from simcluster.studies.whatif.largest import largest
 

@@ -13,14 +13,14 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.documents.csv_numbers import histogram_in
 from simcluster.documents.diagnostics import made
 from simcluster.faults import SequenceLengths
 from simcluster.faults.draws import stream
-from simcluster.importers.csv_numbers import histogram_in
-from simcluster.longrun.recipe import Tokens
-from simcluster.packing.lengths import LognormalLengths
-from simcluster.packing.packed import mean_of_padded
-from simcluster.packing.rules import PACKING
+from simcluster.model.packing.lengths import LognormalLengths
+from simcluster.model.packing.packed import mean_of_padded
+from simcluster.model.packing.rules import PACKING
+from simcluster.scenario.run_stages import Tokens
 from simcluster.scenario.scenario import load
 from simcluster.studies.packings import compare_packing
 
@@ -29,7 +29,7 @@ _SIGMA = 1.0
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.packing.lengths import Lengths
+    from simcluster.model.packing.lengths import Lengths
 
 _MOST_DOCUMENTS = 10_000_000
 

@@ -16,20 +16,20 @@ from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
 from simcluster.documents.overrides import expand_vary
 from simcluster.documents.packed import read_parquet
+from simcluster.interactive.moving.moving import moving_page
+from simcluster.interactive.moving.report_variants import check_vary, play_variants
 from simcluster.results.file import is_saved, read_saved
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
-from simcluster.show.report.moving import moving_page
 from simcluster.show.report.saved import TEXTS
-from simcluster.show.report_variants import check_vary, play_variants
 from simcluster.studies.variations import distinct, play_all, possible_variations
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.interop.kineto import ProfiledJob
-    from simcluster.studies.own_trace.difference import TraceDifference
+    from simcluster.interop.own_trace.difference import TraceDifference
 
 
 _MOST_BYTES = 1_000_000_000
@@ -130,7 +130,7 @@ def _against(args: argparse.Namespace, recorded: ProfiledJob, entries: Sequence[
     """The trace beside the only run, which shows the same ranks."""
     if len(entries) != 1 or entries[0].result is None:
         raise _beside_one(args)
-    from simcluster.studies.own_trace.difference import diff_trace
+    from simcluster.interop.own_trace.difference import diff_trace
 
     return diff_trace(entries[0].result, recorded, kernels=args.kernels)
 

@@ -23,7 +23,7 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.show.explanation import explanation
 from simcluster.show.summary import beside_events, replicas, summary
-from simcluster.simulate import replay, simulate
+from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
@@ -31,7 +31,7 @@ from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 from simcluster.studies.whatif.verification import Verification, verify
 
 if TYPE_CHECKING:
-    from simcluster.show.plots import Figure
+    from simcluster.plots import Figure
 
 MOST_REPLICAS = 10_000
 """So many are played at the most where somebody says how well the mean is to be known."""
@@ -118,7 +118,7 @@ def _amortised(result: Result) -> tuple[list[str], dict[str, Any]]:
     """Return the lines and the JSON of what the scenario's run adds to a step."""
     if result.scenario.run is None and result.scenario.training.outer is None:
         return [], {}
-    from simcluster.studies.long_run.amortised import amortised, amortised_document, amortised_lines  # 0.05 s
+    from simcluster.longrun.studies.amortised import amortised, amortised_document, amortised_lines  # 0.05 s
 
     rows = amortised(result)
     if not rows:

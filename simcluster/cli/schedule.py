@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.schedule_report import comparison, document, report
 from simcluster.documents.own_words import OwnWord
-from simcluster.importers.schedule_files import function_in, is_csv, is_function, schedule_in_csv
+from simcluster.scenario.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages, refuse_too_many
 from simcluster.schedules.interleaved import interleaved
@@ -22,7 +22,7 @@ from simcluster.schedules.zb_auto import Automatic, Goal, automatic
 from simcluster.show import plots
 
 if TYPE_CHECKING:
-    from simcluster.show.plots import Figure
+    from simcluster.plots import Figure
 
 
 _GALLERY = (4, 8)

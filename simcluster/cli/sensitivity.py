@@ -11,7 +11,7 @@ from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.gap import GapCause, gap_causes
 from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, MoreMemory, Sensitivity, more_memory, sensitivity
 

@@ -14,7 +14,7 @@ from simcluster.studies.jobs_file import load_jobs
 from simcluster.studies.multi_job import Shared, simulate_together
 
 if TYPE_CHECKING:
-    from simcluster.show.plots import Figure
+    from simcluster.plots import Figure
 
 
 def run(args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import sys
 
 from simcluster.cli import common
 from simcluster.documents.reading import parse_document
-from simcluster.registry.shown import lists_of, shown
+from simcluster.show.registry.shown import lists_of, shown
 
 
 def run(args: argparse.Namespace) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
-from simcluster.cli.waits import explained
+from simcluster.interop.commands.waits import explained
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.show.layout import layout
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.mitigations import Mitigation, what_pays
 from simcluster.studies.whatif.straggling import Cause, Stragglers, steps_without_causes, stragglers
 

@@ -14,15 +14,15 @@ from simcluster.show import summary
 from simcluster.show.explanation import path_table
 
 if TYPE_CHECKING:
-    from simcluster.bench.collective import CollectiveTime
-    from simcluster.budget.states import StateLadder
+    from simcluster.interop.own_trace.difference import TraceDifference
+    from simcluster.longrun.studies.advised import Advice
+    from simcluster.longrun.studies.comparing import PolicyComparison
     from simcluster.results.distribution import MeanDifference
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules.comparison import PlayedSchedule
-    from simcluster.studies.long_run.advised import Advice
-    from simcluster.studies.long_run.comparing import PolicyComparison
-    from simcluster.studies.own_trace.difference import TraceDifference
+    from simcluster.studies.bench.collective import CollectiveTime
     from simcluster.studies.search.plan import Found
+    from simcluster.studies.state_ladder import StateLadder
     from simcluster.studies.whatif.difference import Difference
     from simcluster.studies.whatif.job_memory import JobMemory
     from simcluster.studies.whatif.straggling import Stragglers
@@ -45,7 +45,7 @@ def _mean_difference(found: MeanDifference) -> str:
 
 
 def _advice(found: Advice) -> str:
-    from simcluster.studies.long_run.assumptions import assumed_lines
+    from simcluster.longrun.studies.assumptions import assumed_lines
 
     return "\n".join(
         [found.question, found.sentence, *(f"  {note}" for note in found.notes), *assumed_lines(found.assumed)]
@@ -64,7 +64,7 @@ def _collective(time: CollectiveTime) -> str:
 
 
 def _cluster(cluster: Cluster) -> str:
-    from simcluster.bench.describe import describe
+    from simcluster.studies.bench.describe import describe
 
     return describe(cluster).format()
 
@@ -76,7 +76,7 @@ def _difference(found: Difference) -> str:
 
 
 def _trace_difference(found: TraceDifference) -> str:
-    from simcluster.cli.diff_trace import text_of
+    from simcluster.interop.commands.diff_trace import text_of
 
     return text_of(found)
 
@@ -100,7 +100,7 @@ def _ladder(found: StateLadder) -> str:
 
 
 def _policies(found: PolicyComparison) -> str:
-    from simcluster.cli.policies_output import text_of
+    from simcluster.longrun.commands.policies_output import text_of
 
     return text_of(found)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from simcluster.bench.describe import describe
 from simcluster.cli import common
 from simcluster.scenario.files import load_cluster
 from simcluster.show import plots
+from simcluster.studies.bench.describe import describe
 
 
 def run(args: argparse.Namespace) -> None:

@@ -18,10 +18,10 @@ from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
-from simcluster.catalogue.devices import device_document, device_names
 from simcluster.devices.attention import AttentionKernel, AttentionModel, AttentionRoom, Fraction
 from simcluster.devices.files import described, is_device_file
 from simcluster.devices.interference import InterferenceSpec
+from simcluster.documents.catalogue.devices import device_document, device_names
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Count, Spec

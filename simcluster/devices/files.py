@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.devices import device_document, overlaid
+from simcluster.documents.catalogue.devices import device_document, overlaid
 from simcluster.documents.reading import Document, read_document
 
 _ENDINGS = (".yaml", ".yml")

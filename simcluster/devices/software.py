@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
-from simcluster.catalogue import presets
+from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Spec
 from simcluster.model.layer_sections import Accumulate, Bias, Kernels, Probabilities, Ring, Rope

@@ -17,10 +17,10 @@ from simcluster.devices.interference import Beside, Interference
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.op_columns import GroupWork
 from simcluster.engine.tables import CommunicationKind, HopRounds
-from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Work
 from simcluster.symmetry.classes import Classes
 from simcluster.symmetry.communicators import Communicators
+from simcluster.traffic.nccl import bus_factor
 from simcluster.traffic.traffic import Fabric, Traffic
 
 

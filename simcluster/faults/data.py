@@ -18,8 +18,8 @@ from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.draws import stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
-from simcluster.packing.lengths import Lengths
-from simcluster.packing.rules import PACKING, Sequences, dealt
+from simcluster.model.packing.lengths import Lengths
+from simcluster.model.packing.rules import PACKING, Sequences, dealt
 
 _AT_ONCE = 64  # lengths drawn together
 

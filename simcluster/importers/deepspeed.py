@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json

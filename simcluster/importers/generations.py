@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.links import link_document
+from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.reading import read_document
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import Arguments
 from simcluster.importers.beside import Beside

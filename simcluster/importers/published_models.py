@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simcluster.catalogue import presets
+from simcluster.documents.catalogue import presets
 from simcluster.documents.reading import read_document
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json

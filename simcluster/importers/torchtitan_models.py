@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.beside import Beside
 from simcluster.importers.published_models import published_model

@@ -8,10 +8,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_seconds
-from simcluster.catalogue import presets
+from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.failure_specs import FailureSpec, FailuresSpec
+from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
 
 GPUS_A_MACHINE = 8
 """Of those that were watched."""

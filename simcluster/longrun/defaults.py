@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from simcluster.longrun.run import FailureMode, Spares
-from simcluster.longrun.spec import RestartPart, RunSpec, SparesSpec
-from simcluster.longrun.times import FixedTime, TimeSpec
+from simcluster.scenario.run_section import RestartPart, RunSpec, SparesSpec
+from simcluster.scenario.run_times import FixedTime, TimeSpec
 
 DETECTION = FixedTime(seconds="2 min")
 DETECTION_SOURCE = "half of the 5 min between health checks, arXiv:2410.21680"

@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.defaults import restart_of
-from simcluster.longrun.failure_specs import FailureSpec
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.spec import RunSpec
+from simcluster.scenario.run_failures import FailureSpec
+from simcluster.scenario.run_section import RunSpec
 
 Idle = Callable[[RunSpec, LongRun], bool]
 """Whether a field has no effect on a run."""

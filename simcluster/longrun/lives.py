@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.times import WeibullTime
+from simcluster.scenario.run_times import WeibullTime
 
 _AGES, _GRID = 64, 4096
 

@@ -16,10 +16,10 @@ from pydantic import Field
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.runs import opens
-from simcluster.catalogue import presets
+from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Count, Spec
-from simcluster.longrun.spec import PowerSpec
+from simcluster.scenario.run_section import PowerSpec
 
 Watts = Annotated[float, Field(strict=False, ge=0)]
 Utilisation = Annotated[float, Field(strict=False, ge=0, le=1)]

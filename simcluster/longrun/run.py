@@ -25,7 +25,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern
 from simcluster.longrun.struck import StrikeTimes
-from simcluster.longrun.times import FixedTime, TimeSpec
+from simcluster.scenario.run_times import FixedTime, TimeSpec
 
 Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
 NOW = FixedTime(seconds="0 s")

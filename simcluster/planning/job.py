@@ -194,7 +194,7 @@ class Offload:
 class PassMaker(Protocol):
     """Makes the segments of a stage's passes; ``segments.Passes`` does from a model's kernels.
 
-    Given times (``simcluster.bench.given_times``) have none: they make whole programs.
+    Given times (``simcluster.studies.bench.given_times``) have none: they make whole programs.
     """
 
     def forward(self, part: Pass) -> Segment: ...

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, cast
 from simcluster.collectives import Phase
 from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
-from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Op, Work
 from simcluster.planning.parallel import RankLayout
 from simcluster.reference.nodes import Node
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, Pace, activities, phases_of, round_of
+from simcluster.traffic.nccl import bus_factor
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
-from simcluster.longrun.spec import CheckpointSpec, MemoryCopies
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.model.transformer import parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
@@ -25,6 +24,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.muon_plan import matrix_share
+from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
 

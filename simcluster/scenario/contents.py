@@ -18,8 +18,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.sources import sources_digest
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder
-from simcluster.importers.schedule_files import is_function
 from simcluster.scenario.scenario import Base, Variant, scenario_path
+from simcluster.scenario.schedule_files import is_function
 
 _SHIPPED = ("topologies", "scenarios")
 _NAMING = ("", ".yaml", ".yml")  # endings of files that may name others; Python files do so by what they import

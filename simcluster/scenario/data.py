@@ -14,10 +14,10 @@ from simcluster.faults.data import Packing
 from simcluster.faults.spec import Batch
 from simcluster.faults.where import Number
 from simcluster.faults.words import in_words
-from simcluster.longrun.recipe import Tokens
-from simcluster.packing.lengths import Lengths
-from simcluster.packing.packed import WHOLE, Packed
+from simcluster.model.packing.lengths import Lengths
+from simcluster.model.packing.packed import WHOLE, Packed
 from simcluster.scenario.loader import LoaderSpec
+from simcluster.scenario.run_stages import Tokens
 
 
 class Data(Spec):

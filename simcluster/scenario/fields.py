@@ -15,10 +15,10 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Count, Spec
 from simcluster.faults import Fault
-from simcluster.longrun.spec import RunSpec
 from simcluster.model.transformer import Model
 from simcluster.scenario.data import Data
 from simcluster.scenario.measurements import Measured
+from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     CheckpointInStep,

@@ -13,10 +13,11 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
-from simcluster.catalogue.models import model_document, preset_near
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.argument_types import checked
+from simcluster.documents.catalogue.models import model_document, preset_near
+from simcluster.documents.csv_numbers import histogram_in, speeds_in
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.given_files import what_else
 from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
@@ -24,11 +25,10 @@ from simcluster.documents.own_words import OwnWord
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
-from simcluster.importers.csv_numbers import histogram_in, speeds_in
-from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
-from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
+from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.rules import oversize
+from simcluster.scenario.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.short_forms import named_alone, schedule_alone, short_name, short_names
 from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.diagnostics import RuleError
-from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.rules import oversize
+from simcluster.scenario.schedule_files import function_in, is_function
 from simcluster.scenario.sections import Parallel, Pipeline
 from simcluster.schedules import SCHEDULES, make_schedule, schedules_with
 from simcluster.schedules.specs import Rows

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from simcluster.catalogue import catalogue_path
+from simcluster.documents.catalogue import catalogue_path
 from simcluster.documents.reading import read_document
 from simcluster.schedules import schedules_with
 

@@ -14,8 +14,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import KeyPath
 from simcluster.documents.reading import Document
-from simcluster.nccl import ALGORITHMS
 from simcluster.scenario.fields import ScenarioFields
+from simcluster.traffic.nccl import ALGORITHMS
 
 LATENCIES = ("latency", "path_latency")
 RATES = ("line_rate", "efficiency", "preset")

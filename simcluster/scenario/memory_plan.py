@@ -17,7 +17,6 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import moved_bytes
 from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
-from simcluster.nccl import Platform, load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.job import Job, Offload
@@ -25,6 +24,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.planning.sharded_units import unsharded_peak
 from simcluster.scenario.outer_plan import outer_state
+from simcluster.traffic.nccl import Platform, load_platform
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint, did_you_mean, listed
 from simcluster.documents.suggestions import near_divisors
-from simcluster.importers.schedule_files import is_csv, is_function
+from simcluster.scenario.schedule_files import is_csv, is_function
 from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with
 from simcluster.schedules.specs import Rows

@@ -17,9 +17,9 @@ from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
-from simcluster.catalogue import presets
-from simcluster.catalogue.devices import device_names
 from simcluster.documents.argument_types import checked
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.diagnostics import KeyPath, RuleError, did_you_mean, refuse
 from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
 from simcluster.documents.own_words import own_words, python_allowed

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from simcluster.catalogue import presets
-from simcluster.catalogue.devices import device_names
 from simcluster.devices.software import Software, software_names
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.kinds import models_in
 from simcluster.documents.laws import Histogram
 from simcluster.documents.shipped import shipped_names
@@ -23,19 +23,19 @@ from simcluster.faults.data import SequenceLengths
 from simcluster.faults.nic_speeds import NicSpeeds
 from simcluster.faults.pace import Paced
 from simcluster.faults.speeds import Speeds
-from simcluster.longrun.failure_specs import FailuresSpec
-from simcluster.longrun.spec import RunSpec
-from simcluster.longrun.times import TIMES, FixedTime
 from simcluster.model.transformer import Model
-from simcluster.nccl import platform_names
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.key_types import Fragment, any_of, fragment_of
 from simcluster.scenario.keys import default_of, description
+from simcluster.scenario.run_failures import FailuresSpec
+from simcluster.scenario.run_section import RunSpec
+from simcluster.scenario.run_times import TIMES, FixedTime
 from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline
 from simcluster.scenario.training_section import Training
 from simcluster.schedules import SCHEDULES
 from simcluster.topology import TOPOLOGIES, SitesSpec, TopologySpec
 from simcluster.topology.links import PresetSpec
+from simcluster.traffic.nccl import platform_names
 
 SCHEMA_FILE = "scenario.schema.json"
 """What the file is called that a new scenario names for editors."""

@@ -19,10 +19,10 @@ from simcluster.documents.kinds import WordOf
 from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
 from simcluster.model.kept import OffloadModule
 from simcluster.model.layer_sections import ActivationInput, ContextExchange, ContextShares, Logits
-from simcluster.nccl import platform_names
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
+from simcluster.traffic.nccl import platform_names
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 Engine = Literal["auto", "simpy", "compiled", "reference"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.documents.reading import Document
-from simcluster.importers.schedule_files import is_function
+from simcluster.scenario.schedule_files import is_function
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
 

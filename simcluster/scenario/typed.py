@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Required, TypedDict
 
 from simcluster.devices.software import Software
-from simcluster.longrun.spec import RunSpec
 from simcluster.model.layer_sections import ActivationInput, Attention, ContextExchange, ContextShares, Logits
 from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model, Recompute
 from simcluster.scenario.data import Data
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.measurements import Measured
+from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.sections import (
     Axis,
     CheckpointInStep,

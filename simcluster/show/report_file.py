@@ -10,11 +10,11 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
+from simcluster.interactive.moving.moving import moving_page
+from simcluster.interactive.moving.report_variants import check_vary, play_variants
 from simcluster.scenario.given import base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import entry_of_result, page
-from simcluster.show.report.moving import moving_page
-from simcluster.show.report_variants import check_vary, play_variants
 from simcluster.studies.variations import Variants, named_results
 
 Ranks = Mapping[str, Sequence[int]] | Sequence[int] | None

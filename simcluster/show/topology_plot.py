@@ -7,13 +7,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
-from simcluster.bench.describe import describe
-from simcluster.bench.report import TopologyReport
 from simcluster.documents.argument_types import checked
 from simcluster.show.palette import QUIET_TEXT, TEXT, Colour
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
 from simcluster.show.topology_parts import NODES, WidthScale, medium_of
+from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.report import TopologyReport
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import compute_part
 

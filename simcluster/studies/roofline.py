@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simcluster.bench.collective import BUS_FACTOR
-from simcluster.bench.describe import describe
 from simcluster.devices.device import kernel_seconds
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import shape_of
+from simcluster.studies.bench.collective import BUS_FACTOR
+from simcluster.studies.bench.describe import describe
 from simcluster.studies.kernels import PHASES, layer_sections
 
 

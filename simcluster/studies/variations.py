@@ -21,7 +21,7 @@ from simcluster.results.result import Result
 from simcluster.results.result_table import result_table
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.difference import settings_between
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simcluster.base.printable import one_line
 from simcluster.base.units import BytesPerSecond, Seconds
-from simcluster.catalogue.links import link_document
+from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.spec import Spec
 
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]

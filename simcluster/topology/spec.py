@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BeforeValidator
 
 from simcluster.base.units import Bytes
 from simcluster.documents.spec import Spec
-from simcluster.nccl import load_platform
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Name, Title
 from simcluster.topology.policies import STATIC, RoutingSpec
+from simcluster.traffic.nccl import load_platform
 
 NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
 """The name of one of NCCL's platforms."""
@@ -37,7 +37,7 @@ def _size(value: object) -> object:
 class TopologySpec(Spec):
     """A cluster as a document of one ``kind``, which a class below gives fields and ``build``.
 
-    ``nccl`` names one of NCCL's platforms (``simcluster.nccl.platforms``); without it the links alone say how long a
+    ``nccl`` names one of NCCL's platforms (``simcluster.traffic.nccl.platforms``); without it the links alone say how long a
     collective takes.  ``host_memory`` left out is not known, and not checked.  ``EXAMPLE`` are the fields of a small
     one, which the tests of all topologies build.
     """

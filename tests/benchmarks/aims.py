@@ -124,9 +124,9 @@ def ring() -> Action:
 
 def weeks() -> Action:
     """Return 10,000 runs of 54 days, after the steps of their states."""
+    from simcluster.longrun.studies.build import long_run_of
+    from simcluster.longrun.studies.states import StepStates
     from simcluster.scenario.scenario import load
-    from simcluster.studies.long_run.build import long_run_of
-    from simcluster.studies.long_run.states import StepStates
 
     try:
         from simcluster.longrun.simulation import simulate_runs
@@ -141,9 +141,9 @@ def studio() -> Action:
     """Return what the studio's page requests after a change, up to its timeline."""
     from studio_latency import changes
 
-    from simcluster.studio_page.answers import StateAsked, answer
-    from simcluster.studio_page.pool import spare_collector
-    from simcluster.studio_page.states import state_of_json
+    from simcluster.interactive.page.answers import StateAsked, answer
+    from simcluster.interactive.page.pool import spare_collector
+    from simcluster.interactive.page.states import state_of_json
 
     settings: dict[str, Any] = {}
     walk = changes()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from simcluster.base.link_values import LinkValues
-from simcluster.bench.collective import concurrent_times
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.collective import concurrent_times
 from simcluster.topology import Cluster, parse_topology
 
 if TYPE_CHECKING:

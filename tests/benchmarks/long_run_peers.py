@@ -22,7 +22,7 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.times import FixedTime, StagedTime
+from simcluster.scenario.run_times import FixedTime, StagedTime
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 SERVERS, WORK, RATE = 4096, 256 * DAY, 0.01 / DAY

@@ -18,10 +18,10 @@ import simcluster
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
+from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.comparing import Policy
+from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.comparing import Policy
-from simcluster.studies.long_run.states import StepStates
 
 sys.path.insert(0, str(Path(__file__).parent))
 from long_run_peers import published_case

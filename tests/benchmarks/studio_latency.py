@@ -135,9 +135,9 @@ def told(scenario: str, rows: list[dict[str, float]]) -> Iterator[str]:
 
 def parts(scenario: str, count: int) -> Iterator[str]:
     """The same of each part of an answer, in milliseconds of the processor, in this process."""
-    from simcluster.studio_page.answers import QUICK, StateAsked, answer
-    from simcluster.studio_page.pool import spare_collector
-    from simcluster.studio_page.states import state_of_json
+    from simcluster.interactive.page.answers import QUICK, StateAsked, answer
+    from simcluster.interactive.page.pool import spare_collector
+    from simcluster.interactive.page.states import state_of_json
 
     rows: dict[str, list[float]] = {part: [] for part in QUICK}
     settings: dict[str, Any] = {}

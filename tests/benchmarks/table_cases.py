@@ -223,7 +223,7 @@ def fast_path() -> Figures:
 
 def deep_pipeline() -> Figures:
     """P = 64, M = 512, interleaved, v = 4, with given times: planned, lowered and played."""
-    from simcluster.bench.given_times import Costs, simulate_costs
+    from simcluster.studies.bench.given_times import Costs, simulate_costs
 
     costs = Costs(forward=0.010, backward=0.020, send=0.0001)
     with Clock() as clock:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from table_cases import SCHEDULES, deep, warm
 
-from simcluster.simulate import simulate
+from simcluster.step.simulate import simulate
 from simcluster.studies.sweep.quick import quick_step
 
 pytestmark = pytest.mark.benchmark

@@ -18,8 +18,8 @@ from documents.readme import figures_in, with_figures
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.studies.long_run.replays import log_path
-from simcluster.studies.long_run.train import TrainingRun
+from simcluster.longrun.studies.replays import log_path
+from simcluster.longrun.studies.train import TrainingRun
 
 Figures = tuple[str, ...]
 

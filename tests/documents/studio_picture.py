@@ -44,8 +44,8 @@ def fresh_moves() -> Shown:
 
 
 def _words(states: tuple[Any, Any]) -> list[str]:
-    from simcluster.studio_page.answers import StateAsked, answer
-    from simcluster.studio_page.states import StudioState
+    from simcluster.interactive.page.answers import StateAsked, answer
+    from simcluster.interactive.page.states import StudioState
 
     live, pinned = (None if each is None else StudioState(BASE, each) for each in states)
     assert live is not None

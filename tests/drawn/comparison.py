@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.ignored import alone
 from simcluster.studies.search.plan_scope import PLAN

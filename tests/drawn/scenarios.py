@@ -23,7 +23,7 @@ from simcluster.faults import FAULTS
 from simcluster.scenario.scope import _FIELDS, Scope, fields
 from simcluster.scenario.sections import Pipeline
 from simcluster.schedules import SCHEDULES
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.topology import TOPOLOGIES
 from simcluster.topology.policies import RoutingSpec
 

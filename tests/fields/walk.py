@@ -19,7 +19,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.kinds import OneOf
 from simcluster.documents.spec import Spec
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 Outcome = Literal["effective", "rejected", "noted", "silent"]
 

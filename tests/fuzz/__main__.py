@@ -88,8 +88,8 @@ def warm(commands: Iterable[str] = WARM) -> None:
         "scipy.optimize",
         "networkx",
         "tree_sitter_bash",
-        "simcluster.studio_page.answers",
-        "simcluster.studio_page.server",
+        "simcluster.interactive.page.answers",
+        "simcluster.interactive.page.server",
     ):
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -18,9 +18,9 @@ def _refused(problem: Exception) -> int:
 def studio_message(case: Case) -> int:
     """A message of the studio's page, and what is answered for each part of it."""
     from simcluster.base.errors import InputError
-    from simcluster.studio_page.answers import StateAsked, answer
-    from simcluster.studio_page.server import _read
-    from simcluster.studio_page.states import state_of_json
+    from simcluster.interactive.page.answers import StateAsked, answer
+    from simcluster.interactive.page.server import _read
+    from simcluster.interactive.page.states import state_of_json
 
     try:
         told = _read(case.files["message.json"].decode("utf-8", "surrogateescape"))
@@ -37,8 +37,8 @@ def studio_message(case: Case) -> int:
 def studio_link(case: Case) -> int:
     """A link of the studio, and the scenario that it stands for."""
     from simcluster.base.errors import InputError
-    from simcluster.studio_page.answers import scenario_text
-    from simcluster.studio_page.states import state_of_link
+    from simcluster.interactive.page.answers import scenario_text
+    from simcluster.interactive.page.states import state_of_link
 
     try:
         sys.stdout.write(scenario_text(state_of_link(case.files["link.txt"].decode("utf-8", "replace")), Path.cwd()))
@@ -52,7 +52,7 @@ def notebook_text(case: Case) -> int:
     from simcluster.base.effort import at_most
     from simcluster.base.errors import InputError
     from simcluster.scenario.scenario import load_text
-    from simcluster.simulate import simulate
+    from simcluster.step.simulate import simulate
 
     try:
         with at_most(BEGUN):
@@ -67,9 +67,9 @@ def notebook_text(case: Case) -> int:
 def studio_request(case: Case) -> int:
     """A part of the studio's page that is asked for, or a state that is saved."""
     from simcluster.base.errors import InputError
-    from simcluster.studio_page.answers import StateAsked, answer
-    from simcluster.studio_page.pool import PartAnswer
-    from simcluster.studio_page.states import Folder, state_of_json
+    from simcluster.interactive.page.answers import StateAsked, answer
+    from simcluster.interactive.page.pool import PartAnswer
+    from simcluster.interactive.page.states import Folder, state_of_json
 
     asked = json.loads(case.files["request.json"].decode("utf-8", "surrogateescape"))
     told = asked["message"] if isinstance(asked["message"], dict) else {}

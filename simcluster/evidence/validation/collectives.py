@@ -9,7 +9,6 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
-from simcluster.bench.collective import collective_times
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
 from simcluster.documents.rows import Row
@@ -17,9 +16,19 @@ from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
 from simcluster.evidence.validation.tables import selected
-from simcluster.nccl import ALGORITHMS, COLLECTIVES, EXCHANGES, Algorithm, Platform, choose, exchange, load_platform
 from simcluster.scenario.files import load_cluster
+from simcluster.studies.bench.collective import collective_times
 from simcluster.topology import Cluster
+from simcluster.traffic.nccl import (
+    ALGORITHMS,
+    COLLECTIVES,
+    EXCHANGES,
+    Algorithm,
+    Platform,
+    choose,
+    exchange,
+    load_platform,
+)
 
 _NO_SET = MeasuredSet()
 _TOPOLOGIES = {
@@ -49,7 +58,7 @@ Forecast = tuple[float, str]
 
 
 def formula(call: TimedCollective) -> Forecast:
-    """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.nccl``; alone on the machine."""
+    """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.traffic.nccl``; alone on the machine."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:

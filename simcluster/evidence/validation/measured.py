@@ -17,9 +17,9 @@ from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
-from simcluster.nccl import bus_factor
 from simcluster.planning.footprint import Footprint, StepCounts
 from simcluster.scenario.paths import ScenarioPath
+from simcluster.traffic.nccl import bus_factor
 
 Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"

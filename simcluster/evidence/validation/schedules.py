@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
@@ -20,6 +19,7 @@ from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import check_formulas, selected
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
+from simcluster.studies.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 
 _BOUNDARY = ("from_stage", "to_stage")
 """What a formula of a message's seconds knows besides: the stages of the boundary that it crosses."""

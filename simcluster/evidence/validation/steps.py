@@ -22,7 +22,7 @@ from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 Changes = Sequence[tuple[str, Any]]
 """Values at paths of a scenario."""

@@ -24,8 +24,8 @@ from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
-from simcluster.nccl import TABLES, Algorithm, Collective, load_platform
 from simcluster.scenario.paths import ScenarioPath
+from simcluster.traffic.nccl import TABLES, Algorithm, Collective, load_platform
 
 # --- training steps ---------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from simcluster.engine.run import simulate_tables
 from simcluster.importers.astra_network import Dimension, groups_along
 from simcluster.interop.chakra.graph import COPIES, Cost, lower
 from simcluster.interop.chakra.trace import ChakraTrace, TraceNode
-from simcluster.nccl import load_platform
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
+from simcluster.traffic.nccl import load_platform
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 

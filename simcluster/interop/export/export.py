@@ -38,7 +38,7 @@ from simcluster.interop.export.work import RunWork
 from simcluster.interop.kineto.chrome import ENDINGS, head_of, make_folder
 from simcluster.interop.kineto.chrome import write_trace as write_file
 from simcluster.results.result import VERSION, Result
-from simcluster.simulate import ResultLike, result_of
+from simcluster.step.simulate import ResultLike, result_of
 
 MOST = 64
 """Ranks that are written unless more are asked for."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.nccl import bus_factor
+from simcluster.traffic.nccl import bus_factor
 
 if TYPE_CHECKING:
     from simcluster.topology import Cluster
@@ -85,6 +85,8 @@ def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster |
             f"--cluster: {cluster.name!r} has {cluster.num_gpus} GPUs and a profile is of rank {max(ranks)}; rank n "
             "is taken to be GPU n: give a cluster with more of them"
         )
-    from simcluster.bench.collective import collective_times  # networks: longer to import than a profile to read
+    from simcluster.studies.bench.collective import (
+        collective_times,  # networks: longer to import than a profile to read
+    )
 
     return collective_times(cluster, ranks, kind, size).duration

@@ -17,7 +17,7 @@ from simcluster.longrun.events.walk import PatternWalk
 from simcluster.longrun.outcome import names_of
 from simcluster.longrun.run import SOON, FailureMode, LongRun
 from simcluster.longrun.streams import KeptStream
-from simcluster.longrun.times import TimeSpec
+from simcluster.scenario.run_times import TimeSpec
 
 Doing = Generator[simpy.Event, Any, None]
 

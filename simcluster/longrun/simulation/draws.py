@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun.streams import BLOCK, numbers_of
-from simcluster.longrun.times import TimeSpec
+from simcluster.scenario.run_times import TimeSpec
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers

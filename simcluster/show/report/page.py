@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.interop.own_trace.difference import TraceDifference
+from simcluster.interop.own_trace.report_section import own_trace
+from simcluster.interop.own_trace.timelines import recorded_step
 from simcluster.results.memory_changes import POOLS
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
@@ -22,12 +25,9 @@ from simcluster.show.report.blob import Blob
 from simcluster.show.report.entry import Entry, MemoryCurve
 from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
-from simcluster.show.report.own_trace import own_trace
 from simcluster.show.report.packing import TICKS, packed, some_ranks, spans_where
 from simcluster.show.report.painted import MOST_SPANS, bare_run, painted, with_paints
 from simcluster.show.report.rows import MOST_ROWS
-from simcluster.studies.own_trace.difference import TraceDifference
-from simcluster.studies.own_trace.timelines import recorded_step
 
 SCRIPTS = (
     "data.js", "search.js", "gantt.js", "gantt_text.js", "gantt_marks.js", "controls.js", "controls_text.js",

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.nccl import COLLECTIVES, bus_factor
 from simcluster.results.calls import CallKey
 from simcluster.results.result import Result
+from simcluster.traffic.nccl import COLLECTIVES, bus_factor
 
 MOST_ROWS = 1024
 

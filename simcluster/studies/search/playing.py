@@ -13,7 +13,7 @@ from simcluster.results.numbers import columns_of, exposed_communication, timed_
 from simcluster.results.result import Result
 from simcluster.scenario.contents import VariantKeys
 from simcluster.scenario.scenario import Base, Scenario, from_document
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.results.result import numbers
 from simcluster.scenario.scenario import Variant
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 Row = dict[str, Any]
 """``status`` (ok, refused: no such scenario, failed), ``error``, and the numbers of the result."""

@@ -6,7 +6,7 @@ import math
 
 from simcluster.scenario.checkpoint_plan import checkpoint_of, weight_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 MOST = 32
 """Steps that are added for a write; a longer one is not seen to its end."""

@@ -18,7 +18,7 @@ from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.results.slower_ranks import SlowerRank, in_words, slower_ranks
-from simcluster.simulate import ResultLike, result_of
+from simcluster.step.simulate import ResultLike, result_of
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 from simcluster.studies.whatif.recipe_change import RecipeChange, recipe_change
 

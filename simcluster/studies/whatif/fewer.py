@@ -23,9 +23,9 @@ from simcluster.scenario.loading import without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
-from simcluster.simulate import replay
 from simcluster.step.loading import loading_of
 from simcluster.step.planned import choices_of, plan
+from simcluster.step.simulate import replay
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.symmetry.folding import Symmetry
 

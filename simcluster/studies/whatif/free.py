@@ -23,7 +23,7 @@ from simcluster.results.result import Result
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.only_faster import told
 
 COMMUNICATION = "communication"

@@ -23,7 +23,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.chance import seed_of
 from simcluster.studies.whatif.chance_scope import REPLICAS
 from simcluster.studies.whatif.durations import durations

@@ -12,7 +12,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.longrun.barriers import largest_lognormal
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from simcluster.planning.residency import residencies
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document, shape_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, replay, result_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 _MOST_SCANNED = 64  # values one by one, where no common step is known
 _MOST_IN_VAIN = 100  # refused one after the other: then none is looked for any more

@@ -14,7 +14,7 @@ from simcluster.faults.spec import FaultSpec, acting
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import ResultLike, result_of
+from simcluster.step.simulate import ResultLike, result_of
 from simcluster.studies.whatif.fewer import FewerReplicas, dropped, step_of
 
 

@@ -21,7 +21,7 @@ from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.chance import seed_of
 from simcluster.studies.whatif.chance_scope import REPLICAS
 from simcluster.studies.whatif.replica_sweep import sweep_replicas

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 _NEVER = 10**9
 

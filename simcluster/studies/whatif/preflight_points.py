@@ -19,7 +19,7 @@ from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.candidates import (
     against_bubble,
     against_exposed,

@@ -13,7 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.model.recipes import Recipe
 from simcluster.scenario.memory_plan import change_words, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 _PATH = "training.memory_recipe"
 

@@ -13,7 +13,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import plays_within
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 
 Verdict = Literal["pass", "warn", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

@@ -26,7 +26,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.scenario.job import batch_of, disturbances_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.step.simulate import replay
 from simcluster.studies.whatif.chance import BLOCK, Chance, Documents, seed_of
 from simcluster.studies.whatif.durations import durations, paces
 from simcluster.studies.whatif.pauses import LinkSpells, Slowed, Stalled

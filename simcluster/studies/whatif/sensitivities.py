@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, replay, result_of
 
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {

@@ -26,8 +26,8 @@ from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.step.planned import Planned, plan
+from simcluster.step.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.free import freed_where
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 

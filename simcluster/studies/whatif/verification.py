@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
 from simcluster.step.proved_for import FOLDING
+from simcluster.step.simulate import replay
 
 if TYPE_CHECKING:
     import pandas as pd

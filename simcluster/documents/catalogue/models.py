@@ -1,0 +1,54 @@
+"""Model presets by name, from ``models.yaml`` beside this file."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.catalogue import presets
+from simcluster.documents.diagnostics import did_you_mean
+
+
+def model_document(name: str) -> dict[str, Any]:
+    """The fields of a preset as a fresh document for ``Model``; ``name`` is among them.
+
+    Raises InputError for a name that is not in the catalogue.
+    """
+    known = presets("models.yaml")
+    if not isinstance(name, str) or name not in known:
+        near = preset_near(str(name))
+        hint = f"; did you mean {near!r}?" if near else did_you_mean(str(name).lower(), known)
+        raise InputError(
+            f"there is no model preset {name!r}{hint}; those that ship: {', '.join(known)}; "
+            f"or give the path of a config.json"
+        )
+    return {"name": name, **deepcopy(known[name])}
+
+
+def preset_near(name: str) -> str:
+    """The preset that somebody means by a model's name elsewhere, as on Hugging Face; "" where none is near.
+
+    Families keep their generation: Llama 3.1 is told as near to Llama 3, whose shapes it has, but Llama 2 is not.
+
+    >>> preset_near("meta-llama/Meta-Llama-3-8B-Instruct"), preset_near("mistralai/Mixtral-8x7B-v0.1")
+    ('llama3-8b', 'mixtral-8x7b')
+    >>> preset_near("Qwen/Qwen3-30B-A3B"), preset_near("my-org/my-model")
+    ('qwen3-30b-a3b', '')
+    """
+    own = _plain(name.rstrip("/").rpartition("/")[2])
+    by_name = {_plain(each): each for each in presets("models.yaml")}
+    return by_name.get(own, "")
+
+
+def _plain(name: str) -> str:
+    """Letters and digits of what tells a model: without its maker, a minor version, and what it was tuned for.
+
+    >>> _plain("Llama-3.1-70B-Instruct"), _plain("Llama-2-7b-hf")
+    ('llama370b', 'llama27b')
+    """
+    text = re.sub(r"(?<=\d)\.\d+(?=-)", "", name.lower())
+    text = re.sub(r"^meta-|-(hf|base|instruct|chat|it|v[\d.]+)(?=-|$)" if "deepseek" not in text
+                  else r"-(base|chat)(?=-|$)", "", text)  # fmt: skip
+    return re.sub(r"[^a-z0-9]", "", text)

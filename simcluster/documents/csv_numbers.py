@@ -1,0 +1,115 @@
+"""Numbers from a CSV file: a measured histogram, speeds of ranks, the sizes of an uneven all-to-all."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import parse_bytes
+from simcluster.documents.bytes_read import decode, read_bytes
+
+_MOST = 1e18
+
+
+def histogram_in(path: str | Path) -> dict[str, Any]:
+    """``values`` and ``weights`` of a histogram: a value and how often it was seen, a line each.
+
+    One column is values that are all alike often.  A first line without numbers is a header; empty lines and what
+    follows a # do not count.  Raises InputError, with the line, for what is no number.
+    """
+    lines = decode(read_bytes(path), str(path)).splitlines()
+    rows: list[tuple[float, float]] = []
+    for number, line in enumerate(lines, start=1):
+        cells = [cell.strip() for cell in line.partition("#")[0].split(",")]
+        if not any(cells):
+            continue
+        try:
+            found = [float(cell) for cell in cells]
+        except ValueError:
+            if not rows and number == 1:
+                continue  # a header
+            raise InputError(
+                f"{path}:{number}: {line.strip()!r} has something that is no number; write numbers alone, with "
+                f"commas between them"
+            ) from None
+        if len(found) > 2 or not all(math.isfinite(value) and value >= 0 for value in found):
+            raise InputError(
+                f"{path}:{number}: {line.strip()!r} is not a value and its weight, both numbers from 0; write "
+                f"them as 1024,3"
+            )
+        rows.append((found[0], found[1] if len(found) == 2 else 1.0))
+    if not rows:
+        raise InputError(f"{path}: has no line with a value; write one a line, with its weight behind a comma")
+    return {"values": [value for value, _ in rows], "weights": [weight for _, weight in rows]}
+
+
+def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
+    """Pairs of a rank, or what else is ``named``, and its speed, one a line: ``3,0.97``.
+
+    A header, empty lines and what follows a # do not count.
+
+    Raises InputError, with the line, for what is no such pair.
+    """
+    found: list[list[float]] = []
+    for number, line in enumerate(decode(read_bytes(path), str(path)).splitlines(), start=1):
+        cells = [cell.strip() for cell in line.partition("#")[0].split(",")]
+        if not any(cells):
+            continue
+        try:
+            number_of, speed = cells
+            found.append([int(number_of), float(speed)])
+        except ValueError:
+            if found or any(cell[:1].isdigit() for cell in cells):
+                raise InputError(f"{path}:{number}: {line.strip()!r} should be {named},speed, as in 3,0.97") from None
+    if not found:
+        raise InputError(f"{path}: has no line with a {named} and its speed, as in 3,0.97")
+    return found
+
+
+def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
+    """``sizes[i][j]``: bytes from rank i to rank j of the group, row by sender, column by receiver.
+
+    A cell is a size with its unit ("4 MiB") or a plain number of bytes; lines that are empty or begin with # do not
+    count.  InputError, with the line, for what is not a square of sizes of 0 or more, at least one above 0.
+    """
+    rows: list[tuple[float, ...]] = []
+    lines: list[int] = []
+    for line, text in enumerate(decode(read_bytes(path), path).splitlines(), 1):
+        if text.strip() and not text.lstrip().startswith("#"):
+            rows.append(tuple(_size(cell.strip(), f"{path}:{line}") for cell in _cells(text, f"{path}:{line}")))
+            lines.append(line)
+    wrong = next((place for place, row in enumerate(rows) if len(row) != len(rows)), None)
+    if wrong is not None:
+        raise InputError(
+            f"{path}:{lines[wrong]}: {len(rows[wrong])} sizes in a file of {len(rows)} rows; write as many in "
+            f"each, since it must be square: row i, "
+            "column j is what rank i sends to rank j"
+        )
+    if len(rows) < 2:
+        raise InputError(f"{path}: sizes of {len(rows)} rank{'s' * (len(rows) != 1)}; a group has at least 2")
+    if not any(size for row in rows for size in row):
+        raise InputError(f"{path}: all sizes are 0; at least one message has a size above 0")
+    return tuple(rows)
+
+
+def _cells(text: str, where: str) -> list[str]:
+    try:
+        return next(csv.reader([text]))
+    except csv.Error as problem:
+        raise InputError(f"{where}: is no row of a CSV file: {problem}") from None
+
+
+def _size(text: str, where: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        try:
+            size = parse_bytes(text)
+        except InputError as problem:
+            raise InputError(f"{where}: {problem}") from None
+    if not 0 <= size <= _MOST:
+        raise InputError(f"{where}: {text!r} is not the size of a message; it is 0 or more bytes, up to 1 EB")
+    return size

@@ -1,0 +1,1 @@
+"""Commands that validate, fit and calibrate."""

@@ -1,0 +1,1 @@
+"""Interactive pages: the studio, notebook cells, and reports with controls."""

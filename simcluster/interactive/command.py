@@ -1,0 +1,71 @@
+"""simcluster studio: a page on this machine with controls over a scenario."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+from simcluster.base.errors import InputError
+from simcluster.cli import common
+from simcluster.cli.terminal import waits_for_people
+from simcluster.documents.shipped import shipped_names
+from simcluster.interactive.controls.settings import checked, in_order
+from simcluster.interactive.page.server import serve
+from simcluster.interactive.page.states import Folder, StudioState, scenario_of
+
+
+def run(args: argparse.Namespace) -> None:
+    """Check what was named, serve the page until Ctrl-C."""
+    folder, first = _named(args.scenario, args.folder)
+    given = common.overrides_of(args)
+    if given and first is None:
+        raise InputError(f"{given[0][0]}: nothing to set it of; name a scenario")
+    if first is not None:
+        first = StudioState(first.base, in_order({key: checked(key, value) for key, value in given}))
+    if first is not None:
+        scenario_of(first, folder)
+    if not 0 <= args.port < 65536:
+        raise InputError(f"--port {args.port} must be from 1 to 65535; leave it out for a free one")
+
+    if args.minutes is not None and not 0 <= args.minutes < 1e6:
+        raise InputError(f"--minutes {args.minutes:g} must be 0 or more; leave it out to serve until Ctrl-C")
+    seconds = None if args.minutes is None else 60 * args.minutes
+
+    def ready(address: str) -> None:
+        waits_for_people()
+        common.answer(
+            args,
+            lambda: f"the studio is at {address} (scenario files of {folder.path}; Ctrl-C ends it)",
+            lambda: {
+                "address": address,
+                "folder": str(folder.path),
+                "scenario": first and first.base,
+                "settings": first.to_json()["settings"] if first else {},
+            },
+        )
+        sys.stdout.flush()
+        if args.open:
+            webbrowser.open(address)
+
+    with suppress(KeyboardInterrupt):  # the way it ends
+        serve(folder.path, first, ready, port=args.port, seconds=seconds)
+
+
+def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
+    """The folder, and the state to begin with: of a file that is named, the folder is where it lies."""
+    if folder is not None and not Path(folder).is_dir():
+        raise InputError(f"--folder {folder}: there is no such folder; name one that is there, or make it")
+    if scenario is None:
+        return Folder(Path(folder or ".").resolve()), None
+    if scenario in shipped_names("scenarios") and not Path(scenario).is_file():
+        return Folder(Path(folder or ".").resolve()), StudioState(scenario)
+    path = Path(scenario)
+    found = Folder(Path(folder).resolve() if folder else path.resolve().parent)
+    if not path.is_file():
+        return found, StudioState(scenario)  # refused with what there is
+    if path.resolve().parent != found.path:
+        raise InputError(f"{scenario} is not in --folder {folder}; leave --folder out, or name a file in it")
+    return found, StudioState(path.name)

@@ -1,0 +1,193 @@
+"""Controls of a scenario: keys and faults that are changed by hand, what each may be set to, and what that changes.
+
+Pure.  The rows are in ``controls.yaml``; what a key takes and says is the scenario's own (``scenario.keys``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.catalogue.devices import device_names
+from simcluster.documents.diagnostics import listed, shown
+from simcluster.documents.reading import read_document
+from simcluster.scenario.keys import scenario_keys
+from simcluster.schedules import SCHEDULES
+
+Value = str | int | float | bool | tuple[int, float]
+"""What a control may be set to: of a fault at some place (place, value), of all others what its key takes."""
+Settings = tuple[tuple[str, Value], ...]
+PRICE = "price"
+"""The control that changes nothing of a step: dollars a GPU and hour."""
+_IN_RUN = "run.price"
+_MOST_PLACES = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One thing to change: its key, what it is called, its heading, how its values are found, and their limits.
+
+    ``needs`` is a key of the document without which there is none; ``untold`` says why it is not told what other values
+    would give ("" where it is).  Of a fault: ``fault`` as a document has it, with
+    $place and $value in it; what a ``place`` is ("" for everywhere), the value at which it is ``off``, and those that
+    are offered.
+    """
+
+    key: str
+    label: str
+    group: str
+    offer: str
+    least: float = 0
+    most: float = 0
+    says: str = ""
+    needs: str = ""
+    untold: str = ""
+    place: str = ""
+    off: float | None = None
+    values: tuple[float, ...] = ()
+    fault: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_fault(self) -> bool:
+        """Is it a fault that is added, and no key?"""
+        return bool(self.fault)
+
+    def there(self, document: Mapping[str, Any]) -> bool:
+        """Has the document what it needs?"""
+        found: Any = document
+        for part in self.needs.split(".") if self.needs else ():
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found is not None
+
+
+@cache
+def controls() -> Mapping[str, Control]:
+    """All of them by key, in the order of the page."""
+    rows: Any = read_document(Path(__file__).with_name("controls.yaml")).data
+    return {row["key"]: Control(**{**row, "values": tuple(row.get("values", ()))}) for row in rows["controls"]}
+
+
+def checked(key: str, value: object) -> Value:
+    """A value that somebody asks for, as its control has it.  InputError for no such control, and for a value that is
+    not of its kind or beyond its limits: what is asked for over the network names nothing but this."""
+    control = controls().get(key)
+    if control is None:
+        raise InputError(f"{shown(key)} is no control; there are {listed(controls())}")
+    if control.is_fault:
+        return _fault(control, value)
+    if control.offer == "switch":
+        if not isinstance(value, bool):
+            raise InputError(f"{key} must be true or false, got {shown(value)}")
+        return value
+    if control.most:
+        return _number(control, value)
+    known = list(words_of(key))
+    if value not in known or isinstance(value, bool):
+        raise InputError(f"{key} must be {listed(known)}, got {shown(value)}")
+    return value
+
+
+def _number(control: Control, value: object) -> int | float:
+    whole = control.offer not in ("factors", "fault", "price")
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if control.least <= number <= control.most and (not whole or isinstance(number, int)):
+        return number
+    raise InputError(
+        f"{control.key} must be a {'whole number' if whole else 'number'} from {control.least:g} to {control.most:,g} "
+        f"as a control, got {shown(value)}"
+    )
+
+
+def _fault(control: Control, value: object) -> Value:
+    if not control.place:
+        return float(_number(control, value))
+    if isinstance(value, list | tuple) and len(value) == 2:
+        place, number = value
+        if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < _MOST_PLACES:
+            return place, float(_number(control, number))
+    raise InputError(
+        f"{control.key} must be [{control.place}, number], as in [3, {control.values[-2]:g}], got {shown(value)}"
+    )
+
+
+def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The changes of a scenario that settings mean, with what must follow them.
+
+    ``written`` is the document that is changed.  Replicas follow where the split or the machines change, and layers of
+    stages where those were counted out for a pipeline of another length.
+    """
+    given = dict(settings)
+    found: list[tuple[str, Any]] = []
+    if given.keys() & {"parallel.tp", "parallel.pp", "parallel.cp", "cluster.nodes"}:
+        found.append(("parallel.dp", None))
+    if "cluster.nodes" in given:
+        found.append(("gpus", None))
+    pipeline = written.get("pipeline")
+    counted = isinstance(pipeline, Mapping) and isinstance(pipeline.get("layers_per_stage"), list | tuple)
+    if counted and given.keys() & {"parallel.pp", "pipeline.chunks", "pipeline.schedule"}:
+        found.append(("pipeline.layers_per_stage", "auto"))
+    for key, value in settings:
+        control = controls()[key]
+        if key == PRICE:
+            found += [(_IN_RUN, value)] if isinstance(written.get("run"), Mapping) else []
+        elif not control.is_fault:
+            found.append((key, value))
+        elif (number := value[1] if isinstance(value, tuple) else value) != control.off:
+            place = value[0] if isinstance(value, tuple) else None
+            found.append(("faults+", _filled(control.fault, {"$place": place, "$value": number})))
+    return found
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """A part of a fault, with what is chosen in the place of what stands for it."""
+    if isinstance(part, Mapping):
+        return {key: _filled(value, values) for key, value in part.items()}
+    if isinstance(part, str) and part not in values:
+        return part.replace("$value", f"{values['$value']:g}") if "$value" in part else part
+    return values.get(part, part) if isinstance(part, str) else part
+
+
+def in_order(settings: Mapping[str, Value]) -> Settings:
+    """Settings in the order of the controls."""
+    return tuple((key, settings[key]) for key in controls() if key in settings)
+
+
+def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
+    """Settings as a person reads them: "tp 4", "slow GPU: rank 3, × 1.5"."""
+    found = []
+    for key, value in settings:
+        control = controls()[key]
+        if isinstance(value, tuple):
+            times = "× " if control.off == 1 else ""
+            found.append(f"{control.label}: {control.place} {value[0]}, {times}{value[1]:g}")
+        elif isinstance(value, bool):
+            found.append(f"{control.label} {'on' if value else 'off'}")
+        else:
+            found.append(f"{control.label} {value:,}" if isinstance(value, int | float) else f"{control.label} {value}")
+    return found
+
+
+@cache
+def words_of(key: str) -> tuple[Value, ...]:
+    """Names that may stand at a key."""
+    if key == "pipeline.schedule":
+        return tuple(SCHEDULES)
+    if key == "cluster.device":
+        return tuple(device_names())
+    words = next(each.words for each in scenario_keys() if each.path == key)
+    return tuple(int(word) if word.isdecimal() else word for word in words)
+
+
+@cache
+def notes() -> Mapping[str, str]:
+    """What each control says, in a sentence."""
+    of_keys = {each.path: each.description for each in scenario_keys()} | {
+        "cluster.device": "The GPU.",
+        "cluster.nodes": "How many machines there are; the job takes all their GPUs.",
+    }
+    return {control.key: control.says or of_keys.get(control.key, "") for control in controls().values()}

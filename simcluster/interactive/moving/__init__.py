@@ -1,0 +1,1 @@
+"""Reports whose page switches between variants of a scenario."""

@@ -1,0 +1,223 @@
+"""The page that moves: variants that were played beforehand, a control for each key that varies, and all that is shown
+following them, without a network and without playing anything.
+
+Without JavaScript it is the page of one variant, with a table of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simcluster.base.units import format_seconds
+from simcluster.interactive.moving.states import PageState
+from simcluster.interactive.moving.varied import VariedKey, address, control, digits, names_of, short_names
+from simcluster.show.report import summary, words
+from simcluster.show.report.blob import deflated
+from simcluster.show.report.details import quiet
+from simcluster.show.report.entry import Entry
+from simcluster.show.report.html import Markup, element, filled, joined, json_block, table
+from simcluster.show.report.page import CONTENTS, hashed, script_of, style_sheet
+
+_MOST_PINNED = 48  # played variants of which each can be pinned: pairs are a kilobyte each
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A grid of variants: its ``keys``, and for every combination, the last key fastest, its state or why there is
+    none; ``base`` is the combination that the page begins with, and that the others are compared with until another is
+    pinned."""
+
+    keys: tuple[VariedKey, ...]
+    states: tuple[PageState | str, ...]
+    base: int
+
+    def names(self) -> list[str]:
+        """What every combination is called: "tp 4, schedule 1f1b"."""
+        return names_of([(key.path, key.labels) for key in self.keys])
+
+    def state(self, at: int) -> PageState:
+        """That of a combination that could be played; ValueError of another one."""
+        found = self.states[at]
+        if isinstance(found, str):
+            raise ValueError(f"combination {at} has no state: {found}")
+        return found
+
+    def played(self) -> Iterator[tuple[int, PageState]]:
+        """Combinations that could be played, and their numbers."""
+        return ((at, state) for at, state in enumerate(self.states) if isinstance(state, PageState))
+
+
+def moving_page(varied: Varied, *, title: str = "") -> str:
+    """The page as HTML, which begins with the base."""
+    names = varied.names()
+    base = varied.state(varied.base)
+    texts = {
+        at: {**state.texts, "differences": _against(varied, names, varied.base, at)} for at, state in varied.played()
+    }
+    states, columns = _data(varied, names, texts)
+    script, sheet = script_of("moving.js"), style_sheet()
+    contents = [("variants", "Variants"), *((place, name) for place, name in CONTENTS if place in texts[varied.base])]
+    return "<!doctype html>\n" + filled(
+        "page.html",
+        policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
+        heading=title or base.entry.document.get("name", base.entry.name), style=Markup(sheet),
+        told=_part("told", texts[varied.base]),
+        contents=(element("a", name, href=f"#{place}") for place, name in contents),
+        sections=joined(_bar(varied, names), _variants(varied, names), (
+            element("section", element("h2", name), _part(place, texts[varied.base]), id=place)
+            for place, name in contents[1:]
+        )),
+        version=str(base.entry.numbers.get("version", "")),
+        data=json_block("states", states), columns=Markup(columns), script=Markup(script),
+    ) + "\n"  # fmt: skip
+
+
+def _part(place: str, texts: Mapping[str, str]) -> Markup:
+    """What follows the controls."""
+    return element("div", Markup(texts[place]), data_state=place)
+
+
+def _against(varied: Varied, names: Sequence[str], pinned: int, at: int) -> str:
+    """Why a variant's step is longer or shorter than that of the pinned one: in words, and cause by cause."""
+    if at == pinned:
+        return str(quiet(f"This is A, which the others are compared with ({names[at]}); choose another one above."))
+    entries = [replace(varied.state(each).entry, name=names[each]) for each in (pinned, at)]
+    return str(summary.differences(entries))
+
+
+# --- the controls -----------------------------------------------------------------------------------------------------
+
+
+def _bar(varied: Varied, names: Sequence[str]) -> Markup:
+    """A control for every key, and what is chosen, in view wherever the reader is."""
+    places = digits(varied.base, varied.keys)
+    names_of_keys = short_names([key.path for key in varied.keys])
+    controls = [
+        control(number, key, name, at)
+        for number, (key, name, at) in enumerate(zip(varied.keys, names_of_keys, places, strict=True))
+    ]
+    return filled(
+        "moving.html", controls=controls, base=names[varied.base], told=_told(varied.state(varied.base).entry)
+    )
+
+
+def _told(entry: Entry) -> str:
+    """A variant in one line: its step, MFU, bubble and memory."""
+    return f"{format_seconds(entry.account.step_time)} a step; {_rest_told(entry)}"
+
+
+def _rest_told(entry: Entry) -> str:
+    room = "" if entry.numbers.get("fits") else ", does not fit"
+    return (
+        f"MFU {words.percent(entry.numbers['mfu'])}; "
+        f"bubble {words.percent(entry.account.breakdown['bubble'] / entry.account.step_time)}; "
+        f"memory {words.gigabytes(entry.numbers['peak_memory_bytes'])}{room}"
+    )
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def _variants(varied: Varied, names: Sequence[str]) -> Markup:
+    """Which is the fastest, and a row for every combination, also for those that cannot be."""
+    base = varied.state(varied.base)
+    longest = max(state.entry.account.step_time for _, state in varied.played())
+    header = ["variant", "a step", "", "difference", "MFU", "bubble", "exposed", "memory"]
+    rows = []
+    for at, state in enumerate(varied.states):
+        link = element("a", names[at], href=f"#{address(varied.keys, at)}", data_at=str(at))
+        if isinstance(state, str):
+            rows.append([link, "refused", *[""] * 6])
+            continue
+        account, numbers = state.entry.account, state.entry.numbers
+        change = account.step_time / base.entry.account.step_time - 1
+        rows.append([
+            link, format_seconds(account.step_time), _length(account.step_time / longest),
+            "A" if at == varied.base else words.signed_percent(change), words.percent(numbers["mfu"]),
+            words.percent(account.breakdown["bubble"] / account.step_time),
+            format_seconds(numbers["exposed_communication_s"]),
+            words.gigabytes(numbers["peak_memory_bytes"]) + ("" if numbers.get("fits") else " (does not fit)"),
+        ])  # fmt: skip
+    caption = "All variants; differences are from A, which is pinned"
+    return element(
+        "section", element("h2", "Variants"), element("p", _fastest(varied, names), class_="verdict"),
+        table(header, rows, caption=caption, class_="variants tall"), _refused(varied, names), id="variants",
+    )  # fmt: skip
+
+
+def _refused(varied: Varied, names: Sequence[str]) -> Markup:
+    """Why variants cannot be, each reason once."""
+    of: dict[str, list[str]] = {}
+    for name, state in zip(names, varied.states, strict=True):
+        if isinstance(state, str):
+            of.setdefault(state, []).append(name)
+    said = [
+        element("li", element("strong", f"{known[0]}{f' and {len(known) - 1} more' if len(known) > 1 else ''}: "), why)
+        for why, known in of.items()
+    ]
+    return element("ul", said, class_="notes") if said else Markup()
+
+
+def _length(part: float) -> Markup:
+    """A bar of a row, from 0."""
+    bar = element("rect", x=0, y=2, width=1000 * part, height=12, class_="whole")
+    return element("svg", bar, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
+
+
+def _fastest(varied: Varied, names: Sequence[str]) -> str:
+    played = list(varied.played())
+    fitting = [(at, state) for at, state in played if state.entry.numbers.get("fits")]
+    at = min(fitting or played, key=lambda each: each[1].entry.account.step_time)[0]
+    refused = len(varied.states) - len(played)
+    told = f"Of {len(varied.states)} variants {names[at]} is the fastest{' that fits' if fitting else ''}: "
+    told += f"{_told(varied.state(at).entry)}."
+    if not fitting:
+        told += " None of them fits its GPU."
+    elif len(fitting) < len(played):
+        told += f" {len(played) - len(fitting)} of them {'do' if len(played) - len(fitting) > 1 else 'does'} not fit."
+    return told + (f" {refused} cannot be." if refused else "")
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+class _Pieces:
+    """Bytes that are kept once however often they come; a piece is named by its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, piece: bytes) -> int:
+        return self._numbers.setdefault(piece, len(self._numbers))
+
+    def all(self) -> tuple[list[int], bytes]:
+        """Their lengths, and all of them one after the other."""
+        return [len(piece) for piece in self._numbers], b"".join(self._numbers)
+
+
+def _data(varied: Varied, names: Sequence[str], texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
+    """What the script reads: keys and states as JSON, and the pieces that states are made of.
+
+    A section's texts stand one after the other: they are much alike, and deflate well.
+    """
+    pieces, played = _Pieces(), dict(varied.played())
+    sections = {place: {at: pieces.number(text[place].encode()) for at, text in texts.items()}
+                for place in texts[varied.base]}  # fmt: skip
+    pinnable = list(played) if len(played) <= _MOST_PINNED else [varied.base]
+    against = {at: {pinned: pieces.number(_against(varied, names, pinned, at).encode()) for pinned in pinnable}
+               for at in played}  # fmt: skip
+    data = {at: pieces.number(state.data.encode()) for at, state in played.items()}
+    seconds = {at: state.entry.account.step_time for at, state in played.items()}
+    columns = {at: [pieces.number(column) for column in state.columns] for at, state in played.items()}
+    states: list[dict[str, Any]] = [
+        {"name": names[at], "seconds": seconds[at], "step": format_seconds(seconds[at]),
+         "told": _rest_told(played[at].entry), "against": against[at], "data": data[at], "columns": columns[at],
+         "texts": {place: numbers[at] for place, numbers in sections.items()}}
+        if at in played else {"name": names[at], "refused": state}
+        for at, state in enumerate(varied.states)
+    ]  # fmt: skip
+    sizes, content = pieces.all()
+    keys = [{"path": key.path, "labels": key.labels} for key in varied.keys]
+    return {"keys": keys, "base": varied.base, "states": states, "pieces": sizes}, deflated(content, 9)

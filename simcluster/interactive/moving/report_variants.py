@@ -1,0 +1,114 @@
+"""The moving page of a scenario's variants: each is played, in processes beside this one where there are cores, and
+becomes a state of the page there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.processes import cores
+from simcluster.interactive.moving.moving import Varied
+from simcluster.interactive.moving.states import PageState, state_of
+from simcluster.interactive.moving.varied import VariedKey
+from simcluster.scenario.paths import check_path
+from simcluster.scenario.scenario import Base, Scenario, Variant
+from simcluster.show.report import entry_of_result
+from simcluster.step.simulate import replay
+from simcluster.studies.sweep.dealing import in_order
+from simcluster.studies.sweep.players import players_of
+from simcluster.studies.sweep.playing import Row
+from simcluster.studies.sweep.study import Sweep, make_sweep
+
+MOST_STATES = 200
+"""Of one page: more would take minutes to play and be too large to mail."""
+_MOST_SPANS = 2_400_000  # of all timelines together
+
+Ranks = Callable[[Scenario], Sequence[int] | None]
+
+
+def simulated(scenario: Scenario) -> Sequence[int] | None:
+    """The timelines of those ranks that were simulated: what a page has unless others are named."""
+    return None
+
+
+def check_vary(paths: Sequence[str]) -> None:
+    """InputError for a path that no scenario has, and for one that comes twice."""
+    for path in paths:
+        check_path(path)
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice:
+        raise InputError(f"--vary {twice} is given twice; give all its values at once, as in --vary {twice}=1,2,4")
+
+
+def play_variants(
+    base: Base,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    fixed: Sequence[tuple[str, Any]] = (),
+    ranks: Ranks = simulated,
+    origin: str = "",
+    processes: int | None = None,
+    progress: Callable[[int, int, int], object] = lambda done, total, wrong: None,
+) -> Varied:
+    """Every combination of values at dotted paths, played and ready to be put on a page; the same whatever plays it.
+
+    ``ranks``, a function of a module, says of a scenario whose timelines are shown.  InputError for more than
+    ``MOST_STATES`` combinations, and where none of them can be.
+    """
+    count = math.prod(len(values) for values in vary.values())
+    if count > MOST_STATES:
+        raise InputError(
+            f"{count:,} variants are too many for one page; give at most {MOST_STATES} (simcluster sweep plays more)"
+        )
+    made = make_sweep(base, vary, fixed=fixed)
+    measure = partial(_state, ranks=ranks, origin=origin, most_spans=_MOST_SPANS // count)
+    keys = in_order(made, made.numbers)
+    rows: dict[int, Row] = {}
+    workers = min(processes or cores(), count)
+    with players_of(workers if workers > 1 else None) as players:
+        for finished in players.play([(number, made.variant(number)) for number in keys], list(keys.values()), measure):
+            rows.update(finished)
+            progress(len(rows), count, sum(row["status"] != "ok" for row in rows.values()))
+    states = tuple(_what(rows[number]) for number in range(count))
+    if not any(isinstance(state, PageState) for state in states):
+        raise InputError(f"none of {count:,} variants can be; the first: {states[0]}")
+    varied = tuple(VariedKey(path, tuple(values)) for path, values in vary.items())
+    return Varied(varied, states, _base_of(made, states))
+
+
+def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
+    """A variant's state; the reason, if it cannot be or fails."""
+    try:
+        scenario = variant.scenario()
+        entry = entry_of_result(replay(scenario), origin=origin, ranks=ranks(scenario))
+        return {"status": "ok", "error": "", "state": state_of(entry, most_spans)}
+    except InputError as problem:
+        return {"status": "refused", "error": str(problem)}
+    except Exception as problem:  # one variant must not end the page of all
+        return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
+
+
+def _what(row: Row) -> PageState | str:
+    return row["state"] if row["status"] == "ok" else " ".join(row["error"].split())
+
+
+def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:
+    """The combination that the scenario has as it stands; the first that could be played where there is none."""
+    played = [number for number, state in enumerate(states) if isinstance(state, PageState)]
+    try:
+        own = made.base.scenario(made.fixed).document()
+    except InputError:  # it cannot be as it stands
+        return played[0]
+    alike = [sum(_at(own, path) == value for path, value in made.values(number).items()) for number in played]
+    return played[max(range(len(played)), key=lambda place: alike[place])]
+
+
+def _at(document: Mapping[str, Any], path: str) -> object:
+    """The value at a dotted path; None where there is none."""
+    value: Any = document
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

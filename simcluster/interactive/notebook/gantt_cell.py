@@ -1,0 +1,125 @@
+"""A timeline in a notebook's cell to zoom into: the report's own, in a frame of its own that asks for nothing.
+
+Frames do not see each other, so a notebook has as many as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simcluster.base.units import format_seconds
+from simcluster.base.written import write_text
+from simcluster.documents.argument_types import checked
+from simcluster.interactive.notebook.ranks import check_ranks
+from simcluster.results.played import Run
+from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
+from simcluster.show.report import colours
+from simcluster.show.report.blob import Blob
+from simcluster.show.report.details import quiet
+from simcluster.show.report.entry import spans_of_ranks
+from simcluster.show.report.html import Markup, asset, element, filled, json_block
+from simcluster.show.report.packing import packed, some_ranks
+from simcluster.show.report.page import SCRIPTS, hashed, style_sheet, timeline_frame
+from simcluster.show.report.painted import with_paints
+
+_MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
+_MOST_SPANS = 300_000
+_CONTROLS, _LANE, _RANK, _HIGHEST = 190, 10, 27, 640  # pixels
+_CELL_STYLE = """
+body.cell { margin: 0; padding: 4px 8px; max-width: none; overflow: hidden; }
+.cell .title { align-items: center; margin: 0 0 4px; }
+.cell h3 { margin: 0; }
+.cell .scroller { max-height: 400px; }
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class GanttCell:
+    """A whole page with one timeline; in a notebook it stands in the cell, ``height`` pixels high.
+
+    ``left_out`` says in words which ranks it lacks, "" if none.
+    """
+
+    name: str
+    page: str
+    height: int
+    left_out: str = ""
+
+    def __repr__(self) -> str:
+        more = f"; {self.left_out}" if self.left_out else ""
+        return f"GanttCell({self.name}: {len(self.page) / 1e6:.2f} MB, shown in a notebook; save(path) writes it{more})"
+
+    def _repr_html_(self) -> str:
+        page = self.page.replace("&", "&amp;").replace("'", "&#39;")
+        return (
+            f'<iframe srcdoc=\'{page}\' title="{escape(self.name)}" loading="lazy" '
+            f'style="width:100%;height:{self.height}px;border:0"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file that any browser opens; InputError if the system refuses."""
+        write_text(path, self.page)
+
+
+@checked
+def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
+    """The timeline of some ranks (left out: of all that were simulated) as a page to zoom into and to search.
+
+    Where that is more than 1.8 MB it has fewer ranks, evenly over all, and says so.  InputError for ranks that the job
+    does not have.
+    """
+    if ranks is None:
+        spans, weights = run.spans, dict(run.weights)
+    else:
+        check_ranks(run, ranks)
+        spans, weights = spans_of_ranks(run, sorted(set(ranks))), dict.fromkeys(ranks, 1)
+    most = _MOST_SPANS
+    while True:
+        shown, left_out = some_ranks(spans, most)
+        found = _page(run, shown, weights, left_out)
+        if len(found.page) <= _MOST_BYTES or len(np.unique(shown.rank)) == 1:
+            return found
+        most = min(len(shown), most) // 2
+
+
+def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) -> GanttCell:
+    name = run.scenario.title if isinstance(run, Result) else "a played program"
+    heading = f"{name}: {format_seconds(run.step_time)} a step"
+    lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
+    data, columns = _data(name, run, spans, weights)
+    script, styles = _script(), f"{style_sheet()}\n{_CELL_STYLE}"
+    frame = [
+        element("noscript", quiet("The timeline needs JavaScript; result.gantt() draws it without.")),
+        element("div", timeline_frame(), id="gantt", class_="gantt"),
+    ]
+    page = "<!doctype html>\n" + filled(
+        "gantt_cell.html",
+        policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(styles)}'; img-src data:",
+        heading=heading, style=Markup(styles), gantt=[*frame, *([quiet(f"{lacks}.")] if lacks else [])],
+        data=json_block("data", data), columns=Markup(columns), script=Markup(script),
+    )  # fmt: skip
+    lanes = len(data["runs"][0]["timeline"]["lanes"])
+    height = _CONTROLS + _LANE * lanes + _RANK * len(np.unique(spans.rank))
+    return GanttCell(heading, page, min(height, _HIGHEST), lacks)
+
+
+def _data(name: str, run: Run, spans: Spans, weights: dict[int, int]) -> tuple[dict[str, Any], str]:
+    """What the page's script reads: a run with a timeline and nothing else."""
+    blob, paints = Blob(), dict[tuple[str, str, int], int]()
+    timeline = with_paints(packed(spans, blob, weights=weights), paints)
+    shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,
+             "links": None}  # fmt: skip
+    palette = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
+    return {"runs": [shown], "paints": palette}, blob.text()
+
+
+def _script() -> str:
+    parts = "\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS))
+    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'

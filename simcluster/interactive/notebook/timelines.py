@@ -1,0 +1,59 @@
+"""A step's timeline as a picture, or as a part of a notebook to zoom into: what ``result.gantt()`` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
+from simcluster.interactive.notebook.figures import let_cells_show_figures
+from simcluster.interactive.notebook.ranks import check_ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.base.shown import CellPage, Picture
+    from simcluster.results.played import Run
+
+
+@checked
+def _gantt(
+    run: Run, *, interactive: bool = False, ranks: Sequence[int] | None = None, title: str | None = None, **options: Any
+) -> Picture | CellPage:
+    """The timeline of any ranks of the job, in the way that is asked for."""
+    if interactive:
+        if options or title is not None:
+            given = ", ".join([*options, *(["title"] if title is not None else [])])
+            raise InputError(f"gantt: {given} is of the picture; interactive=True takes ranks alone")
+        from simcluster.interactive.notebook.gantt_cell import gantt_html
+
+        return gantt_html(run, ranks=ranks)
+    from simcluster.show.gantt import gantt
+
+    let_cells_show_figures()
+    heading = _title(run) if title is None else title
+    return gantt(timeline_of(run, ranks), title=heading, ranks=ranks, num_ranks=len(run.ranks), **options)
+
+
+def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
+    """The timeline of any ranks of the job, each that of the one that was simulated for it; left out: of those.
+
+    InputError for a rank that the job does not have.
+    """
+    if ranks is None:
+        return run.timeline
+    import pandas as pd
+
+    check_ranks(run, ranks)
+    return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)
+
+
+def _title(run: Run) -> str:
+    scenario = getattr(run, "scenario", None)
+    return f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} a step"
+
+
+SHOWN: Mapping[str, Callable[..., Picture | CellPage]] = {"Run": _gantt}
+"""By the name of the class."""

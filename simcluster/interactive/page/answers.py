@@ -1,0 +1,321 @@
+"""What the page shows of a state, part by part, by the code of the report; or the problem and what would go instead.
+
+A part is asked for by itself, the quick ones first, so that nobody waits for what is slow: results are kept between the
+parts.  Runs in a process of the pool: everything that goes in and out can be pickled, and out as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
+from simcluster.documents.composing import edited
+from simcluster.documents.overrides import change_in_place
+from simcluster.documents.reading import parse_document, read_document
+from simcluster.interactive.controls.nearest import remedies
+from simcluster.interactive.controls.offers import described
+from simcluster.interactive.controls.settings import PRICE, controls, in_words, overrides
+from simcluster.interactive.page.advice import in_controls
+from simcluster.interactive.page.hints import hint, why_not
+from simcluster.interactive.page.kept import KeptPlays
+from simcluster.interactive.page.states import Folder, StudioState, scenario_of
+from simcluster.longrun.studies.train import train
+from simcluster.results.numbers import METRICS, timed_numbers
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Origin, Scenario
+from simcluster.show.report import Entry, details, entry_of_result, page, summary
+from simcluster.show.report.blob import Blob
+from simcluster.show.report.html import Markup, element, joined
+from simcluster.show.report.page import data_of, timeline_frame
+from simcluster.show.report.painted import spans_of
+from simcluster.show.report.verdict import verdict
+from simcluster.show.report.yaml_text import yaml_text
+from simcluster.studies.variations import labels
+
+_LEVEL = 1  # of deflating: what stays on this machine is made small in little time
+_RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
+_SLOW = "straggler_slowdown"  # the step is played again for it
+
+
+@dataclass(frozen=True, slots=True)
+class StateAsked:
+    """What a page asks about: the state that is live, the one that is pinned beside it, the folder of files, and the
+    control that was changed last, for which the nearest legal value is sought."""
+
+    live: StudioState
+    pinned: StudioState | None
+    folder: Path
+    changed: str = ""
+
+
+def answer(asked: StateAsked, part: str) -> dict[str, Any]:
+    """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
+    with collector_off():
+        try:
+            results = [_result(scenario) for scenario in _scenarios(asked)]
+        except InputError as problem:
+            return _refused(asked, str(problem))
+        return {"part": part, **(PARTS[part] if part in PARTS else partial(_other_value, part))(asked, results)}
+
+
+def report_of(asked: StateAsked) -> str:
+    """The report about the state, or about both: the page that is mailed."""
+    names = labels(scenarios := _scenarios(asked))
+    return page([
+        entry_of_result(_result(scenario), name=name)
+        for scenario, name in zip(scenarios, names, strict=True)
+    ])  # fmt: skip
+
+
+def scenario_text(state: StudioState, folder: Path) -> str:
+    """Return the state as a scenario file: the base's text with the changed keys, its comments kept.
+
+    Everything is written out where that text, in the studio's folder, would be another scenario: a built-in one that
+    names files next to it.
+    """
+    scenario, path = scenario_of(state, Folder(folder)), Folder(folder).scenario_path(state.base)
+    wanted = {**scenario.document(), "name": scenario.title}
+    text = path.read_text(encoding="utf-8")
+    changes = overrides(state.settings, read_document(path).data)
+    if scenario.measured and scenario.measured.changed:  # the measured step is that of the base
+        changes.append(("measured.changed", [*scenario.measured.changed]))
+    if changes:
+        text = edited(text, lambda document: change_in_place(document, [*changes, ("name", scenario.title)]))
+    try:
+        same = Origin(parse_document(text, folder=folder)).changed({}).document() == wanted
+    except InputError:
+        same = False
+    return text if same else yaml_text(wanted)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+_plays = KeptPlays()
+
+
+def _states(asked: StateAsked) -> list[StudioState]:
+    return [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
+
+
+def _scenarios(asked: StateAsked) -> list[Scenario]:
+    """What is shown: A, which is pinned, and B, which is live; or that alone."""
+    folder = Folder(asked.folder)
+    return [scenario_of(state, folder) for state in _states(asked)]
+
+
+def _result(scenario: Scenario) -> Result:
+    return _plays.result(scenario)
+
+
+def _entries(results: list[Result]) -> list[Entry]:
+    """The runs as the report has them, with the numbers that are quick to have: A and B, or one under its own name."""
+    names = "AB" if len(results) > 1 else [results[0].scenario.title]
+    found = []
+    for name, result in zip(names, results, strict=True):
+        numbers = {each: metric.of(result) for each, metric in METRICS.items()
+                   if each != _SLOW or result.clean is None}  # fmt: skip
+        found.append(Entry(name=name, numbers=_with_memory(numbers, result), scenario=result.scenario, result=result,
+                           account=result.account, spans=result.spans, weights=dict(result.weights)))  # fmt: skip
+    return found
+
+
+def _described(results: list[Result]) -> list[str]:
+    """What A and B are, by what differs; of one its name."""
+    one, other = results[0].scenario, results[-1].scenario
+    if len(results) == 1:
+        return [one.name]
+    return ["as B", "as A"] if one == other else labels([one, other])
+
+
+def _with_memory(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:
+    """As the result JSON has them, as far as the page's quick parts read them."""
+    memory = result.memory
+    parts = {name: getattr(memory, name) for name in ("parameters", "gradients", "optimizer", "activations")}
+    return {**numbers, "memory_bytes": {**parts, "other": memory.other + memory.buffers}}
+
+
+def _base(asked: StateAsked) -> Scenario:
+    return scenario_of(StudioState(asked.live.base), Folder(asked.folder))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The numbers that follow from the step time, and the controls: all that is known as soon as it is played."""
+    live = results[-1]
+    scenario = live.scenario
+    numbers = {**timed_numbers(live), "hfu": live.hfu}
+    sections = {
+        "figures": summary.first_figures(scenario, numbers),
+        "dollars": _dollars(asked.live, live),
+        "told": joined(element("p", line) for line in summary.scenario_in_words(scenario)),
+    }
+    return {
+        "sections": sections,
+        "name": scenario.title,
+        "link": asked.live.link(),
+        "changes": in_words(asked.live.settings),
+        "controls": described(scenario, _base(asked)),
+        "gpus": scenario.gpus,
+        "step": live.step_time,
+        "has_run": scenario.run is not None,
+    }
+
+
+def _answer(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The numbers at a glance, where the time went, and the difference from what is pinned."""
+    entries = _entries(results)
+    several = len(entries) > 1
+    sections = {
+        "figures": summary.figures(entries[-1]),
+        "compared": _compared(results, entries) if several else Markup(),
+        "where": summary.where(entries),
+        "differences": summary.differences(entries) if several else Markup(),
+    }
+    return {"sections": sections}
+
+
+def _compared(results: list[Result], entries: list[Entry]) -> Markup:
+    """What A and B are, which is faster and why, and their numbers in a table."""
+    told = [
+        element("p", element("strong", letter), f"  {text}")
+        for letter, text in zip("AB", _described(results), strict=True)
+    ]
+    return joined(told, verdict(entries), summary.side_by_side(entries))
+
+
+def _dollars(state: StudioState, result: Result) -> Markup:
+    """What a step costs, where the state or its scenario says what a GPU does; prices are asked for, never assumed."""
+    scenario = result.scenario
+    price = dict(state.settings).get(PRICE, scenario.run.price if scenario.run is not None else None)
+    if not isinstance(price, int | float):
+        return Markup()
+    dollars = price * scenario.gpus * result.step_time / 3600
+    per_million = 1e6 * dollars / scenario.tokens_per_step
+    told = (
+        f"A step costs {_dollar(dollars)} dollars at {price:g} a GPU and hour: {_dollar(per_million)} a million tokens."
+    )
+    return element("p", told, class_="quiet")
+
+
+def _dollar(amount: float) -> str:
+    """With cents, or of less than a dollar with two digits that say something."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
+
+
+def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list[str]]:
+    """What the script reads of one part: JSON, its columns of numbers, remarks on what was left out."""
+    blob = Blob()
+    data, notes = data_of(entries, blob, parts=frozenset((part,)), chosen_by="")
+    return data, blob.text(_LEVEL), notes
+
+
+def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The spans, as they are; who waits for whom, calls and the critical path come with ``_detail``."""
+    blob = Blob(planes=False)
+    data = spans_of([*zip(_described(results), results, strict=True)], blob)
+    return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.raw()}
+
+
+def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The timeline with all that is known of its spans."""
+    entries = [replace(each, name=text) for each, text in zip(_entries(results), _described(results), strict=True)]
+    data, columns, notes = _columns(entries, "timeline")
+    return {"sections": {"timeline": _frame(len(entries), notes)}, "data": data, "columns": columns}
+
+
+def _frame(runs: int, notes: list[str]) -> Markup:
+    frame = element("div", timeline_frame(runs), id="gantt", class_="gantt")
+    return joined(frame, [details.quiet(note) for note in notes])
+
+
+def _memory(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    entries = _entries(results[-1:])
+    data, columns, _ = _columns(entries, "memory")
+    return {"sections": {"memory": details.memory(entries[0], 0)}, "data": data, "columns": columns}
+
+
+def _links(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    entries = _entries(results[-1:])
+    data, columns, _ = _columns(entries, "links")
+    return {"sections": {"links": details.links(entries[0], 0)}, "data": data, "columns": columns}
+
+
+def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """What needs the step played once more: what faults cost, what would help, what to beware of."""
+    full = replace(_entries(results[-1:])[0], numbers=results[-1].to_dict())
+    told, ideas = in_controls(joined(verdict([full]), summary.remarks([full])), asked.live.settings)
+    return {
+        "sections": {"figures": summary.figures(full), "advice": told},
+        "ideas": [each.to_dict() for each in ideas],
+    }
+
+
+def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """What a run of weeks comes to, where the scenario has one."""
+    scenario = results[-1].scenario
+    if scenario.run is None:
+        return {"sections": {"run": Markup()}}
+    price = dict(asked.live.settings).get(PRICE)
+    try:
+        priced = scenario if price is None else scenario.with_({"run.price": price})
+        told = train(priced, played=_RUNS).summary().replace("run.price", f"the control “{controls()[PRICE].label}”")
+    except InputError as problem:
+        return {"sections": {"run": details.quiet(f"Not to be had: {problem}")}}
+    text = element("pre", told, tabindex="0", role="region", aria_label="The run of weeks", class_="scenario")
+    return {"sections": {"run": text}}
+
+
+def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """Of which controls nothing is told, and why: those of others are parts of their own (``hint_parts``)."""
+    return {"sections": {}, "hints": why_not()}
+
+
+def _other_value(part: str, asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """What one other value of a control would give."""
+    live, folder = asked.live, Folder(asked.folder)
+    found = hint(part, results[-1], live.settings, lambda tried: scenario_of(StudioState(live.base, tried), folder))
+    return {"sections": {}, "hints": found}
+
+
+PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
+    "figures": _figures,
+    "timeline": _timeline,
+    "answer": _answer,
+    "memory": _memory,
+    "detail": _detail,
+    "advice": _advice,
+    "links": _links,
+    "run": _run,
+    "hints": _hints,
+}
+"""The parts of the page: a function of what is asked and the results of it."""
+QUICK = ("figures", "timeline", "answer", "memory", "detail")
+"""Those that follow every change, in their order."""
+AHEAD_OF = {"timeline": "detail"}
+"""Those that another part takes the place of when it comes: nobody asks for them once that is known."""
+SLOW = ("advice", "links", "run", "hints")
+"""Those that come when nobody has changed anything for a while: the step is played again, or every link looked at.
+Behind them come those of ``hint_parts``."""
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:
+    """The rule in words, and settings that go."""
+    live, folder = asked.live, Folder(asked.folder)
+    try:
+        base = _base(asked)
+    except InputError:
+        return {"problem": problem.splitlines(), "remedies": []}
+    found = remedies(
+        base, live.settings, asked.changed, problem, lambda tried: scenario_of(StudioState(live.base, tried), folder)
+    )
+    return {"problem": problem.splitlines(), "remedies": [each.to_dict() for each in found]}

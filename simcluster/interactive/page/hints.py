@@ -1,0 +1,163 @@
+"""Hints beside a control, what its other values would give: each is a step, played while no change waits for one.
+
+A part of an answer is one other value, so that nothing more is played once somebody has changed something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from simcluster.base.effort import at_most
+from simcluster.base.errors import InputError
+from simcluster.interactive.controls.nearest import with_setting
+from simcluster.interactive.controls.offers import offered, value_of
+from simcluster.interactive.controls.settings import Control, Settings, Value, controls
+from simcluster.results.result import Result
+from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.scenario import Scenario
+from simcluster.show.report.words import signed_percent
+from simcluster.step.simulate import replay
+from simcluster.studies.whatif.sensitivities import TIMES, sensitivity
+
+Made = Callable[[Settings], Scenario]
+"""The scenario of settings; InputError for those that do not go."""
+
+_GROUPS = ("Split", "Work", "Overlap", "Faults")
+_BESIDE = ("cluster.device", "cluster.nodes")
+"""Controls of other groups that are told of, too."""
+_SCALE = "cluster.scale."
+_COMPARED = {
+    "schedules": ("1f1b", "interleaved", "zb-h1", "gpipe"),
+    "devices": ("a100-80gb", "h100", "h200", "b200"),
+}
+"""By what a control offers, those that people compare of all that there are."""
+_MOST_WORDS = 3
+_MOST_TRIED = 6  # values on the way to one that goes
+_MOST_SECONDS = 5.0  # of a step that is played unasked
+_NOTICED = 5e-4  # of a step or a rate: what is less is told as 0.0 %
+_TOO_LONG = "not told: a step takes too long to be played unasked"
+_NOTHING = "no other value goes with the rest"
+
+
+@cache
+def hint_parts() -> Mapping[str, tuple[str, int]]:
+    """Parts of an answer: the key and the number of each other value that is told of."""
+    hinted = [
+        each for each in controls().values()
+        if each.group in _GROUPS or each.key in _BESIDE or each.key.startswith(_SCALE)
+    ]  # fmt: skip
+    return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
+
+
+def why_not() -> list[dict[str, Any]]:
+    """Controls of which nothing is told, and why."""
+    return [{"key": each.key, "of": "", "words": each.untold} for each in controls().values() if each.untold]
+
+
+def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict[str, Any]]:
+    """What one other value would change of the step that was played, by how much and where.
+
+    Nothing where there is no such value.  Why not, where a control has no other at all, and of a step that takes long.
+    """
+    key, number = hint_parts()[part]
+    control, scenario = controls()[key], result.scenario
+    if not control.there(scenario.document()):
+        return []
+    if _takes_long(scenario):
+        return [] if number else [{"key": key, "of": "", "words": _TOO_LONG}]
+    if key.startswith(_SCALE):
+        return [{"key": key, "of": "step", "words": _of_a_percent(result, key.removeprefix(_SCALE))}]
+    found = [
+        words
+        for value, other in _other(scenario, settings, control, number, made)
+        for words in _told(result, other, control, value)
+    ]
+    if not found and not number and not _has_other(scenario, settings, control, made):
+        found = [("", _NOTHING)]
+    return [{"key": key, "of": of, "words": words} for of, words in found]
+
+
+def _takes_long(scenario: Scenario) -> bool:
+    """Does a step take longer to play than is waited for a hint?"""
+    return estimated_seconds(scenario) > _MOST_SECONDS
+
+
+def _of_a_percent(result: Result, resource: str) -> str:
+    """What a percent more of a resource of the cluster gives, as played."""
+    (found,) = sensitivity(result, [resource])
+    change = -100 * (found.step_time - found.before) / found.before
+    return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"
+
+
+def _count(control: Control) -> int:
+    """How many other values of a control are told of: of speeds one, a percent more."""
+    return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
+
+
+def _has_other(scenario: Scenario, settings: Settings, control: Control, made: Made) -> bool:
+    """Is any other value of a control told of?"""
+    return any(True for number in range(_count(control)) for _ in _other(scenario, settings, control, number, made))
+
+
+def _other(
+    scenario: Scenario, settings: Settings, control: Control, number: int, made: Made
+) -> Iterator[tuple[Value, Scenario]]:
+    """The other value with that number, if there is one: of numbers the next below and above that go, of words one
+    after the other."""
+    key, document = control.key, scenario.document()
+    values, place = list(offered(scenario, document, control)), 0
+    now = dict(settings).get(key, control.off) if control.is_fault else value_of(scenario, document, key)
+    if isinstance(now, tuple):
+        place, now = now
+    if now is not None and now not in values:
+        values = sorted([*values, now])
+    if not control.most:
+        words = _COMPARED.get(control.offer, values)
+        others = _legal([each for each in words if each != now], settings, key, made)
+        yield from islice(others, number, number + 1)
+        return
+    at = values.index(now) if now is not None else 0
+    side = (list(reversed(values[:at])), values[at + 1 :])[number][:_MOST_TRIED]
+    there: list[Value] = [(place, float(each)) for each in side] if control.place else side  # type: ignore[arg-type]
+    yield from islice(_legal(there, settings, key, made), 1)
+
+
+def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) -> Iterator[tuple[Value, Scenario]]:
+    for value in values:
+        try:
+            yield value, made(with_setting(settings, key, value))
+        except InputError:
+            continue
+
+
+def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
+    """What is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
+    if _takes_long(scenario):
+        yield "", f"{_where(control, value)} {_TOO_LONG}"
+        return
+    try:
+        with at_most(_MOST_SECONDS):
+            other = replay(scenario)  # numbers alone, so the faster engine
+    except InputError:
+        return
+    before, after = result.scenario, other.scenario
+    if (before.tokens_per_step, before.gpus) == (after.tokens_per_step, after.gpus):
+        of, part = "step", other.step_time / result.step_time - 1
+    else:
+        of, part = "tokens/s a GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
+    fits = " (does not fit)" if result.fits and not other.fits else ""
+    change = signed_percent(part) if abs(part) >= _NOTICED else "the same"
+    yield of, f"{change} {_where(control, value)}{fits}"
+
+
+def _where(control: Control, value: Value) -> str:
+    if control.offer == "switch":
+        return "if on" if value else "if off"
+    if control.is_fault:
+        number = value[1] if isinstance(value, tuple) else value
+        times = "× " if control.off == 1 and control.values[0] == 1 else ""
+        return "with none" if number == control.off else f"with {times}{number:g}"
+    return f"with {value:,}" if isinstance(value, int | float) else f"with {value}"

@@ -1,0 +1,85 @@
+"""What a process of the studio has played and planned last: results, and plans that a change leaves as they are.
+
+A change of faults leaves the plan.  One of the speeds of links leaves the programs of the stages, but where the times
+of the run cut the model or make the schedule otherwise.  These are made once, and what comes of that is the same to the
+bit (``tests/test_studio.py`` compares).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+from simcluster.base.errors import InputError
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.stages import stage_programs
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import goes_by_own_times
+from simcluster.step.planned import Planned, plan, plan_job, with_programs
+from simcluster.step.simulate import replay
+
+MOST_GPUS = 262_144
+_MOST_KEPT = 3
+_LINKS = ("nvlink", "network", "latency")
+"""Scales of a cluster that programs know nothing of."""
+_ELSEWHERE = ("name", "faults", "run", "measured")
+"""Sections that programs are not made of."""
+_Key = TypeVar("_Key")
+_Kept = TypeVar("_Kept")
+
+
+class KeptPlays:
+    """Results by the text of their scenarios, plans and programs by what they are made of: the last few of each."""
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[str, Result] = OrderedDict()
+        self._programs: OrderedDict[Hashable, Sequence[StageProgram]] = OrderedDict()
+        self._plans: OrderedDict[str, Planned] = OrderedDict()
+
+    def result(self, scenario: Scenario) -> Result:
+        """The step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
+        text = scenario.model_dump_json()
+        if text not in self._results:
+            if scenario.gpus > MOST_GPUS:
+                raise InputError(f"gpus: the studio plays at most {MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
+            self._results[text] = replay(scenario, planned=self.planned(scenario))
+        return _used(self._results, text)
+
+    def planned(self, scenario: Scenario) -> Planned:
+        """The plan of a scenario, or one that differs in faults alone, with programs that were made before where they
+        are the same."""
+        if scenario.checkpoint is not None:
+            return plan(scenario)
+        whole, programs = _made_of(scenario)
+        if whole not in self._plans:
+            self._plans[whole] = self._with_programs(scenario, programs)
+        return _used(self._plans, whole)
+
+    def _with_programs(self, scenario: Scenario, document: str) -> Planned:
+        job, facts = plan_job(scenario, scenario.cluster.device)
+        made_of = document, job.slices, job.schedule if goes_by_own_times(scenario) else None
+        if made_of not in self._programs:
+            self._programs[made_of] = stage_programs(job)
+        return with_programs(scenario, job, facts, _used(self._programs, made_of))
+
+
+def _made_of(scenario: Scenario) -> tuple[str, str]:
+    """What the plan of a scenario is made of; and what its programs are, beside what times on its links decide."""
+    document = scenario.model_dump(mode="json")
+    for name in _ELSEWHERE:
+        document.pop(name, None)
+    whole = json.dumps(document, sort_keys=True)
+    for name in _LINKS:
+        document["cluster"]["scale"].pop(name)
+    return whole, json.dumps(document, sort_keys=True)
+
+
+def _used(kept: OrderedDict[_Key, _Kept], key: _Key) -> _Kept:
+    """One of those that are kept; those that were used longest ago are let go."""
+    kept.move_to_end(key)
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)
+    return kept[key]

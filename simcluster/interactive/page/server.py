@@ -1,0 +1,299 @@
+"""The studio's server: one page, a WebSocket for its changes, and files; on this machine alone.
+
+Answers only requests of this machine's own pages: the address is 127.0.0.1, and Host and Origin are checked, so that no
+page from elsewhere can ask through a browser.  Messages are small, everything in them is checked by ``states`` and
+``controls``, and a message that is none gets an answer in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from simcluster.base.errors import InputError
+from simcluster.base.written import write_text
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.shipped import shipped_names
+from simcluster.interactive.page.answers import StateAsked, report_of, scenario_text
+from simcluster.interactive.page.pool import PlayStopped, StudioPool, Viewer
+from simcluster.interactive.page.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
+from simcluster.show.report.html import asset, json_block
+from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet
+
+HOST = "127.0.0.1"
+_MOST_MESSAGE = 65_536  # bytes
+_MOST_CONNECTIONS = 64
+_OWN_SCRIPTS = ("client.js", "panel.js", "ways.js", "studio.js")
+
+
+def application(folder: Path, first: StudioState | None, port: int, pool: StudioPool) -> ASGIApp:
+    """The studio over a folder, beginning with a state or with the choice of one."""
+    own = Studio(Folder(folder), first, pool)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        pool.begin()
+        try:
+            yield
+        finally:
+            pool.close()
+
+    routes = [
+        Route("/", own.page, methods=["GET"]),
+        Route("/report", own.report, methods=["GET"]),
+        Route("/scenario", own.scenario, methods=["GET"]),
+        WebSocketRoute("/live", own.live),
+    ]
+    return OnlyLocal(Starlette(routes=routes, lifespan=lifespan), port)
+
+
+class OnlyLocal:
+    """Refuses requests that are not for this machine by name, or that come from the page of another."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] == "lifespan" or self._allowed(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            refusal = PlainTextResponse("the studio only answers its own page on this machine\n", 403)
+            await refusal(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        found: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        hosts, origins = found.get("host", []), found.get("origin", [])
+        elsewhere = found.get("sec-fetch-site", ["none"])[0] not in ("none", "same-origin")
+        if len(hosts) != 1 or hosts[0] not in self._hosts or elsewhere:
+            return False
+        if scope["type"] == "websocket" and not origins:
+            return False
+        return all(origin in self._origins for origin in origins)
+
+
+class Studio:
+    """What is answered to each request."""
+
+    def __init__(self, folder: Folder, first: StudioState | None, pool: StudioPool) -> None:
+        self._folder, self._first, self._pool = folder, first, pool
+
+    async def page(self, request: Request) -> Response:
+        """The page itself, whole: it asks for nothing but its WebSocket."""
+        script, sheet = _script(), style_sheet() + _own("studio.css")
+        text = (
+            _own("studio.html")
+            .replace("$style", sheet)
+            .replace("$data", json_block("first", self._beginning()))
+            .replace("$script", script)
+        )
+        policy = (
+            f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:; "
+            f"connect-src 'self' ws://{request.headers['host']}; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'"
+        )
+        return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
+
+    def _beginning(self) -> dict[str, Any]:
+        return {
+            "state": self._first and self._first.to_json(),
+            "shipped": shipped_names("scenarios"),
+            "files": self._folder.names(),
+            "folder": self._folder.path.resolve().name,
+        }
+
+    async def report(self, request: Request) -> Response:
+        """The report about a state, and the pinned one if there is one: a page to keep or to mail."""
+        return await self._made(request, self._report, "text/html", "")
+
+    async def _report(self, window: Viewer, request: Request) -> str:
+        pinned = request.query_params.get("pinned")
+        asked = StateAsked(_state(request), state_of_link(pinned) if pinned else None, self._folder.path)
+        return str(await window.once(report_of, asked))
+
+    async def scenario(self, request: Request) -> Response:
+        """The state as a scenario file to download."""
+        return await self._made(request, self._scenario, "application/yaml", 'attachment; filename="scenario.yaml"')
+
+    async def _scenario(self, window: Viewer, request: Request) -> str:
+        return str(await window.once(scenario_text, _state(request), self._folder.path))
+
+    async def _made(self, request: Request, make: Any, media: str, disposition: str) -> Response:
+        """What is made of a request in a process of the pool; in words what cannot be."""
+        window = self._pool.window()
+        try:
+            text = await make(window, request)
+        except InputError as problem:
+            return PlainTextResponse(f"{problem}\n", 400, headers=_HEADERS)
+        except PlayStopped:
+            return PlainTextResponse("stopped; ask again\n", 503, headers=_HEADERS)
+        finally:
+            await window.close()
+        more = {"content-disposition": disposition} if disposition else {}
+        return Response(text, media_type=media, headers={**_HEADERS, **more})
+
+    async def live(self, wire: WebSocket) -> None:
+        """Changes of a window, and answers to them, until it is closed."""
+        await wire.accept()
+        window = self._pool.window()
+        answers = asyncio.create_task(self._send(wire, window))
+        try:
+            while True:
+                await self._message(wire, window, await wire.receive())
+        except (WebSocketDisconnect, RuntimeError):
+            pass
+        finally:
+            answers.cancel()
+            with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+                await answers
+            await window.close()
+
+    async def _send(self, wire: WebSocket, window: Viewer) -> None:
+        async for message in window.answers():
+            await (wire.send_bytes(message) if isinstance(message, bytes) else wire.send_text(message))
+
+    async def _message(self, wire: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
+        if event["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect
+        number = 0
+        try:
+            told = _read(event.get("text"))
+            number = told["ask"]
+            if told.get("leave"):
+                await window.leave()
+            elif "save" in told:
+                text = await self._save(window, told)
+                await wire.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
+            else:
+                self._ask(window, number, told)
+        except (InputError, PlayStopped) as problem:
+            lines = str(problem).splitlines() or ["stopped; ask again"]
+            await wire.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
+        except (WebSocketDisconnect, RuntimeError):
+            raise
+        except Exception as problem:  # ours, or of the machine; the page says so, and lives on
+            told_so = [f"That is a bug of simcluster's, not yours: {type(problem).__name__}: {problem}"[:500]]
+            await wire.send_json({"ask": number, "of": {"problem": told_so, "remedies": []}})
+
+    def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
+        live = state_of_json(told.get("live"))
+        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        changed = told.get("changed", "")
+        asked = StateAsked(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
+        states = [live] if pinned is None else [live, pinned]
+        window.ask(number, asked, tuple(_version(self._folder.scenario_path(state.base)) for state in states))
+
+    async def _save(self, window: Viewer, told: Mapping[str, Any]) -> str:
+        """Write the state into the folder, as a file of a new name."""
+        if not isinstance(told["save"], str):
+            raise InputError(f"a file's name is a text, got {shown(told['save'])}")
+        path = self._folder.to_write(told["save"])
+        text = await window.once(scenario_text, state_of_json(told.get("live")), self._folder.path)
+        write_text(path, text, new=True)
+        return path.name
+
+
+_HEADERS = {
+    "cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+
+
+def _read(text: object) -> dict[str, Any]:
+    """A message: a mapping with its number."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    number = found.get("ask") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(number, int) or not 0 <= number < 2**53:
+        raise InputError(
+            'a message of the studio must be JSON, as in {"ask": 1, "live": {"base": "tiny_3d", "settings": {}}}'
+        )
+    return found
+
+
+def _state(request: Request) -> StudioState:
+    link = request.query_params.get("state", "")
+    if not link:
+        raise InputError(f"state is missing: a link of the studio, of at most {MOST_LINK:,} characters")
+    return state_of_link(link)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+def _own(name: str) -> str:
+    return (files("simcluster.interactive.page") / "page" / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """The report's script, and the studio's behind it."""
+    return in_a_scope("\n".join([*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]))
+
+
+def serve(
+    folder: Path,
+    first: StudioState | None,
+    ready: Callable[[str], None],
+    *,
+    port: int = 0,
+    seconds: float | None = None,
+) -> None:
+    """Serve until Ctrl-C, or for so many seconds; ``ready`` is called with the address once it can be opened.
+
+    InputError for a port in use.
+    """
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as problem:
+        raise InputError(f"--port {port}: {problem.strerror}; choose another, or leave it out") from None
+    listening.listen(128)  # from now on who comes waits, and is not refused
+    port = listening.getsockname()[1]
+    config = uvicorn.Config(
+        application(folder, first, port, StudioPool()), host=HOST, port=port, log_level="error", ws="websockets-sansio",
+        ws_max_size=_MOST_MESSAGE, ws_per_message_deflate=False, limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=5, timeout_graceful_shutdown=1, server_header=False, h11_max_incomplete_event_size=16_384,
+    )  # fmt: skip
+    logging.getLogger("uvicorn.error").addFilter(_is_ours)
+    ready(f"http://{HOST}:{port}/")
+    asyncio.run(_served(uvicorn.Server(config), listening, seconds))
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Is it no mistake of who asks?  Text that is no UTF-8 is refused to them (1007), and nobody here need know."""
+    return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
+
+
+async def _served(server: uvicorn.Server, listening: socket.socket, seconds: float | None) -> None:
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    if seconds is not None:
+        await asyncio.wait([task], timeout=seconds)
+        server.should_exit = True
+    await task

@@ -1,0 +1,162 @@
+"""A state of the studio: a base scenario and what its controls are set to; to and from a link, and a scenario file.
+
+Pure, but for reading the base: one that ships, or a file of the folder that was given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.given_files import files_in
+from simcluster.documents.reading import read_document
+from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.interactive.controls.settings import Settings, checked, in_order, overrides
+from simcluster.scenario.scenario import Origin, Scenario
+from simcluster.scenario.schedule_files import is_function
+
+MOST_LINK = 4096
+"""Characters of a link; what is longer is none."""
+
+_FILE = re.compile(r"[\w][\w .()+-]{0,120}\.ya?ml")
+_BASE = "scenario"
+
+
+@dataclass(frozen=True, slots=True)
+class StudioState:
+    """A base scenario, by the name that ships or that of a file of the folder, and what controls are set to, in their
+    order."""
+
+    base: str
+    settings: Settings = ()
+
+    def link(self) -> str:
+        """As the part of an address behind #, every value as JSON has it."""
+        pairs = [(_BASE, self.base), *((key, json.dumps(value)) for key, value in self.settings)]
+        return "&".join(f"{key}={quote(value, safe='[],.')}" for key, value in pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        """As messages have it."""
+        return {"base": self.base, "settings": dict(self.settings)}
+
+
+def state_of_link(text: str) -> StudioState:
+    """The state that a link names; InputError for one that is none."""
+    if len(text) > MOST_LINK:
+        raise InputError(f"a link of the studio has at most {MOST_LINK:,} characters, got {len(text):,}")
+    try:
+        pairs = dict(parse_qsl(text.removeprefix("#"), keep_blank_values=True, strict_parsing=True))
+    except ValueError:
+        raise InputError("not a link of the studio; one is scenario=NAME&parallel.tp=4") from None
+    base = pairs.pop(_BASE, "")
+    settings = {}
+    for key, value in pairs.items():
+        try:
+            settings[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            settings[key] = value  # a word that somebody has written by hand
+    return state_of_json({"base": base, "settings": settings})
+
+
+def state_of_json(value: object) -> StudioState:
+    """The state that a message names; InputError for anything else."""
+    if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
+        raise InputError(
+            f"a state of the studio must be {{base, settings}}, got {shown(value)}; write "
+            '{"base": "tiny_3d", "settings": {"parallel.tp": 2}}'
+        )
+    base, settings = value.get("base"), value.get("settings", {})
+    if not isinstance(base, str) or not base or len(base) > 200:
+        raise InputError(
+            f"a state of the studio needs the name of its scenario as base, as in tiny_3d; got {shown(base)}"
+        )
+    if not isinstance(settings, Mapping):
+        raise InputError(
+            f"settings of the studio must be a mapping of controls to values, as in "
+            f"{{'parallel.tp': 2}}; got {shown(settings)}"
+        )
+    found = {str(key): checked(str(key), each) for key, each in settings.items()}
+    return StudioState(base, in_order(found))
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of a studio, the only one whose files it reads or writes."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """Scenario files in it, sorted; nothing of folders below."""
+        found = (each.name for each in self.path.iterdir() if each.suffix in (".yaml", ".yml"))
+        return sorted(name for name in found if self.file(name) is not None)
+
+    def file(self, name: str) -> Path | None:
+        """A file of the folder itself; None for another name, and for a link that leads out of it."""
+        path = self.path / name
+        if not _FILE.fullmatch(name) or not path.is_file() or path.resolve().parent != self.path.resolve():
+            return None
+        return path
+
+    def to_write(self, name: str) -> Path:
+        """Where a scenario of that name is to be written; InputError for a name that is none, or is taken."""
+        if not name.endswith((".yaml", ".yml")):
+            name += ".yaml"
+        if not _FILE.fullmatch(name):
+            raise InputError(f"{shown(name)} is no name for a scenario; use letters, digits, - and _")
+        path = self.path / name
+        if path.exists() or path.is_symlink():
+            raise InputError(f"{name} is there already; choose another name")
+        return path
+
+    def scenario_path(self, base: str) -> Path:
+        """The file of a base; InputError for what neither ships nor is in the folder."""
+        path = self.file(base)
+        if path is not None:
+            return path
+        if base in shipped_names("scenarios"):
+            return shipped_path("scenarios", base)
+        if base.endswith((".yaml", ".yml")):
+            there = files_in(self.path) or "; give another folder with --folder"
+            raise InputError(f"{shown(base)}: there is no such file in the studio's folder {self.path.name}{there}")
+        return shipped_path("scenarios", base)
+
+
+def scenario_of(state: StudioState, folder: Folder) -> Scenario:
+    """The scenario that a state is; InputError with every broken rule.
+
+    No Python is run: a file whose schedule is a function of one's own is refused.
+    """
+    path = folder.scenario_path(state.base)
+    return _made(path, path.stat().st_mtime_ns, state)
+
+
+@lru_cache(maxsize=16)
+def _made(path: Path, changed: int, state: StudioState) -> Scenario:
+    """The scenario of a file, made anew when that has changed."""
+    document = _read(path, changed)
+    pipeline = document.data.get("pipeline")
+    schedule = pipeline.get("schedule") if isinstance(pipeline, Mapping) else None
+    replaced = any(key == "pipeline.schedule" for key, _ in state.settings)
+    if isinstance(schedule, str) and is_function(schedule) and not replaced:
+        raise InputError(
+            f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it "
+            "as rows: simcluster schedule --csv"
+        )
+    return Origin(document).changed(overrides(state.settings, document.data))
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, changed: int) -> Any:
+    """A file's document, read anew when it has changed."""
+    return read_document(path)

@@ -1,0 +1,101 @@
+"""simcluster chakra: MLCommons Chakra execution traces, played on a cluster or written from a scenario."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.nearest import did_you_mean
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
+from simcluster.documents.bytes_read import decode, read_bytes
+from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
+from simcluster.scenario.files import load_cluster
+from simcluster.scenario.scenario import load
+from simcluster.step.simulate import replay
+from simcluster.topology import Cluster
+
+if TYPE_CHECKING:
+    from simcluster.interop.chakra import PlayedTrace
+
+_SHOWN = 8
+
+
+def run(args: argparse.Namespace) -> None:
+    """Play or write."""
+    actions = {"play": _play, "write": _write}
+    if args.action not in actions:
+        hint = did_you_mean(args.action, actions)
+        raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
+    actions[args.action](args)
+
+
+def _play(args: argparse.Namespace) -> None:
+    from simcluster.interop.chakra import play_traces, read_traces
+
+    if args.output:
+        raise InputError("--output is for chakra write; --nodes or --json write what was played")
+    if not args.cluster:
+        raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
+    cluster, dimensions = _cluster(args, common.cluster_overrides_of(args))
+    trace = read_traces(args.what, args.groups)
+    played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
+    common.answer(args, lambda: "\n".join(_report(played, cluster)), played.to_dict)
+    if args.nodes:
+        import pandas as pd
+
+        common.write_table(args.nodes, pd.DataFrame(played.nodes))
+
+
+def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
+    """The cluster, and the dimensions of an ASTRA-sim network."""
+    if args.device:
+        overrides = [*overrides, ("device", args.device)]
+    dimensions: Sequence[Dimension] = ()
+    if Path(args.cluster).suffix in (".yml", ".yaml") and Path(args.cluster).is_file():
+        text = decode(read_bytes(args.cluster), args.cluster)
+        dimensions = parse_network(text, args.cluster) if is_astra_network(text) else ()
+    return load_cluster(args.cluster, overrides), dimensions
+
+
+def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
+    found = played.to_dict()
+
+    def line(name: str, seconds: float, text: str) -> str:
+        return f"  {name:<16}{format_seconds(seconds):>9}   {text}".rstrip()
+
+    lines = [
+        f"{played.name}: {found['ranks']} ranks, {found['nodes']:,} nodes, on {cluster.name}",
+        "",
+        line("time", played.seconds, "until the last node ends"),
+        line("compute", found["compute_s"], "mean of a rank"),
+        line("exposed", found["exposed_communication_s"], "communication with no compute beside it, mean of a rank"),
+    ]
+    slow = sorted(enumerate(played.rank_seconds), key=lambda each: -each[1])[:_SHOWN]
+    if slow[0][1] > min(played.rank_seconds):
+        lines += ["", "last to finish: " + ", ".join(f"rank {rank} {format_seconds(end)}" for rank, end in slow)]
+    return [*lines, *(f"note: {note}" for note in played.notes)]
+
+
+def _write(args: argparse.Namespace) -> None:
+    from simcluster.interop.chakra import write_run
+    from simcluster.interop.chakra.writing import require_writable
+
+    for name in ("cluster", "device", "groups", "nodes"):
+        if getattr(args, name):
+            raise InputError(f"--{name} is for chakra play; a scenario says all that is written")
+    if not args.output:
+        raise InputError("name the folder for the traces, as in -o traces/")
+    scenario = load(args.what, common.overrides_of(args))
+    require_writable(replay(scenario), args.what)
+    result = replay(scenario, folded=False)
+    files = write_run(result, args.output, Path(args.what).stem)
+    step = format_seconds(result.step_time)
+    common.answer(
+        args,
+        lambda: f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; a step takes {step} here",
+        lambda: {"files": [str(file) for file in files], "step_time_s": result.step_time},
+    )

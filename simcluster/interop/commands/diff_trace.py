@@ -1,0 +1,73 @@
+"""simcluster diff SCENARIO TRACE: one's own trace beside the simulation."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
+from simcluster.cli.common import format_table
+from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
+from simcluster.interop.own_trace.text import tables
+from simcluster.results.file import is_saved
+from simcluster.scenario.scenario import load
+
+if TYPE_CHECKING:
+    from simcluster.plots import Figure
+
+_WIDTH = 120
+
+
+def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
+    """Read the trace, play the scenario, print where they differ, draw both."""
+    if is_saved(args.base):
+        raise InputError(f"{args.base} is a saved result, without spans: name its scenario to compare it with a trace")
+    if args.waterfall is not None:
+        raise InputError("--waterfall draws two simulated steps; --gantt draws a trace beside its simulation")
+    scenario = load(args.base, overrides)
+    ranks = common.ranks_of(args.ranks, scenario.gpus)
+    if ranks is not None and args.gantt is None:
+        raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
+    found = diff_trace(scenario, args.other, kernels=args.kernels, steps=_steps(args.steps))
+    common.answer(args, lambda: text_of(found), found.to_dict)
+    common.draw(args, (args.gantt, lambda: _gantt(args, found, ranks)))
+
+
+def _steps(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--steps {text!r}: steps are whole numbers with commas between them, as in 16,17") from None
+
+
+def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
+    from simcluster.interop.own_trace.timelines import timelines
+    from simcluster.show import plots
+
+    change = f"{found.seconds / found.played.seconds:+.1%}".replace("-", "\u2212")
+    said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]
+    title = "One step as simulated, and as recorded"
+    both = list(timelines(found, ranks).items())
+    return plots.compare_gantts(
+        both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.inches(args)
+    )
+
+
+def text_of(found: TraceDifference) -> str:
+    ranks, of = len(found.computed), found.result.facts.ranks
+    recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
+    head = [f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"]
+    said = [
+        line
+        for sentence in found.sentences()
+        for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
+    ]
+    shown = [[table.title, *format_table(table.header, table.rows).splitlines()] for table in tables(found)]
+    notes = [f"note: {note}" for note in found.notes]
+    return common.in_blocks([head, said, *shown, notes])

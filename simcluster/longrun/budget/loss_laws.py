@@ -1,0 +1,286 @@
+"""Laws of loss: what a model of N parameters reaches on D tokens, the best N for a budget, the cheapest for a loss.
+
+    L(N, D) = E + (A / N^alpha + B / D^beta)^power          C = 6 N D FLOP          (power is 1 but for Kaplan's law)
+
+Losses are in nats a token, compared only where text and tokenizer are the same.  Laws ship as data
+(``catalogue/loss_laws.yaml``), with the range of the runs that each was fitted on; ``beyond`` says what lies outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool
+
+from simcluster.base.counts import format_count
+from simcluster.base.errors import InputError
+from simcluster.documents.catalogue import presets
+from simcluster.documents.diagnostics import did_you_mean, made
+from simcluster.documents.spec import Spec
+
+DEFAULT_LAW = "besiroglu"
+FLOP_PER_TOKEN = 6.0
+"""Training FLOP a parameter and token; serving takes 2."""
+SERVING_FLOP = 2.0
+
+Number = Annotated[float, Field(strict=False, gt=0, le=1e30)]
+Exponent = Annotated[float, Field(strict=False, ge=0.05, le=5)]
+Interval = tuple[Annotated[float, Field(strict=False, ge=0)], Annotated[float, Field(strict=False, gt=0)]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A model of so many ``parameters`` trained on ``tokens``; its ``loss`` is None where a law knows none."""
+
+    parameters: float
+    tokens: float
+    loss: float | None = None
+
+    @property
+    def compute(self) -> float:
+        """FLOP of its training, attention not counted."""
+        return FLOP_PER_TOKEN * self.parameters * self.tokens
+
+    @property
+    def tokens_per_parameter(self) -> float:
+        """20 by the rule of thumb."""
+        return self.tokens / self.parameters
+
+
+class Repeated(Spec):
+    """How repeated data fade: constants of the decay by ``tokens`` (R_D*) and by surplus ``parameters`` (R_N*)."""
+
+    tokens: Number
+    parameters: Number
+
+
+class LossLaw(Spec):
+    """A law of loss with its constants, their standard ``errors`` where published, and the range it was fitted on.
+
+    ``counts``: the parameters it knows, all or those without embeddings.  ``rounded``: two digits, from a page.
+    """
+
+    name: str = "own"
+    form: Literal["NDC"] = "NDC"
+    E: Annotated[float, Field(strict=False, ge=0, le=100)]
+    A: Number
+    alpha: Exponent
+    B: Number
+    beta: Exponent
+    power: Exponent = 1.0
+    errors: dict[str, float] = Field(default_factory=dict)
+    parameters: Interval | None = None
+    tokens: Interval | None = None
+    repeated: Repeated | None = None
+    counts: Literal["all", "non-embedding"] = "all"
+    rounded: StrictBool = False
+    also: tuple[str, ...] = ()
+    source: str = ""
+
+    def formula(self) -> str:
+        """The law with its constants, in one line."""
+        both = f"{self.A:.5g} / N^{self.alpha:.4g} + {self.B:.5g} / D^{self.beta:.4g}"
+        ahead = f"{self.E:.5g} + " if self.E else ""
+        return f"L = {ahead}{both}" if self.power == 1 else f"L = {ahead}({both})^{self.power:.4g}"
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """L(N, D); of endless tokens it is the floor."""
+        return float(self.E + (self.A / parameters**self.alpha + self.B / tokens**self.beta) ** self.power)
+
+    def floor(self, parameters: float) -> float:
+        """What a model of this size never gets below, however many tokens it sees."""
+        return self.loss(parameters, math.inf)
+
+    def tokens_to(self, loss: float, parameters: float) -> float:
+        """Tokens until a model of this size reaches a loss; infinite where it never does."""
+        left = self._room(loss) - self.A / parameters**self.alpha
+        return _inverse(self.B, left, self.beta)
+
+    def parameters_to(self, loss: float, tokens: float) -> float:
+        """Parameters that reach a loss on so many tokens; infinite where none do."""
+        return _inverse(self.A, self._room(loss) - self.B / tokens**self.beta, self.alpha)
+
+    def optimum(self, compute: float) -> ModelSize:
+        """The model of the lowest loss for so many FLOP: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
+        both = self.alpha + self.beta
+        pairs = compute / FLOP_PER_TOKEN
+        found = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both) * pairs ** (self.beta / both)
+        return ModelSize(found, pairs / found, self.loss(found, pairs / found))
+
+    def best_for_tokens(self, tokens: float) -> float:
+        """Parameters for which so many tokens are the optimum's."""
+        return _inverse(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
+
+    def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
+        """The model that reaches a loss for the least FLOP, those of serving so many tokens included; None: never.
+
+        The least of 6 N D(N, L) + 2 N served.  Without serving it is the optimum, in closed form; with it the model is
+        smaller and trained longer, and where the derivative is zero is found by bisection.
+        """
+        room = self._room(loss)
+        if room <= 0:
+            return None
+        share = self.alpha / (self.alpha + self.beta)  # of the room that is left to tokens
+
+        def size(left: float) -> ModelSize:
+            tokens = _inverse(self.B, left, self.beta)
+            return ModelSize(_inverse(self.A, room - left, self.alpha), tokens, loss)
+
+        low, high = 0.0, room * share
+        if not 0 < size(high).compute < math.inf:
+            return None
+        if served <= 0:
+            return size(high)
+        for _ in range(200):  # below the optimum's share the slope is negative where too little is left to tokens
+            left = math.sqrt(low * high) if low else high / 16
+            slope = FLOP_PER_TOKEN * size(left).tokens * (1 - self.alpha * (room - left) / (self.beta * left))
+            if slope + SERVING_FLOP * served < 0:
+                low = left
+            else:
+                high = left
+        return size(high)
+
+    def beyond(self, size: ModelSize) -> str:
+        """What of a model lies outside the law's range, as in "N x 3.3, D x 12"; empty where nothing does."""
+        return _outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
+
+    def range_words(self) -> str:
+        """The range of the runs that it was fitted on."""
+        return _range_words({"parameters": self.parameters, "tokens": self.tokens})
+
+    def _room(self, loss: float) -> float:
+        """What is left to both terms; negative below the least loss of all."""
+        above = loss - self.E
+        return float(above ** (1 / self.power)) if above > 0 else -1.0
+
+
+class TokenLaw(Spec):
+    """A law of the optimum alone: tokens = A C^alpha; it knows no loss."""
+
+    name: str = "own"
+    form: Literal["tokens"]
+    A: Number
+    alpha: Exponent
+    compute: Interval | None = None
+    rounded: StrictBool = False
+    also: tuple[str, ...] = ()
+    source: str = ""
+
+    def formula(self) -> str:
+        """The law with its constants, in one line."""
+        return f"D = {self.A:.4g} C^{self.alpha:.4g}"
+
+    def optimum(self, compute: float) -> ModelSize:
+        """Its tokens for so many FLOP, and the parameters that are left."""
+        tokens = self.A * compute**self.alpha
+        return ModelSize(compute / (FLOP_PER_TOKEN * tokens), tokens)
+
+    def beyond(self, size: ModelSize) -> str:
+        """The same as of a law of loss, for compute."""
+        return _outside({"C": (size.compute, self.compute)})
+
+    def range_words(self) -> str:
+        """The range of the runs that it was fitted on."""
+        return _range_words({"FLOP": self.compute})
+
+
+class KaplanConstants(Spec):
+    """Kaplan's law as he writes it: L = ((Nc / N)^(alpha_n / alpha_d) + Dc / D)^alpha_d."""
+
+    name: str = "own"
+    form: Literal["kaplan"]
+    Nc: Number
+    alpha_n: Exponent
+    Dc: Number
+    alpha_d: Exponent
+    parameters: Interval | None = None
+    tokens: Interval | None = None
+    counts: Literal["all", "non-embedding"] = "non-embedding"
+    also: tuple[str, ...] = ()
+    source: str = ""
+
+    def as_law(self) -> LossLaw:
+        """The same law in the form of the others."""
+        ratio = self.alpha_n / self.alpha_d
+        same = {name: getattr(self, name) for name in ("name", "parameters", "tokens", "counts", "also", "source")}
+        return LossLaw(E=0.0, A=self.Nc**ratio, alpha=ratio, B=self.Dc, beta=1.0, power=self.alpha_d, **same)
+
+
+_FORMS: dict[str, type[LossLaw | TokenLaw | KaplanConstants]] = {
+    "NDC": LossLaw, "tokens": TokenLaw, "kaplan": KaplanConstants,
+}  # fmt: skip
+
+
+def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | TokenLaw:
+    """A law by its name, or one's own as a mapping with ``form`` and its constants; InputError for any other."""
+    if isinstance(what, LossLaw | TokenLaw):
+        return what
+    if isinstance(what, str):
+        known = presets("loss_laws.yaml")
+        named = {other: name for name, entry in known.items() for other in (name, *entry.get("also", ()))}
+        if what.lower() not in named:
+            raise InputError(
+                f"there is no law of loss {what!r}{did_you_mean(what.lower(), named)}; those that ship: "
+                f"{', '.join(known)}; or give your own: {_OWN}"
+            )
+        name = named[what.lower()]
+        return _made({"name": name, **known[name]})
+    if not isinstance(what, Mapping):
+        raise InputError(f"a law of loss is a name or a mapping, as in {_OWN}; got {what!r}")
+    return _made(what)
+
+
+def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
+    """The same where a loss is asked for: InputError for a law that knows none."""
+    law = any_law(what)
+    if isinstance(law, TokenLaw):
+        raise InputError(f"the law {law.name} ({law.formula()}) says how many tokens are best, and knows no loss")
+    return law
+
+
+def law_names() -> tuple[str, ...]:
+    """The laws that ship, in the order of the catalogue."""
+    return tuple(presets("loss_laws.yaml"))
+
+
+_OWN = "{form: NDC, E: 1.8, A: 480, alpha: 0.35, B: 2100, beta: 0.37}"
+
+
+def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
+    form = document.get("form", "NDC")
+    if form not in _FORMS:
+        raise InputError(f"a law of loss has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
+    law = made(_FORMS[form], document, "law of loss: ", f"; as in {_OWN}")
+    return law.as_law() if isinstance(law, KaplanConstants) else law
+
+
+def _inverse(constant: float, left: float, exponent: float) -> float:
+    """x with constant / x^exponent = left; infinite where nothing is left."""
+    if left <= 0:
+        return math.inf
+    try:
+        return float((constant / left) ** (1 / exponent))
+    except OverflowError:
+        return math.inf
+
+
+def _outside(values: Mapping[str, tuple[float, Interval | None]]) -> str:
+    found = []
+    for name, (value, fitted) in values.items():
+        if fitted is not None and value > fitted[1]:
+            found.append(f"{name} x {value / fitted[1]:.3g}")
+        elif fitted is not None and value < fitted[0]:
+            found.append(f"{name} x {value / fitted[0]:.2g}")
+    return ", ".join(found)
+
+
+def _range_words(ranges: Mapping[str, Interval | None]) -> str:
+    words = []
+    for name, fitted in ranges.items():
+        if fitted is not None:
+            low, high = (f"{end:.3g}" if name == "FLOP" else format_count(end) for end in fitted)
+            words.append(f"{low} to {high} {name}" if fitted[0] else f"up to {high} {name}")
+    return " and ".join(words) or "a range that is not known"

@@ -1,0 +1,1 @@
+"""Commands of long runs and budgets."""

@@ -1,0 +1,40 @@
+"""simcluster new: a first scenario for a model on a cluster, with a layout that fits, and every key explained."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from simcluster.cli import common
+from simcluster.longrun.launch.first import FirstScenario, first_scenario
+from simcluster.scenario.headroom import headroom_of
+from simcluster.scenario.schema import SCHEMA_FILE, scenario_schema
+
+
+def run(args: argparse.Namespace) -> None:
+    """Find the layout, print or write."""
+    found = first_scenario(
+        args.model,
+        args.cluster,
+        args.gpus,
+        batch=args.batch,
+        sequence_length=args.sequence_length,
+        headroom=headroom_of(args.headroom),
+    )
+    document = {"scenario": dict(found.document), "held_bytes": found.layout.held}
+    if not args.output:
+        common.answer(args, lambda: found.text().rstrip("\n"), lambda: document)
+        return
+    common.write_text(args.output, found.text(schema=not args.no_schema, folder=args.output.parent))
+    beside = args.output.with_name(SCHEMA_FILE)
+    if not args.no_schema:
+        common.write_text(beside, json.dumps(scenario_schema(), indent=1, ensure_ascii=False) + "\n")
+    common.answer(args, lambda: _told(found, args.output, None if args.no_schema else beside), lambda: document)
+
+
+def _told(found: FirstScenario, path: Path, schema: Path | None) -> str:
+    lines = [f"wrote {path}: {found.summary()}"]
+    if schema:
+        lines.append(f"wrote {schema}: editors complete and check {path.name} by it")
+    return "\n".join([*lines, f"simcluster run {path} plays it; simcluster plan {path} looks for the best layout"])

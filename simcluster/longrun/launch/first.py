@@ -1,0 +1,209 @@
+"""A first scenario for a model on a cluster: a file with a layout that fits and every key explained in a comment."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.counts import format_count
+from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
+from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.overrides import apply_overrides
+from simcluster.documents.reading import Document
+from simcluster.importers.imported import to_yaml
+from simcluster.longrun.launch.first_layout import FirstLayout, first_layout
+from simcluster.model.transformer import parameters
+from simcluster.scenario.files import load_cluster, load_topology
+from simcluster.scenario.headroom import HEADROOM
+from simcluster.scenario.keys import description
+from simcluster.scenario.memory_plan import recompute_words
+from simcluster.scenario.racks import rack_of, trays_filled_by
+from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.scenario.schema import SCHEMA_FILE
+from simcluster.topology import FlatSpec
+
+_WIDE = 118  # characters of a line
+_OPTIONAL = (
+    ("software", "torchtitan"),
+    ("memory", {"fragmentation": 1.05, "communication_buffers": "auto"}),
+    ("faults", [{"kind": "slow_gpu", "rank": 0, "slowdown": 1.2}]),
+    ("measured", {"step_time": "10 s", "source": "my run"}),
+    ("run", {"tokens": "1T", "failures": "llama3"}),
+)
+"""Sections that a file may have besides, with an example of each."""
+
+
+@dataclass(frozen=True, repr=False)
+class FirstScenario(Shown):
+    """A scenario made for a model on a cluster: its ``document``, as short as a file may be, and its ``layout``."""
+
+    document: Mapping[str, Any]
+    layout: FirstLayout = field(repr=False)
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The scenario itself."""
+        return from_document(self.document)
+
+    def summary(self) -> str:
+        """The layout, and what a GPU holds, in a line."""
+        of, device = self.scenario.parallel, self.scenario.cluster.device
+        axes = [f"tp {of.tp}", f"pp {of.pp}", f"dp {of.dp}", *([f"ep {of.ep}"] if of.ep > 1 else [])]
+        zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"
+        recompute = f"recompute {recompute_words(self.scenario.training)}"
+        size = f"{self.layout.held / 1e9:.1f} of {device.memory / 1e9:.1f} GB on the fullest GPU"
+        batch = f"batch {self.scenario.training.global_batch:,}"
+        return f"{', '.join(axes)}, {zero}, {recompute}, {batch}: {size}"
+
+    def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
+        """The file, with comments, for a ``folder``, which its paths are relative to.
+
+        ``schema``: with a line that names the schema beside it for editors.
+        """
+        head = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
+        return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional()]) + "\n"
+
+    def _head(self) -> Iterator[str]:
+        count = format_count(parameters(self.scenario.model).total)
+        yield f"# {self.scenario.model.name}, {count} parameters, on {self.scenario.gpus} GPUs."
+        yield f"# A layout that fits: {self.summary()}."
+        yield "# It is a start, not the best there is.  What next, with this file as job.yaml:"
+        yield "#   simcluster run job.yaml      what a step takes, and where the time goes"
+        yield "#   simcluster check job.yaml    what to look at before a launch"
+        yield "#   simcluster plan job.yaml     the best layouts of all there are"
+        yield "# Everything else that a file may say: simcluster list, simcluster show NAME --full, simcluster schema."
+
+    def _body(self, folder: Path) -> Iterator[str]:
+        document = apply_overrides(
+            Document(dict(self.document), "<new>", Path()),
+            {
+                "model.preset": _from(folder, self.document["model"]["preset"]),
+                "cluster.topology": _from(folder, self.document["cluster"]["topology"]),
+            },
+        )
+        for section, value in document.data.items():
+            yield ""
+            if not isinstance(value, Mapping):
+                yield from _lines({section: value}, Scenario, "")
+                continue
+            yield from _explained(f"{section}:", description(Scenario, section), "")
+            yield from _lines(value, self._model(section), "  ")
+
+    def _model(self, section: str) -> Any:
+        if section == "cluster":
+            return type(self.scenario.cluster.topology)
+        return type(getattr(self.scenario, section))
+
+
+def _lines(section: Mapping[str, Any], model: Any, indent: str) -> Iterator[str]:
+    """A key a line, with what it says behind it."""
+    texts = {key: to_yaml({key: value}).strip() for key, value in section.items()}
+    width = max(len(text) for text in texts.values())
+    for key, text in texts.items():
+        yield from _explained(f"{indent}{text.ljust(width)}", _OTHERS.get(key) or description(model, key), indent)
+
+
+def _explained(text: str, what: str, indent: str) -> Iterator[str]:
+    """A line with its comment behind it, or above it where that would be too wide."""
+    if len(text) + len(what) + 4 <= _WIDE:
+        yield f"{text}  # {what}"
+        return
+    yield from textwrap.wrap(what, _WIDE, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+    yield text.rstrip()
+
+
+def _from(folder: Path, name: str) -> str:
+    """A path as it is from a folder; a name that ships as it is."""
+    return os.path.relpath(name, folder) if Path(name).is_file() else name
+
+
+_OTHERS = {
+    "topology": "One that ships (simcluster list topologies), or the path of a file; its parameters stand beside it.",
+    "preset": "A model that ships (simcluster list models), or the path of a config.json; keys beside it win.",
+}
+
+
+def _optional() -> Iterator[str]:
+    yield ""
+    yield "# Examples of what else may stand here; take the first # away:"
+    for section, value in _OPTIONAL:
+        yield from textwrap.wrap(description(Scenario, section), _WIDE, initial_indent="# ", subsequent_indent="# ")
+        yield from (f"#{line}" for line in to_yaml({section: value}).splitlines())
+
+
+@checked
+def first_scenario(
+    model: str,
+    cluster: str,
+    gpus: int | None = None,
+    *,
+    batch: int | None = None,
+    sequence_length: int | None = None,
+    headroom: float = HEADROOM,
+) -> FirstScenario:
+    """A scenario for a model (a preset, or a config.json) on a cluster (a name, or a file), with a layout that fits.
+
+    ``gpus`` defaults to those of the cluster as its file has it; ``batch`` is in sequences and defaults to 4M tokens,
+    for a mixture of experts to 30,720 tokens per GPU where that is more.
+    InputError for names that are not there, for more GPUs than the cluster can have, and where nothing fits.
+    """
+    if "/" not in model and not model.endswith(".json"):
+        model_document(model)  # says what is wrong with a name
+    own = {} if sequence_length is None else {"sequence_length": sequence_length}
+    place, count = _cluster(cluster, gpus)
+    called = Path(model).resolve().parent.name if model.endswith(".json") else model
+    document: dict[str, Any] = {
+        "name": f"{called}, {count} GPUs of {Path(cluster).stem}",
+        "cluster": place,
+        "gpus": count,
+        "model": {"preset": model, **own},
+        "parallel": {},
+        "pipeline": {"schedule": "1f1b"},
+        "training": {"global_batch": count, "micro_batch": 1},
+        "overlap": {},
+    }
+    try:
+        base = from_document(document)
+    except InputError as problem:
+        raise InputError(str(problem).replace("<document>: model.preset", model)) from None
+    if "bf16" not in base.cluster.device.peak.known():
+        base = from_document(document, {"training.precision": "fp16-mixed"})
+    layout = first_layout(base, batch, headroom=headroom)
+    plain = Document(document, "<new>", Path())
+    whole = apply_overrides(plain, {path: value for path, value in layout.values.items() if path != "parallel.dp"})
+    return FirstScenario(whole.data, layout)
+
+
+def _cluster(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
+    """The section of a cluster that has so many GPUs, and their number."""
+    topology = load_topology(name)
+    built = load_cluster(name)
+    there = built.num_gpus
+    place: dict[str, Any] = {"topology": name}
+    if gpus is None:
+        return place, there
+    machine = built.host_of.count(built.host_of[0])
+    if isinstance(topology, FlatSpec):
+        return {**place, "gpus": gpus}, gpus
+    nodes = getattr(topology, "nodes", None)
+    if isinstance(nodes, int):
+        rack = rack_of(topology)
+        trays = trays_filled_by(rack, gpus) if rack and gpus > machine else 0
+        if rack and trays:
+            place["machine"] = {"trays": trays} if trays < rack.trays else {}
+            machine = trays * rack.gpus
+            place = {name: value for name, value in place.items() if value}
+        wanted = -(-gpus // machine)
+        return {**place, "nodes": wanted}, gpus
+    if gpus > there:
+        raise InputError(
+            f"{name} has {there} GPUs, and no number of nodes that could be raised; use --gpus {there} or fewer"
+        )
+    return place, gpus

@@ -1,0 +1,191 @@
+"""The layout and batch of a new scenario: of the few most promising layouts that fit, the fastest.
+
+A rough cost orders the layouts; those that leave memory free are counted in bytes as a run counts them, and the first
+few of them are simulated.  ``studies/search`` finds the best of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.documents.suggestions import divisors
+from simcluster.model.transformer import parameters
+from simcluster.scenario.fits import held
+from simcluster.scenario.headroom import HEADROOM, usable
+from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.scenario import Scenario
+from simcluster.step.simulate import replay
+
+_WIDEST = 16  # tensor parallelism that is tried, inside a machine
+_MOST_TRIALS = 400
+_SIMULATED = 5  # layouts that fit, of which the fastest is taken
+_ROUNDS = 4
+_TOKENS = 4 * 2**20  # per step: what Llama 2 was trained with (arXiv:2307.09288 section 2.2: 4M)
+_TOKENS_OF_MIXTURE = 15_360 * 4_096 // 2_048  # per GPU: DeepSeek-V3's step (arXiv:2412.19437 section 4.2)
+_RECOMPUTE = {"none": 0.0, "full": 0.33}
+_HIDDEN, _EXPOSED = 0.05, 0.5  # what ZeRO 3 costs where its gathers have room beside computation, and where not
+_BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, by which that is told
+_REACHED = 0.45  # of peak FLOP/s
+_BY_TP, _APART = 0.03, 0.1  # for each doubling: of tp in a machine, and of experts over several
+_BY_TP_OF_EXPERTS = 0.06  # for each expert of a token, whose copies tp ranks gather; and tp cuts narrow matmuls
+_BY_EP = -0.05  # ep gives an expert more tokens
+
+
+class FirstLayout(NamedTuple):
+    """A layout and its batch: ``values`` are changes at dotted paths, ``held`` the bytes of the fullest GPU."""
+
+    values: Mapping[str, Any]
+    held: float
+
+
+class _Tried(NamedTuple):
+    cost: float
+    tp: int
+    pp: int
+    ep: int
+    zero: int
+    recompute: str
+    batch: int
+
+
+def usual_batch(base: Scenario) -> int:
+    """Return the sequences of a step of a model that is trained on all GPUs of ``base``."""
+    tokens = max(_TOKENS, _TOKENS_OF_MIXTURE * base.gpus) if base.model.moe else _TOKENS
+    return max(1, tokens // base.model.sequence_length)
+
+
+def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = HEADROOM) -> FirstLayout:
+    """Return a layout for a scenario that has none; ``batch`` is in sequences per step.
+
+    Without a batch it is the ``usual_batch``, rounded up to what the layout takes.  InputError where none fits, with
+    what comes closest.
+    """
+    fitting, closest = _fitting(base, batch, headroom)
+    if fitting:
+        best = min(fitting, key=_seconds_per_sequence)
+        return FirstLayout(_values(best), held(best))
+    what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
+    if closest == math.inf:
+        raise InputError(
+            f"{what}: no layout is compatible with a batch of {batch or usual_batch(base)} sequences; give another, as "
+            f"in --batch {base.gpus}"
+        )
+    raise InputError(
+        f"{what}: no layout fits with {headroom:.0%} of memory left free; the closest holds {closest / 1e9:.1f} GB of "
+        f"{base.cluster.device.memory / 1e9:.1f}: use more GPUs, larger ones, or a smaller model"
+    )
+
+
+def _fitting(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
+    """Return the most promising layouts that fit, and the least bytes of those that do not."""
+    room, closest = usable(base.cluster.device.memory, headroom), math.inf
+    found: dict[tuple[int, ...], Scenario] = {}
+    for each in sorted(_tried(base, batch))[:_MOST_TRIALS]:
+        sizes = each.tp, each.pp, each.ep, each.zero
+        changed = None if sizes in found else _laid_out(base, each)
+        if changed is None:
+            continue
+        size = held(_shortened(changed))
+        if size > room:
+            closest = min(closest, size)
+            continue
+        found[sizes] = changed
+        if len(found) == _SIMULATED:
+            break
+    return list(found.values()), closest
+
+
+def _seconds_per_sequence(scenario: Scenario) -> float:
+    """Return the step time over the batch, extrapolated from steps of few microbatches; inf where one is rejected."""
+    few, more = (_shortened(scenario, rounds) for rounds in (1, 2))
+    try:
+        step = replay(more).step_time
+        each, rest = (
+            one.training.global_batch - two.training.global_batch for one, two in ((more, few), (scenario, more))
+        )
+        if rest:
+            step += (step - replay(few).step_time) / each * rest
+    except InputError:
+        return math.inf
+    return step / scenario.training.global_batch
+
+
+def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
+    """Yield the layouts of a batch, or of the usual one, with their costs."""
+    model, gpus, batch = base.model, base.gpus, asked or usual_batch(base)
+    hosts = base.cluster.built.host_of[:gpus]
+    machine = hosts.count(hosts[0])
+    experts = divisors(model.moe.experts) if model.moe else [1]
+    by_tp = _BY_TP_OF_EXPERTS * model.moe.top_k if model.moe else _BY_TP
+    costs = {1: 0.0, 3: _HIDDEN if _gathers_hide(base) else _EXPOSED}
+    for tp in (each for each in divisors(machine) if each <= _WIDEST and gpus % each == 0):
+        for pp in (each for each in divisors(gpus // tp) if each <= model.layers):
+            dp = gpus // tp // pp
+            sequences = asked or -(-batch // dp) * dp
+            if sequences % dp:
+                continue
+            bubble = (pp - 1) / (sequences // dp)
+            for ep in (each for each in experts if dp % each == 0):
+                apart = max(0.0, math.log2(ep * tp / machine)) if ep > 1 else 0.0
+                inside = math.log2(ep) - apart
+                spread = by_tp * math.log2(tp) + _BY_EP * inside + _APART * apart + bubble
+                spread += sequences / batch - 1  # a batch that is larger than asked for trains less for its tokens
+                for zero, of_zero in costs.items():
+                    for recompute, again in _RECOMPUTE.items():
+                        if zero == 1 or (pp == 1 and dp > 1):
+                            yield _Tried(spread + of_zero + again, tp, pp, ep, zero, recompute, sequences)
+
+
+def _gathers_hide(base: Scenario) -> bool:
+    """Does the computation of a microbatch take as long as gathering the parameters for it, in forward and backward?
+
+    Three products of each parameter that a token visits stand against a gather of two bytes of every parameter.
+    """
+    model, peak = base.model, base.cluster.device.peak
+    count = parameters(model)
+    flops = peak.bf16 or peak.fp16 or 1e14
+    visited = 3 * count.active * model.sequence_length / (_REACHED * flops)
+    return visited >= 2 * count.total / _BYTES_PER_SECOND
+
+
+def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
+    """The scenario with that layout; None if it breaks a rule."""
+    dp = base.gpus // tried.tp // tried.pp
+    parallel = base.parallel.model_copy(
+        update={"tp": tried.tp, "pp": tried.pp, "dp": dp, "ep": tried.ep, "sequence_parallel": tried.tp > 1,
+                "zero": tried.zero if dp > 1 else 0}
+    )  # fmt: skip
+    even = base.model.layers % tried.pp == 0
+    pipeline = base.pipeline.model_copy(update={"layers_per_stage": "even" if even else "auto"})
+    training = base.training.model_copy(update={"global_batch": tried.batch, "recompute": tried.recompute})
+    overlaps = {"grad_reduce": dp > 1, "param_gather": dp > 1, "tensor": tried.tp > 1, "experts": tried.ep > 1}
+    overlap = base.overlap.model_copy(update=overlaps)
+    sections = {"parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
+    changed = base.model_copy(update=sections)
+    try:
+        return None if broken_rules(changed) else changed
+    except InputError:
+        return None
+
+
+def _shortened(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
+    """Return the scenario with no more microbatches than fill the pipeline ``rounds`` times: bytes grow no further."""
+    enough = rounds * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
+    batch = min(scenario.training.global_batch, enough)
+    return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})
+
+
+def _values(scenario: Scenario) -> dict[str, Any]:
+    """The layout at dotted paths, in the order in which a file has it."""
+    paths = (
+        "parallel.tp", "parallel.pp", "parallel.dp", "parallel.ep", "parallel.sequence_parallel", "parallel.zero",
+        "pipeline.schedule", "pipeline.layers_per_stage", "training.global_batch", "training.micro_batch",
+        "training.precision", "training.recompute", "overlap.grad_reduce", "overlap.param_gather", "overlap.tensor",
+        "overlap.experts",
+    )  # fmt: skip
+    found = {path: getattr(getattr(scenario, path.partition(".")[0]), path.partition(".")[2]) for path in paths}
+    alone = ("parallel.ep", 1), ("pipeline.layers_per_stage", "even"), ("overlap.experts", False)
+    return {path: value for path, value in found.items() if (path, value) not in alone}

@@ -1,0 +1,1 @@
+"""Pictures of long runs, policies and budgets."""

@@ -1,0 +1,112 @@
+"""A piece of advice as a picture: simulated lines with their intervals, the closed form dashed, the point to choose."""
+
+from __future__ import annotations
+
+import math
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from simcluster.documents.argument_types import checked
+from simcluster.longrun.studies.advised import Advice, AdviceMark
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
+
+_LOOKS = ((COMPUTE_KINDS["forward"], "o"), (STREAMS["tp"], "s"), (COMPUTE_KINDS["weight_grad"], "^"))
+_WIDE = 92
+"""Letters of the sentence in a line."""
+_RIGHT = 0.8
+_LEAST = 1e-4
+"""Where an axis of percents that has no place for zero ends."""
+
+
+@checked
+def advice(found: Advice) -> Figure:
+    """Its lines over what is decided, in the units of its labels; the sentence above is the answer."""
+    from textwrap import fill
+
+    figure = Figure(figsize=(9.0, 5.4), layout="constrained")
+    axes = figure.subplots()
+    _lines(axes, found)
+    for mark in found.picture.marks:
+        _mark(axes, found, mark)
+    _axes(axes, found)
+    axes.legend(frameon=False, fontsize=9, loc="best")
+    axes.set_title(
+        fill(found.sentence.replace(" %", "\N{NO-BREAK SPACE}%"), _WIDE), fontsize=10, color=TEXT, loc="left"
+    )
+    words = f"{found.name}; mean of {found.played:,} runs and its 95 % interval"
+    figure.supxlabel(words, fontsize=8.5, color=QUIET_TEXT)
+    return figure
+
+
+def _lines(axes: Axes, found: Advice) -> None:
+    """A look for each simulated line; the closed form after it has its colour."""
+    picture, looks = found.picture, cycle(_LOOKS)
+    colour, marker = _LOOKS[0]
+    x = found.table[picture.x].to_numpy(dtype=float) / picture.x_unit
+    for line in picture.lines:
+        y = found.table[line.column].to_numpy(dtype=float) / picture.y_unit
+        half = found.table[line.wide].to_numpy(dtype=float) / picture.y_unit if line.wide else np.zeros(len(y))
+        known = np.isfinite(y)
+        if "y" in picture.log:  # which has no place for what may as well be zero
+            known &= np.isnan(half) | (y > half / 2)
+        if not known.any():
+            continue
+        low = np.maximum(y - half, y / 5) if "y" in picture.log else y - half
+        if line.theory:
+            axes.plot(x[known], y[known], "--", color=colour, linewidth=1.2, alpha=0.8, label=line.label)
+            continue
+        colour, marker = next(looks)
+        axes.plot(x[known], y[known], marker=marker, color=colour, linewidth=1.6, markersize=4.5, label=line.label)
+        if line.wide:
+            axes.fill_between(x[known], low[known], (y + half)[known], color=colour, alpha=0.18, linewidth=0)
+
+
+def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
+    """A named point: filled if it is the one to choose."""
+    at = mark.x / found.picture.x_unit, mark.y / found.picture.y_unit
+    if "y" in found.picture.log:
+        at = at[0], max(at[1], _LEAST)  # nothing stands on the axis
+    face = COMPUTE_KINDS["backward"] if mark.chosen else "white"
+    axes.scatter(*at, s=90, facecolor=face, edgecolor=TEXT, linewidth=1.2, zorder=5, clip_on=False)
+    last = float(found.table[found.picture.x].max()) / found.picture.x_unit
+    left = at[0] > _RIGHT * last  # so that the label stays within the axes
+    axes.annotate(
+        mark.label, at, xytext=(-9 if left else 9, 9 if mark.chosen else -17), textcoords="offset points",
+        ha="right" if left else "left", fontsize=9.5, color=TEXT,
+        fontweight="bold" if mark.chosen else "normal", zorder=6,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
+    )  # fmt: skip
+
+
+def _axes(axes: Axes, found: Advice) -> None:
+    picture = found.picture
+    if "x" in picture.log:
+        axes.set_xscale("log")
+        _few_ticks(axes, found.table[picture.x].to_numpy(dtype=float) / picture.x_unit)
+    if "y" in picture.log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, place: np.format_float_positional(value, trim="-"))
+        if "x" not in picture.log:
+            axes.set_ylim(bottom=_LEAST)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(picture.x_label, fontsize=10, color=QUIET_TEXT)
+    axes.set_ylabel(picture.y_label, fontsize=10, color=QUIET_TEXT)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _few_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    """At rows of the table, none nearer than a ninth of the axis to the one before."""
+    x = np.unique(x)
+    apart = math.log(x[-1] / x[0]) / 9 if len(x) > 1 else 0.0
+    kept = x[:1]
+    for value in x[1:]:
+        if math.log(value / kept[-1]) > apart:
+            kept = np.append(kept, value)
+    axes.set_xticks(kept, [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in kept])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", which="minor", length=0)

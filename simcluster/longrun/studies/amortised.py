@@ -1,0 +1,85 @@
+"""What comes every so many steps of a run, spread over its steps, in seconds a step: checkpoints, validations, and
+outer steps of workers that train apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
+from simcluster.longrun.pattern import Saving
+from simcluster.longrun.studies.build import going_back
+from simcluster.longrun.studies.intervals import Savings, interval_of
+from simcluster.longrun.studies.states import StepStates
+from simcluster.results.result import Result
+from simcluster.scenario.checkpoint_plan import weight_of
+from simcluster.scenario.run_section import RunSpec
+from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
+
+
+@dataclass(frozen=True, slots=True)
+class AmortisedRow:
+    """Something for which training stands ``seconds``, once in ``every`` steps."""
+
+    name: str
+    seconds: float
+    every: int
+
+    @property
+    def each_step(self) -> float:
+        """Seconds a step."""
+        return self.seconds / self.every
+
+    def in_words(self) -> str:
+        """'checkpoint 722.9 ms a step (60.00 s every 83)'.
+
+        >>> AmortisedRow("checkpoint", 60.0, 83).in_words()
+        'checkpoint 722.9 ms a step (60.00 s every 83)'
+        """
+        whole = f"{format_seconds(self.seconds)} every {self.every:,}"
+        return f"{self.name} {format_seconds(self.each_step)} a step ({whole})"
+
+
+def amortised(result: Result) -> tuple[AmortisedRow, ...]:
+    """Those of a result's run, none where its scenario has no ``run``, or that says nothing of them; and the outer step
+    of workers that train apart, where it is not among the steps that were played."""
+    section, outer = result.scenario.run, result.scenario.training.outer
+    found: list[AmortisedRow] = []
+    if outer is not None and played_apart(result.scenario):
+        found.append(AmortisedRow("outer step", outer_seconds(result.scenario, result.step_time), outer.every))
+    return (*found, *(() if section is None or section.stages else _rows(result, section)))
+
+
+def amortised_document(result: Result, rows: Sequence[AmortisedRow]) -> dict[str, Any]:
+    """As the result JSON has them, with the step that they make."""
+    found = {row.name: {"seconds": row.seconds, "every": row.every, "step_s": row.each_step} for row in rows}
+    return {"step_time_s": result.step_time + sum(row.each_step for row in rows), **found}
+
+
+def amortised_lines(result: Result, rows: Sequence[AmortisedRow]) -> list[str]:
+    """For the summary of a run."""
+    if not rows:
+        return []
+    whole = result.step_time + sum(row.each_step for row in rows)
+    told = [*(row.in_words() for row in rows), f"with that a step takes {format_seconds(whole)}"]
+    told[-1] += f", {whole / result.step_time - 1:+.2%}"
+    return [f"  {'amortised' if not place else '':<13}{text}" for place, text in enumerate(told)]
+
+
+def _rows(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:
+    scenario, spec, validation = result.scenario, section.checkpoint, section.validation
+    states = StepStates(scenario)
+    seconds = states.validating(validation) if validation else 0.0
+    if spec.to is not None or spec.stall is not None:
+        weight = weight_of(scenario, spec)
+        savings = Savings(Saving(weight.stall, weight.write, weight.slowed), None, spec.verify, 1)
+        try:
+            found = interval_of(spec.every, result.step_time + seconds, savings, going_back(scenario, section, states))
+        except InputError:
+            found = None  # auto, and nothing fails: never
+        if found is not None and spec.memory is None:
+            yield AmortisedRow("checkpoint", weight.stall + spec.verify, found.steps)
+    if validation is not None:
+        yield AmortisedRow("validation", seconds * validation.every, validation.every)

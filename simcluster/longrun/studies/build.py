@@ -1,0 +1,257 @@
+"""A scenario with a ``run:`` section as a run in numbers: what states take, what checkpoints weigh, what fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.defaults import detection_of, restart_of, spares_of
+from simcluster.longrun.idle_fields import idle_notes
+from simcluster.longrun.lives import Lives
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
+from simcluster.longrun.studies.intervals import Savings, interval_of
+from simcluster.longrun.studies.losses import tokens_to_loss
+from simcluster.longrun.studies.parts_of import Devices
+from simcluster.longrun.studies.states import StepStates
+from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
+from simcluster.scenario.job import real_tokens_per_step
+from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw
+from simcluster.scenario.run_section import RunSpec
+from simcluster.scenario.run_times import FixedTime, TimeSpec, WeibullTime
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.whatif.fewer import fewer_of
+
+
+def section_of(scenario: Scenario) -> RunSpec:
+    """The scenario's run; InputError if it has none."""
+    if scenario.run is None:
+        raise InputError(
+            f"{scenario.name}: there is no run: section, so nothing says how long it trains and what fails; "
+            "add one, as in --run.days '54 d' --run.failures llama3 --run.checkpoint.to '100 GB/s', or in Python "
+            "with_({'run.days': '54 d', 'run.failures': 'llama3', 'run.checkpoint.to': '100 GB/s'})"
+        )
+    return scenario.run
+
+
+def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
+    """How many runs are played: as asked, or as the scenario says; InputError for none of ``least`` or more."""
+    count = section_of(scenario).played if played is None else played
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
+        raise InputError(f"played: {count!r} must be a whole number; play at least {least}{why}")
+    return count
+
+
+def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
+    """The run of a scenario in numbers; its states are played where they are not yet, and ``states.notes`` say how."""
+    section = section_of(scenario)
+    if section.stages:
+        raise InputError(
+            f"{scenario.name}: the run has stages, this is asked of one; --set run.stages=null leaves them out"
+        )
+    states.begin()
+    causes = tuple(_causes(scenario, section, states))
+    weight = _weighed(section, states) if _saves(section, causes) else _UNSAVED
+    pattern = _pattern(section, states, weight, causes)
+    hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
+    step = states.healthy
+    short, running = _short(section, states, step)
+    run = LongRun(
+        pattern=pattern,
+        causes=causes,
+        machines=hosts,
+        gpus=scenario.gpus,
+        goal=_goal(scenario, section),
+        until=section.days if section.days is not None else math.inf,
+        restart=_restart(section, weight, scenario.gpus),
+        spares=spares_of(section.spares, hosts, causes),
+        short=short,
+        running=running,
+        straggler=section.straggler,
+        noticed=section.noticed.on(scenario.gpus),
+        wrong=section.wrong_diagnosis,
+        timeout=section.timeout,
+        maintenance=None
+        if section.maintenance is None
+        else Maintenance(section.maintenance.every, section.maintenance.lasts),
+    )
+    states.notes += idle_notes(section, run)
+    return run
+
+
+def _goal(scenario: Scenario, section: RunSpec) -> float:
+    if section.steps is not None:
+        return section.steps
+    if section.tokens is not None:
+        return math.ceil(section.tokens / real_tokens_per_step(scenario))
+    if section.loss is not None:
+        return math.ceil(tokens_to_loss(scenario, section.loss, section.law) / real_tokens_per_step(scenario))
+    return math.inf
+
+
+def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """With 1, 2, ... machines missing: paces (seconds for the samples of a whole step, over those of a whole job), and
+    the shares of the GPUs that run.
+
+    At most ``shrink_to`` replicas may be missing; the machines of a replica that has left stand in for the next.
+    """
+    if section.short == "wait" or section.spares.unlimited:
+        return (), ()
+    most = min(section.shrink_to, states.scenario.dp - 1)
+    if not most:
+        raise InputError("run.short: shrink: the job has a single replica (dp 1), so none can be missing; use wait")
+    paces: list[float] = []
+    running: list[float] = []
+    while (job := fewer_of(states.scenario, len(paces) + 1)) is not None:
+        if paces and states.scenario.dp - job.scenario.dp > most:
+            break
+        seconds, share = states.short_of(len(paces) + 1)
+        paces.append(seconds / share / step)
+        running.append(job.scenario.gpus / states.scenario.gpus)
+    return tuple(paces), tuple(running)
+
+
+def _restart(section: RunSpec, weight: Weight, gpus: int) -> tuple[Part, ...]:
+    """The parts of a restart, loading by what the checkpoint weighs."""
+    parts = []
+    for part in restart_of(section):
+        if part.takes == "auto":
+            memory, storage = (
+                FixedTime(seconds=f"{weight.load_memory!r} s"),
+                FixedTime(seconds=f"{weight.load_storage!r} s"),
+            )
+            parts.append(Part(part.part, memory, storage, part.exposed))
+        else:
+            law: TimeSpec = part.takes.on(gpus)
+            parts.append(Part(part.part, law, law, part.exposed))
+    return tuple(parts)
+
+
+# --- what fails -------------------------------------------------------------------------------------------------------
+
+
+def _causes(scenario: Scenario, section: RunSpec, states: StepStates) -> Iterator[FailureMode]:
+    for spec in failures_of(section.failures):
+        devices = states.parts.of(spec.of, spec.machines)
+        if not devices.count:
+            states.notes.append(f"{spec.name} does not occur: the job's machines have no {spec.of}")
+            continue
+        yield _cause(spec, devices, section, scenario, states)
+
+
+def going_back(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
+    """The causes that turn a run back to a checkpoint; for these no state of the cluster is played."""
+    specs = [spec for spec in failures_of(section.failures) if spec.effect in ("stop", "silent")]
+    found = [(spec, states.parts.of(spec.of, spec.machines)) for spec in specs]
+    return tuple(_cause(spec, devices, section, scenario, states) for spec, devices in found if devices.count)
+
+
+def _cause(
+    spec: FailureSpec, devices: Devices, section: RunSpec, scenario: Scenario, states: StepStates
+) -> FailureMode:
+    rate = spec.rate(devices.count, devices.machines, scenario.gpus) * section.failures.times
+    lives = None
+    if isinstance(spec.law, WeibullLaw):
+        mean = devices.count / rate
+        law = WeibullTime(kind="weibull", mean=f"{mean!r} s", shape=spec.law.shape)
+        lives = Lives(devices.count, law, spec.law.youngest, spec.law.oldest)
+    bad = None
+    if spec.bad is not None:
+        bad = bad_of(spec.bad, devices.machines)
+    shares, paces = _paces(spec, devices, states)
+    return FailureMode(
+        name=spec.name,
+        effect=spec.effect,
+        rate=rate,
+        devices=devices.count,
+        lives=lives,
+        bad=bad,
+        detect=(spec.detect or detection_of(section)).on(scenario.gpus),
+        repair=spec.repair and spec.repair.on(scenario.gpus),
+        machines=spec.machines,
+        survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
+        lasts=(spec.lasts or FixedTime(seconds="0 s")).on(scenario.gpus),
+        shares=shares,
+        paces=paces,
+        column=devices.column,
+        label=devices.label,
+    )
+
+
+def bad_of(batch: BadBatch, machines: int) -> Bad:
+    """A bad batch of so many machines."""
+    window = math.inf if batch.within is None else batch.within
+    count = round(batch.share * machines)
+    return Bad(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
+
+
+def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tuple[float, ...], np.ndarray | None]:
+    """(shares of the levels, pace by level and class of the device): each a state that is played."""
+    if spec.effect != "slow":
+        return (1.0,), None
+    levels = spec.by or spec.left
+    weights = np.array(spec.shares or [1.0] * len(levels))
+    rows = [[max(1.0, states.slow(device, level) / states.healthy) for device in devices.stand_for] for level in levels]
+    if len(devices.stand_for) < devices.count:
+        named = ", ".join(device.words for device in devices.stand_for)
+        states.notes.append(f"{spec.name}: played on {named}, which stand for the nearest of {devices.count:,}")
+    return tuple((weights / weights.sum()).tolist()), np.array(rows)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+_UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.0)
+"""The checkpoint of a run that writes none."""
+
+
+def _saves(section: RunSpec, causes: tuple[FailureMode, ...]) -> bool:
+    """Return whether the run writes checkpoints: not with ``every: auto`` where nothing ever needs one."""
+    if section.checkpoint.every != "auto" or section.maintenance is not None:
+        return True
+    return any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
+
+
+def _weighed(section: RunSpec, states: StepStates) -> Weight:
+    """The checkpoint, with what its writes behind training take of the work: played, unless the run says it."""
+    spec = section.checkpoint
+    weight = states.weight(spec)
+    states.notes += weight.notes
+    told, _ = host_memory_words(states.scenario, states.result.host_memory, spec)
+    states.notes += [told] if told else []
+    if spec.slowed is not None:
+        return weight
+    slowed = memory_slowed = 0.0
+    if spec.mode == "snapshot" and weight.write:
+        slowed = 1 - states.healthy / max(states.healthy, states.writing("write", dict(weight.shares)))
+    if spec.memory is not None and weight.memory_write:
+        copying = states.writing("copies to peers", dict(weight.memory_shares))
+        memory_slowed = 1 - states.healthy / max(states.healthy, copying)
+    return replace(weight, slowed=slowed, memory_slowed=memory_slowed)
+
+
+def _pattern(
+    section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...]
+) -> CheckpointPattern:
+    """The checkpoint pattern; an ``auto`` interval is the one that loses least (``intervals``)."""
+    spec = section.checkpoint
+    storage = Saving(weight.stall, weight.write, weight.slowed)
+    memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.memory_slowed)
+    cycles = 1 if spec.memory is None else spec.memory.storage_every
+    validation = states.validating(section.validation) if section.validation else 0.0
+    if weight is _UNSAVED:
+        end = _goal(states.scenario, section)
+        whole = end if math.isfinite(end) else (section.days or 0.0) / states.healthy + 1
+        return CheckpointPattern(states.healthy, math.ceil(whole), Saving(0.0), keep=0, validation=validation)
+    found = interval_of(spec.every, states.healthy + validation, Savings(storage, memory, spec.verify, cycles), causes)
+    states.notes += found.notes
+    if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
+        states.notes.append("the interval is for failures without bad batches, which a run gets rid of or not")
+    return CheckpointPattern(
+        states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
+    )

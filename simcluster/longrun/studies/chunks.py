@@ -1,0 +1,183 @@
+"""Many runs in chunks, wherever they are played; what is finished is kept in a store, and a killed command goes on.
+
+A run is the same to the bit whatever chunk, process and machine plays it.  What is kept is found again by all that it
+was made from: the run in numbers, its seed, which of its runs, and the simulator's own sources.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.base.sources import sources_digest
+from simcluster.base.store import Store
+from simcluster.base.telling import phase
+from simcluster.longrun.content import digest_of, sendable
+from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
+from simcluster.longrun.run import LongRun
+from simcluster.longrun.simulation import simulate_runs
+from simcluster.longrun.studies.accounts import check_size
+from simcluster.results.result import VERSION
+from simcluster.studies.sweep.players import Players, players_of
+from simcluster.studies.sweep.playing import Row
+from simcluster.studies.sweep.sweep import Progress
+
+MOST_TOGETHER = 4000
+"""Runs of a chunk: more at once are hardly faster, and take more memory."""
+
+Workers = int | str | Executor
+"""Who plays: a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor."""
+Name = TypeVar("Name")
+
+
+def _silent(done: int, total: int, wrong: int) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Runs ``first`` to ``first + count`` of a run and a seed; ``packed``: their outcomes are wanted as text."""
+
+    run: LongRun
+    seed: int
+    first: int
+    count: int
+    packed: bool
+
+    def key(self, digest: str) -> str:
+        """What is kept of it is found by; ``digest`` is that of the run."""
+        text = json.dumps([sources_digest(), digest, self.seed, self.first, self.count])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+Place = tuple[str, int]
+"""Which run (its digest), and where among those played of it a chunk begins."""
+Chunks = dict[Place, Chunk]
+
+
+def _parts(count: int, members: int) -> list[tuple[int, int]]:
+    """(first, count) of each chunk: as many for every member, none too large; without any, the same for all."""
+    each = MOST_TOGETHER
+    if members:
+        whole = -(-count // members)
+        each = -(-whole // -(-whole // MOST_TOGETHER))
+    return [(first, min(each, count - first)) for first in range(0, count, each)]
+
+
+def play_chunk(chunk: Chunk) -> Row:
+    """What came of its runs, on whatever machine."""
+    columns = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
+    return {"status": "ok", "error": "", "runs": _packed(columns) if chunk.packed else columns}
+
+
+def _packed(columns: Mapping[str, Any]) -> str:
+    """Arrays as text, to the bit."""
+    file = BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **columns)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _unpacked(text: str) -> Mapping[str, Any]:
+    with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
+        return dict(file)
+
+
+@dataclass(frozen=True)
+class RunPlayer:
+    """Plays runs on ``players`` (left out: here), and what its ``store`` has not at all; ``progress`` counts runs."""
+
+    players: Players = field(default_factory=Players)
+    store: Store | None = None
+    progress: Progress = _silent
+
+    def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
+        """So many runs of each from the number ``first`` on, in order; those that are played alike are played once.
+
+        InputError for runs that are longer, or meet more, than can be played.
+        """
+        for run in runs.values():
+            check_size(run, count)
+        digests = {name: digest_of(run) for name, run in runs.items()}
+        unique = {digests[name]: run for name, run in runs.items()}
+        members = -(-self.players.at_once // len(unique)) if self.store is None else 0
+        chunks: Chunks = {
+            (digest, begin): Chunk(sent, seed, first + begin, many, packed=self.store is not None)
+            for digest, sent in ((digest, sendable(run)) for digest, run in unique.items())
+            for begin, many in _parts(count, members)
+        }
+        gathered = {digest: GatheredOutcomes(run, count) for digest, run in unique.items()}
+        left = Counter(digest for digest, _ in chunks)
+        with phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
+            done = self._anew(chunks) if self.store is None else self._kept(self.store, chunks)
+            for (digest, begin), columns in done:
+                gathered[digest].add(begin, columns)
+                left[digest] -= 1
+        found = {digest: each.outcomes() for digest, each in gathered.items()}
+        return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
+
+    def _anew(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+        """All of them, without a store."""
+        return ((place, row["runs"]) for place, row in self._played(chunks, 0))
+
+    def _kept(self, store: Store, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+        """What is there already is not played; what is played is on disk at once."""
+        keys = {place: chunk.key(place[0]) for place, chunk in chunks.items()}
+        done = store.done(keys.values())
+        missing = {place: chunk for place, chunk in chunks.items() if keys[place] not in done}
+        there = sum(chunk.count for place, chunk in chunks.items() if place not in missing)
+        for place, row in self._played(missing, there):
+            store.add([(keys[place], row)])
+        for place, key in keys.items():
+            (row,) = store.rows([key])
+            yield place, _unpacked(row["runs"])
+
+    def _played(self, chunks: Chunks, there: int) -> Iterator[tuple[Place, Row]]:
+        """What is finished, as it is finished; ``there`` runs are done before."""
+        total = there + sum(chunk.count for chunk in chunks.values())
+        self.progress(there, total, 0)
+        if not chunks:
+            return
+        places = list(chunks)
+        tasks = [(number, chunks[place]) for number, place in enumerate(places)]
+        for rows in self.players.play(tasks, [(digest,) for digest, _ in places], play_chunk):
+            for number, row in rows:
+                chunk = chunks[places[number]]
+                if row["status"] != "ok":
+                    raise InputError(
+                        f"runs {chunk.first:,} to {chunk.first + chunk.count:,}: {row['error']}; what was finished "
+                        "before is kept in the store, if there is one: go on with fewer processes"
+                    )
+                yield places[number], row
+                there += chunk.count
+            self.progress(there, total, 0)
+
+
+@contextmanager
+def player_of(
+    workers: Workers = 1, store: str | Path | None = None, progress: Progress = _silent
+) -> Iterator[RunPlayer]:
+    """Who plays runs; a Dask scheduler is connected, and the ``store`` (a file) open, meanwhile.
+
+    InputError for fewer than one process, a scheduler that does not answer, a file that is no store of ours.
+    """
+    with players_of(None if isinstance(workers, int) and workers == 1 else workers) as players:
+        if store is None:
+            yield RunPlayer(players, None, progress)
+            return
+        with Store(Path(store), VERSION, "store") as kept:
+            yield RunPlayer(players, kept, progress)
+
+
+__all__ = ["MOST_TOGETHER", "Chunk", "RunPlayer", "Workers", "play_chunk", "player_of"]

@@ -1,0 +1,74 @@
+"""The pictures that users draw from results, as figures that belong to no window: ``savefig`` them.
+
+matplotlib is imported when the first one is drawn, not before.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from simcluster.interactive.notebook.figures import let_cells_show_figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Figure  # whom it is drawn for need not know matplotlib
+
+    from simcluster.evidence.validation_plot import errors as errors
+    from simcluster.interactive.notebook.gantt_cell import gantt_html as gantt_html
+    from simcluster.longrun.pictures.advice_plot import advice as advice
+    from simcluster.longrun.pictures.costs_plot import costs as costs
+    from simcluster.longrun.pictures.fates_plot import fates as fates
+    from simcluster.longrun.pictures.goodput_plot import goodput as goodput
+    from simcluster.longrun.pictures.isoflop_plot import isoflop as isoflop
+    from simcluster.longrun.pictures.policies_plot import policies as policies
+    from simcluster.longrun.pictures.power_plot import power as power
+    from simcluster.longrun.pictures.weeks_plot import weeks as weeks
+    from simcluster.show.critical_plot import critical as critical
+    from simcluster.show.gantt import compare_gantts as compare_gantts
+    from simcluster.show.gantt import gantt as gantt
+    from simcluster.show.heatmaps import stragglers as stragglers
+    from simcluster.show.heatmaps import waits as waits
+    from simcluster.show.link_levels_plot import link_levels as link_levels
+    from simcluster.show.links_plot import links as links
+    from simcluster.show.memory_plot import memory as memory
+    from simcluster.show.overlap_plot import overlap as overlap
+    from simcluster.show.pareto_plot import pareto as pareto
+    from simcluster.show.replicas_plot import replicas as replicas
+    from simcluster.show.roofline_plot import roofline as roofline
+    from simcluster.show.saving import save_figure as save_figure
+    from simcluster.show.scaling_plot import scaling as scaling
+    from simcluster.show.schedule_plot import schedules as schedules
+    from simcluster.show.sensitivity_plot import sensitivity as sensitivity
+    from simcluster.show.topology_plot import topology as topology
+    from simcluster.show.waterfall import waterfall as waterfall
+
+_HOME = {
+    "compare_gantts": "gantt",
+    "errors": "validation_plot",
+    "gantt": "gantt",
+    "gantt_html": "notebook.gantt_cell",
+    "save_figure": "saving",
+    "schedules": "schedule_plot",
+    "stragglers": "heatmaps",
+    "waits": "heatmaps",
+    "waterfall": "waterfall",
+    **{
+        name: f"{name}_plot"
+        for name in ("advice", "costs", "critical", "fates", "goodput", "isoflop", "link_levels", "links", "memory",
+                     "overlap", "pareto", "policies", "power", "replicas", "roofline", "scaling", "sensitivity",
+                     "topology", "weeks")
+    },
+}  # fmt: skip
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'simcluster.plots' has no attribute {name!r}")
+    let_cells_show_figures()
+    return getattr(import_module(f"simcluster.show.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -1,0 +1,99 @@
+"""``kind: import`` in topology and scenario files: where files of other tools are named, and what takes their place.
+
+Light: the readers themselves are imported only where such a file is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import KeyPath
+from simcluster.documents.reading import Document, validate
+
+ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover", ".topo")
+"""Endings that are never those of a topology file in YAML."""
+
+
+def is_importable(path: str | Path) -> bool:
+    """Whether a path is a file of another tool: by its content, or by an ending that topology files never have."""
+    path = Path(path)
+    if not path.is_file():
+        return False
+    if path.suffix in (".yaml", ".yml"):
+        return _is_astra_network(path)
+    if path.suffix in ENDINGS:
+        return True
+    from simcluster.documents.bytes_read import read_bytes
+    from simcluster.importers.topology_files import form_of
+
+    try:
+        return form_of(read_bytes(path), str(path)) is not None
+    except InputError:
+        return False  # the reader of topology files says what is wrong with it
+
+
+def _is_astra_network(path: Path) -> bool:
+    """A YAML file with ASTRA-sim's keys at its top, which no topology file has."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1_000_000)
+    except OSError:
+        return False
+    if b"npus_count" not in head:
+        return False
+    from simcluster.importers.astra_network import is_astra_network
+
+    return is_astra_network(head.decode("utf-8", errors="replace"))
+
+
+def import_document(path: Path) -> Document:
+    """``kind: import`` of one file, as a topology document that parameters can be set in."""
+    return Document(data={"kind": "import", "files": [str(path)]}, source=str(path), folder=path.parent)
+
+
+def rooted(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A ``kind: import`` document with its files relative to where it is written; any other document as it is."""
+    files = fields.get("files")
+    files = [files] if isinstance(files, str) else files
+    if fields.get("kind") != "import" or not isinstance(files, list):
+        return dict(fields)
+    return {**fields, "files": [str(folder / file) if isinstance(file, str) else file for file in files]}
+
+
+def expand_import(document: Document, where: KeyPath = ()) -> Document:
+    """The document with the ``kind: import`` at a key (or the whole of it) replaced by the graph in its files.
+
+    How the network routes (``routing``) no file says; it stays as it is written.
+    Raises InputError naming file, line and, within another document, the key.
+    """
+    fields: Any = document.data
+    for key in where:
+        fields = fields[key]
+    if fields.get("kind") != "import":
+        return document
+    from simcluster.importers.import_parameters import ImportSpec
+    from simcluster.importers.topology_files import import_topology
+
+    depth = len(where)
+    below = {path[depth:]: mark for path, mark in document.marks.items() if path[:depth] == where and path != where}
+    wish = {key: value for key, value in fields.items() if key != "routing"}
+    spec = validate(ImportSpec, Document(wish, document.source, document.folder, below))
+    try:
+        graph = import_topology(spec.files, spec)
+    except InputError as error:
+        if where or not str(error).startswith(spec.files):
+            raise document.error(where, str(error)) from None
+        raise
+    data: Any = {**graph, **{key: fields[key] for key in ("routing",) if key in fields}}
+    for position in range(depth - 1, -1, -1):
+        parent: Any = document.data
+        for key in where[:position]:
+            parent = parent[key]
+        data = {**parent, where[position]: data}
+    kept = (where, (*where, "routing"))
+    marks = {path: mark for path, mark in document.marks.items() if path[:depth] != where or path[: depth + 1] in kept}
+    return replace(document, data=data, marks=marks)

@@ -1,0 +1,119 @@
+"""Schedules from a file: torch's CSV, or a Python function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from simcluster.base.errors import InputError
+from simcluster.base.time_limit import TimeUp
+from simcluster.documents.bytes_read import decode, read_bytes
+from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
+from simcluster.documents.given_files import why_missing
+from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
+from simcluster.schedules import Action, Schedule, ScheduleFunction
+from simcluster.schedules.specs import Rows
+from simcluster.schedules.torch_csv import from_csv
+
+
+def is_csv(name: str) -> bool:
+    """Does the name mean a CSV file?"""
+    return name.endswith(".csv")
+
+
+def is_function(name: str) -> bool:
+    """Does the name mean FILE.py:FUNCTION?"""
+    return names_function(name)
+
+
+def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
+    """The checked schedule in a file of torch.distributed.pipelining, and how many of which actions were left out.
+
+    Raises InputError for a file that cannot be read and as ``torch_csv.from_csv``.
+    """
+    return from_csv(decode(read_bytes(path), str(path)), name=Path(path).name)
+
+
+def function_in(name: str) -> ScheduleFunction:
+    """FILE.py:FUNCTION, imported; a mistake in the file is its author's, and an InputError that says so.
+
+    The one place that decides whether it may run: in one's own words, or where that is allowed; else InputError.
+    """
+    import importlib.util
+
+    file, _, function = name.rpartition(":")
+    if not (isinstance(name, OwnWord) or python_allowed()):
+        raise InputError(
+            f"{name} is Python code that a file names, and no file runs code by itself; read {file} first, then add "
+            "--allow-python, or name it yourself: --pipeline.schedule FILE.py:FUNCTION (from Python: "
+            f"allow_python=True, or {VARIABLE}=1 in the environment)"
+        )
+    if not Path(file).is_file():
+        raise InputError(f"cannot read {file}: there is no such file{why_missing(Path(file), '.py')}")
+    spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{name} is not FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    with _told(f"cannot run {file}"):
+        spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        own = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        have = f"{did_you_mean(function, own)}; it has {listed(own)}" if own else ""
+        raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks){have}")
+
+    def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+        with _told(f"{name} failed"):
+            made: object = found(num_stages, num_microbatches, num_chunks)
+        if isinstance(made, list | tuple) and made and all(isinstance(row, str) for row in made):
+            return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
+        if not isinstance(made, Schedule):
+            raise InputError(
+                f"{name} returned {type_name(made)}; it must return a simcluster.schedules.Schedule: write "
+                f"that, or a row of "
+                'text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
+            )
+        with _told(f"{name} returned no schedule"):
+            _require_actions(made, name)
+        return made
+
+    return called
+
+
+def _require_actions(made: Schedule, name: str) -> None:
+    """InputError for what stands in the place of an action, a hop or a number: type hints hold nobody to them."""
+    if not isinstance(made.name, str):
+        raise InputError(f"{name} returned a schedule whose name is {shown(made.name)}; a name is a text")
+    for stage, row in enumerate(made.rows):
+        for position, action in enumerate(row):
+            if not (isinstance(action, Action) and isinstance(action.kind, str) and _whole(action[1:])):
+                raise InputError(
+                    f"{name}: stage {stage}, position {position}: {shown(action)} is no action; write "
+                    'Action("F", microbatch, chunk): its kind is a text, microbatch and chunk are whole numbers from 0'
+                )
+    hops = [part for route in made.routes for hop in route for part in hop]
+    if not _whole((*hops, *made.route_of, *(place for pairs in made.fused for place in pairs))):
+        raise InputError(
+            f"{name}: routes, route_of and fused are tuples of whole numbers from 0; loop_route makes a route"
+        )
+
+
+def _whole(values: Iterable[object]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever code of somebody else's raises, an exit from the program and endless recursion among it, as one
+    InputError."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt, TimeUp):
+        raise
+    except BaseException as problem:
+        raise InputError(
+            f"{what}: {type(problem).__name__}: {str(problem)[:300]}; it must return a schedule: mend the "
+            f"function, or take one "
+            "that ships (simcluster list schedules)"
+        ) from problem

@@ -1,0 +1,155 @@
+"""One thing that ships, printed: a file as it is, an entry of a catalogue as YAML with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue.devices import device_document
+from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.overrides import Changes
+from simcluster.documents.reading import STDIN
+from simcluster.documents.shipped import shipped_path
+from simcluster.faults import FAULTS
+from simcluster.importers.imported import to_yaml
+from simcluster.scenario.files import load_topology
+from simcluster.scenario.keys import ScenarioKey, scenario_keys
+from simcluster.scenario.scenario import load
+from simcluster.schedules import SCHEDULES
+from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
+
+_WIDE = 100  # characters of a line
+
+
+def kind_of(name: str, kind: str | None = None) -> str:
+    """The list that a name is in, scenarios first; InputError for one in none, or in several without ``kind``."""
+    if kind is not None:
+        kind = plain(kind)
+        entries_of(kind)
+    found = lists_of(name, kind)
+    if not found and kind and (others := lists_of(name)):
+        raise InputError(f"--kind {kind}: {name!r} is in another list: write --kind {' or --kind '.join(others)}")
+    if not found:
+        everything = dict.fromkeys(word for each in ([kind] if kind else KINDS) for word in names(each))
+        raise InputError(
+            f"nothing that ships is called {name!r}{did_you_mean(name, everything)}; simcluster list says what there is"
+        )
+    if len(found) > 1 and found[0] != "scenarios":  # a scenario's name is printed to be run
+        raise InputError(f"{name!r} is in {len(found)} lists; say which: --kind {' or --kind '.join(found)}")
+    return found[0]
+
+
+def lists_of(name: str, kind: str | None = None) -> list[str]:
+    """The lists that a name is in, scenarios first."""
+    return [each for each in ([kind] if kind else KINDS) if name in names(each)]
+
+
+def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:
+    """What ships under a name, as text: YAML where a file could hold it.
+
+    ``full`` is of scenarios and topologies: all keys, with their defaults.  ``changes`` are of those, too, which are
+    then written out; a scenario may be a file of one's own.  InputError for a name that is not there.
+    """
+    changes = list(changes.items()) if isinstance(changes, Mapping) else list(changes)
+    own = kind is None and (name == STDIN or Path(name).is_file())
+    of = "scenarios" if own else kind_of(name, kind)
+    if of == "scenarios" and (full or changes or own):
+        head = f"# The scenario {name}, with every key: what is left out has its default."
+        return "\n".join([head, *_block(load(name, changes).document(), "")]) + "\n"
+    if of == "topologies" and (full or changes):
+        overrides = [pair for pair in changes if isinstance(pair, tuple)]
+        topology = load_topology(name, overrides).model_dump(mode="json", exclude_none=True)
+        return "\n".join([f"# The topology {name}, with every key.", *_block(topology, "")]) + "\n"
+    if full or changes:
+        raise InputError(f"{name!r} is one of the {of}: --full and changes are for scenarios and topologies")
+    if of in ("scenarios", "topologies", "studies"):
+        folder = "scenarios/validation" if of == "studies" else of
+        return shipped_path(folder, name).read_text(encoding="utf-8")
+    entry = next(each for each in entries_of(of) if each.name == name)
+    return "\n".join([*_head(entry, of), *_SHOWN.get(of, _nothing)(name)]).rstrip() + "\n"
+
+
+def _block(document: Mapping[str, Any], indent: str) -> Iterator[str]:
+    """Plain data as YAML that can be read: what is too wide for a line goes below its key."""
+    for key, value in document.items():
+        flow = f"{indent}{to_yaml({key: value}).rstrip()}"
+        if isinstance(value, Mapping) and value and ("\n" in flow or len(flow) > _WIDE):
+            yield f"{indent}{key}:"
+            yield from _block(value, f"{indent}  ")
+        elif isinstance(value, list) and "\n" in flow:
+            yield from (f"{indent}{line}" if number else line for number, line in enumerate(flow.splitlines()))
+        else:
+            yield flow
+
+
+def _head(entry: ShippedEntry, kind: str) -> Iterator[str]:
+    yield f"# {entry.name}: {entry.what}"
+    if entry.source:
+        yield f"# Source: {entry.source}"
+    yield f"# Named in: {KINDS[kind].named}"
+
+
+def _nothing(name: str) -> Iterable[str]:
+    del name
+    return ()
+
+
+def _section(section: str, data: Callable[[str], Mapping[str, Any]]) -> Callable[[str], Iterable[str]]:
+    """An entry as the section of a scenario."""
+    return lambda name: [to_yaml({section: {key: value for key, value in data(name).items() if key != "name"}})]
+
+
+def _of_catalogue(file: str) -> Callable[[str], Iterable[str]]:
+    """An entry as its own keys."""
+    return lambda name: [to_yaml({name: presets(file)[name]})]
+
+
+def _device(name: str) -> Iterable[str]:
+    yield "# As a file of its own, to be changed: --cluster.device FILE.yaml"
+    yield to_yaml({key: value for key, value in device_document(name).items() if key != "name"})
+
+
+def _software(name: str) -> Iterable[str]:
+    return [] if name == "ideal" else _section("software", lambda each: presets("software.yaml")[each])(name)
+
+
+def _fault(name: str) -> Iterable[str]:
+    mine = f"faults.*[{name}]."
+    keys = [key for key in scenario_keys() if key.path.startswith(mine) and key.path != f"{mine}kind"]
+    yield to_yaml({"faults": [dict(FAULTS[name].EXAMPLE)]}).rstrip()
+    yield from key_lines(keys, mine)
+
+
+def key_lines(keys: Sequence[ScenarioKey], above: str) -> Iterator[str]:
+    """Keys in comments: name, what may stand there, the default, what it says."""
+    for key in keys:
+        default = f"; {key.default_text} if left out" if key.default_text else "; required" if key.required else ""
+        yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.takes}{default})"
+
+
+def _schedule(name: str) -> Iterable[str]:
+    entry = SCHEDULES[name]
+    for fact in fields(entry):
+        value = getattr(entry, fact.name)
+        if isinstance(value, bool):
+            yield f"# {fact.name.replace('_', ' ')}: {'yes' if value else 'no'}"
+    yield to_yaml({"pipeline": {"schedule": name}}).rstrip()
+    yield f"# In rows and in time: simcluster schedule {name} --stages 4 --microbatches 8"
+
+
+_SHOWN: Mapping[str, Callable[[str], Iterable[str]]] = {
+    "models": _section("model", model_document),
+    "devices": _device,
+    "links": _of_catalogue("links.yaml"),
+    "software": _software,
+    "failures": _of_catalogue("failures.yaml"),
+    "laws": _of_catalogue("loss_laws.yaml"),
+    "faults": _fault,
+    "schedules": _schedule,
+}
+"""Lines below the head, by kind."""

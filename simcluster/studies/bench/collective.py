@@ -1,0 +1,266 @@
+"""One collective by itself: how long it takes on a cluster where nothing else runs.
+
+The numbers that nccl-tests print, played on the same network and from the same descriptions as a whole training step:
+as a *flow* (one activity that starts when the last rank has arrived) or in *steps* (every hop of every round is a
+transfer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Literal, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simcluster.base.clock import TICK
+from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
+from simcluster.collectives import ALGORITHMS
+from simcluster.collectives.entry import Parts
+from simcluster.documents.argument_types import checked
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.hop_tables import hop_rounds
+from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
+from simcluster.scenario.given import ClusterLike, cluster_of
+from simcluster.studies.bench.collective_request import arrivals_of, check, size_of, turned
+from simcluster.topology import Cluster
+from simcluster.traffic.link_usage import drawn_at_once, patterns_of
+from simcluster.traffic.methods import Method, Methods, activities, phases_of
+from simcluster.traffic.nccl import bus_factor, load_platform
+from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
+
+Detail = Literal["flow", "steps"]
+_FEW = 64  # ranks of a group that are gone through hop by hop
+_MOST_KNOWN = 1024  # groups whose patterns are kept
+
+BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, cast(Any, kind)) for kind in ALGORITHMS}
+"""busbw / algbw by collective and number of ranks (nccl-tests, doc/PERFORMANCE.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime(Shown):
+    """When each rank of one collective arrived and finished, in seconds, position by position in ``gpus``.
+
+    ``method`` is how it was done: algorithm and, where NCCL's model took part, protocol, pace and why.
+    ``size`` is in bytes by nccl-tests' convention: the full buffer (of an all-gather the gathered one, of a
+    reduce-scatter a rank's input).
+    """
+
+    kind: str
+    detail: Detail
+    gpus: tuple[int, ...]
+    size: float
+    arrivals: tuple[float, ...]
+    finishes: tuple[float, ...]
+    method: Method
+
+    @property
+    def algorithm(self) -> str:
+        """A key of ALGORITHMS[kind]."""
+        return self.method.algorithm
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the last arrival to the last finish."""
+        return max(self.finishes) - max(self.arrivals)
+
+    @property
+    def algbw(self) -> float:
+        """Algorithm bandwidth in B/s: size over duration (infinite for a collective that takes no time)."""
+        return self.size / self.duration if self.duration > 0 else math.inf
+
+    @property
+    def busbw(self) -> float:
+        """Bus bandwidth in B/s: what every rank's port carries if the algorithm is optimal (nccl-tests)."""
+        return self.algbw * BUS_FACTOR[self.kind](len(self.gpus))
+
+
+@checked
+def collective_times(
+    cluster: ClusterLike,
+    gpus: Sequence[int],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    detail: Detail = "flow",
+    arrivals: Sequence[float] | None = None,
+    nccl: str = "auto",
+    root: int = 0,
+) -> CollectiveTime:
+    """Play one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
+
+    ``cluster`` is one that is built, a shipped topology's name or path or document, or the scenario that has it.
+    ``kind`` is a key of ALGORITHMS.  ``nccl`` names the platform whose latencies, rates and choices NCCL would have
+    there (see ``methods``): "auto" is what the cluster says, "none" leaves all to the links.  ``algorithm`` is one of
+    the kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
+    GPUs to the second, a broadcast comes from position ``root`` of the group and a reduce goes to it.  ``size`` may be
+    a matrix for an ``all_to_all``: ``size[i][j]`` bytes from position i to position j.  ``arrivals`` are seconds at
+    which the ranks reach it (default: all at 0), taken to the clock's grid.  InputError for an unknown collective,
+    algorithm, detail or platform, a size that is not positive, fewer than two ranks, a rank twice, a GPU that the
+    cluster does not have, a root that the group does not have, a matrix that is not one of sizes for this group, and
+    arrivals that are not a time from 0 on per rank.
+    """
+    return concurrent_times(
+        cluster_of(cluster, "collective_times"), [gpus], kind, size, algorithm=algorithm, detail=detail,
+        arrivals=None if arrivals is None else [arrivals], nccl=nccl, root=root,
+    )[0]  # fmt: skip
+
+
+def concurrent_times(
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    detail: Detail = "flow",
+    arrivals: Sequence[Sequence[float]] | None = None,
+    nccl: str = "auto",
+    root: int = 0,
+) -> tuple[CollectiveTime, ...]:
+    """Play the same collective in several groups at once, on one network; otherwise as ``collective_times``."""
+    methods = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=detail == "steps")
+    total, parts = size_of(kind, size)
+    check(cluster, groups, kind, total, detail, root)
+    starts = arrivals_of(groups, arrivals)
+    program = ExplicitProgram()
+    done = []
+    for given, arrived in zip(groups, starts, strict=True):
+        turn = turned(range(len(given)), root)  # the root is position 0 of a description
+        gpus = [given[position] for position in turn]
+        group = group_of(cluster, gpus)
+        method = methods.of(group, kind, total)
+        done.append(method)
+        if detail == "steps":
+            phases = phases_of(method, group, kind, parts)
+            hops, moved = hop_rounds(cluster, gpus, phases, total, method.pace)
+            _add(program, [arrived[place] for place in turn], CommunicationKind(len(gpus), moved, hops=hops))
+        else:
+            traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
+            _add(program, [max(arrived)], CommunicationKind(1, traffics))
+    ends = iter(simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=False).lane_end.tolist())
+    finishes = [
+        tuple(
+            turned([*islice(ends, len(group))], -root % len(group)) if detail == "steps" else [next(ends)] * len(group)
+        )
+        for group in groups
+    ]
+    return tuple(
+        CollectiveTime(kind, detail, tuple(gpus), total, arrived, finished, method)
+        for gpus, arrived, finished, method in zip(groups, starts, finishes, done, strict=True)
+    )
+
+
+def collective_traffics(
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
+    root: int = 0,
+) -> list[tuple[Traffic, ...]]:
+    """What every group's collective moves, one activity after the other; errors as above."""
+    methods = methods_for(cluster, kind, algorithm, nccl=nccl)
+    total, parts = size_of(kind, size)
+    check(cluster, groups, kind, total, "flow", root)
+    found = []
+    for given in groups:
+        gpus = turned(given, root)
+        method = methods.of(group_of(cluster, gpus), kind, total)
+        found.append(activities(_patterns(cluster, gpus, kind, method, parts), total, method))
+    return found
+
+
+def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
+    """Activities with when they start and end (s) if all groups begin theirs at 0, each one after the other."""
+    program = ExplicitProgram()
+    for traffics in groups:
+        lane = program.add_lane(len(program.lanes))
+        for traffic in traffics:
+            program.meetings.append(CommunicationKind(1, [traffic]))
+            program.add_op(lane, meeting=len(program.meetings) - 1)
+    times = simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=True).times
+    assert times is not None
+    moved = chain.from_iterable(groups)
+    return [
+        (traffic, start, max(end, start + TICK))
+        for traffic, start, end in zip(moved, times.start.tolist(), times.end.tolist(), strict=True)
+    ]
+
+
+def num_transfers(
+    cluster: Cluster,
+    gpus: Sequence[int],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
+) -> int:
+    """How many transfers ``detail="steps"`` would play for one group: what its running time grows with."""
+    group, (total, parts) = group_of(cluster, gpus), size_of(kind, size)
+    method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, total)
+    return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind, parts))
+
+
+def methods_for(
+    cluster: Cluster, kind: str, algorithm: str = "auto", *, nccl: str = "auto", in_rounds: bool = False
+) -> Methods:
+    """How collectives of this kind are done on the cluster; InputError for unknown words.
+
+    The time of a single call, as nccl-tests measures it: with what of its launch a stopwatch sees.
+    """
+    if kind not in ALGORITHMS:
+        raise InputError(f"unknown collective {kind!r}{did_you_mean(kind, ALGORITHMS)}; known: {', '.join(ALGORITHMS)}")
+    known = ("auto", *ALGORITHMS[kind])
+    if algorithm not in known:
+        hint = did_you_mean(algorithm, known)
+        raise InputError(f"unknown algorithm {algorithm!r} for {kind}{hint}; known: {', '.join(known)}")
+    name = cluster.nccl if nccl == "auto" else nccl
+    platform = None if name in (None, "none") else load_platform(name)
+    return Methods({kind: algorithm}, platform=platform, launch=True, in_rounds=in_rounds)
+
+
+# --- playing ----------------------------------------------------------------------------------------------------------
+
+
+_KNOWN: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
+
+
+def _patterns(
+    cluster: Cluster, gpus: Sequence[int], kind: str, method: Method, parts: Parts | None
+) -> tuple[Pattern, ...]:
+    """What a group's collective puts on links, whatever its size: kept, because it is asked for again and again."""
+    known = _KNOWN.setdefault(cluster, {})
+    key = (tuple(gpus), kind, method.algorithm, None if parts is None else tuple(map(tuple, parts)))
+    if key not in known:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        phases = phases_of(method, group_of(cluster, gpus), kind, parts)
+        at_once = drawn_at_once(cluster, np.array([gpus]), phases) if len(gpus) > _FEW else None
+        known[key] = patterns(cluster, gpus, phases) if at_once is None else patterns_of(at_once)
+    return known[key]
+
+
+def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: CommunicationKind) -> None:
+    """Add a communication, and a lane for each member, which reaches it at its arrival (s)."""
+    program.meetings.append(communication)
+    for position, arrival in enumerate(arrivals):
+        lane = program.add_lane(len(program.lanes))
+        program.add_op(lane, arrival)
+        program.add_op(lane, meeting=len(program.meetings) - 1, position=position)
+
+
+def _no_name(op: int) -> str:
+    """Return the name of an op in messages about deadlocks, which cannot be here."""
+    return f"op {op}"

@@ -1,0 +1,214 @@
+"""What a single collective puts on every link, and where its flows collide."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.collectives.entry import Parts
+from simcluster.studies.bench.collective import collective_traffics, played
+from simcluster.topology import Cluster
+from simcluster.topology.levels import label, switch_levels
+from simcluster.traffic.traffic import Traffic
+
+Link = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """What one link carries: ``flows`` at once at most, ``bytes`` in all, ``busy`` seconds of the link for itself.
+
+    ``collisions`` is how many times as many flows that is as with whole flows dealt out evenly on the links of its
+    level: 1 or less is good.
+    """
+
+    link: Link
+    medium: str
+    capacity: float
+    flows: float
+    bytes: float
+    collisions: float = 1.0
+
+    @property
+    def busy(self) -> float:
+        """Seconds that the bytes take at full speed: no collective with them is shorter."""
+        return self.bytes / self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLoad:
+    """Links that join equal kinds of node ("leaf -> spine") and are equally fast (B/s).
+
+    Of ``links`` that the traffic could have taken ``used`` carry some; ``mean`` is flows per link if all shared evenly,
+    ``most`` those on the fullest link, ``worst``.  Those that could are, upwards, the links that leave the nodes which
+    send here, and downwards those that enter the nodes which receive (within a tier, whichever are fewer).
+    """
+
+    ends: str
+    medium: str
+    capacity: float
+    links: int
+    used: int
+    mean: float
+    most: float
+    worst: Link
+
+    @property
+    def collisions(self) -> float:
+        """How many times as much the fullest link carries as it would with whole flows dealt out evenly: 1 is best.
+
+        What MODELLING.md C.3 calls slowdown, if these links are what limits the flows.
+        """
+        return _collisions(self.most, self.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class BusiestLinks:
+    """The links that a collective keeps busy longest.
+
+    ``ends`` says what they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at ``bandwidth`` B/s,
+    which takes ``busy`` seconds.  ``latency`` is what the rounds' latencies add up to, in seconds, mean over the hops.
+    """
+
+    ends: str
+    medium: str
+    bandwidth: float
+    links: int
+    load: float
+    busy: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLoads:
+    """Links by busy time, longest first, and levels by that of their worst link."""
+
+    links: tuple[LinkLoad, ...]
+    levels: tuple[LevelLoad, ...]
+
+
+def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
+    """What activities put on every link: of every group one after the other, of all groups at once."""
+    moved: dict[int, float] = {}
+    flows: dict[int, float] = {}
+    for together in itertools.zip_longest(*traffics):  # the groups' first activities, their second ones, ...
+        at_once: dict[int, float] = {}
+        for traffic in together:
+            for link, count in traffic.usage if traffic else ():
+                at_once[link] = at_once.get(link, 0.0) + count
+                moved[link] = moved.get(link, 0.0) + count * traffic.round_bytes * traffic.rounds
+        for link, count in at_once.items():
+            flows[link] = max(count, flows.get(link, 0.0))
+    loads = {
+        link: LinkLoad(cluster.links[link], _medium(cluster, link), float(cluster.capacity[link]), flows[link], total)
+        for link, total in moved.items()
+    }
+    ordered = sorted(loads, key=lambda link: (-loads[link].busy, link))
+    found = _levels(cluster, loads, ordered)
+    level = {(each.ends, each.medium, each.capacity): each for each in found}
+    links = [
+        replace(loads[link], collisions=_collisions(loads[link].flows, level[_nature(cluster, link)].mean))
+        for link in ordered
+    ]
+    return CollectiveLoads(tuple(links), found)
+
+
+def limit_of(
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
+    root: int = 0,
+) -> BusiestLinks:
+    """The links that the collective keeps busy longest when all groups run it at once.
+
+    Errors as those of ``collective.collective_times``.
+    """
+    return limit_among(
+        cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
+    )
+
+
+def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
+    """The same of activities: of every group one after the other, of all groups at once."""
+    load: dict[int, float] = {}
+    latency = 0.0
+    for traffics in groups:
+        latency = max(latency, sum(traffic.latency_seconds for traffic in traffics))
+        for traffic in traffics:
+            for link, flows in traffic.usage:
+                load[link] = load.get(link, 0.0) + flows * traffic.round_bytes * traffic.rounds
+    capacity = cluster.capacity
+    worst = max(load, key=lambda link: (load[link] / capacity[link], -link))
+    nature = _nature(cluster, worst)
+    equal = [link for link in load if math.isclose(load[link], load[worst], rel_tol=1e-9)]
+    alike = sum(1 for link in equal if _nature(cluster, link) == nature)
+    ends, medium, bandwidth = nature
+    return BusiestLinks(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
+
+
+def utilisation_over_time(
+    cluster: Cluster, traffics: Sequence[Sequence[Traffic]], links: Sequence[Link], bins: int = 400
+) -> tuple[Floats, Floats]:
+    """Edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each, (links, bins).
+
+    The groups' activities are played on one network.  An activity moves its bytes at an even pace from its start to its
+    end, so that a bin may be above 1 where the means of several meet.
+    """
+    spans = played(cluster, traffics)
+    edges = np.linspace(0.0, max(end for _, _, end in spans), bins + 1)
+    row = {cluster.link_index[link]: number for number, link in enumerate(links)}
+    matrix = np.zeros((len(links), bins))
+    for traffic, start, end in spans:
+        inside = np.diff(np.clip(edges, start, end)) / (end - start)
+        for link, flows in traffic.usage:
+            if link in row:
+                matrix[row[link]] += flows * traffic.round_bytes * traffic.rounds * inside
+    capacity = np.array([cluster.capacity[cluster.link_index[link]] for link in links])
+    return edges, matrix / (np.diff(edges) * capacity[:, None])
+
+
+def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[LevelLoad, ...]:
+    by_nature: dict[tuple[str, str, float], list[int]] = {}
+    for link in ordered:
+        by_nature.setdefault(_nature(cluster, link), []).append(link)
+    graph, index, height = cluster.graph, cluster.link_index, switch_levels(cluster.graph)
+    levels = []
+    for (ends, medium, capacity), links in by_nature.items():
+        leaving = {a: None for a, _ in (loads[link].link for link in links)}
+        entering = {b: None for _, b in (loads[link].link for link in links)}
+        out = (index[a, b] for a in leaving for b in graph.succ[a])
+        into = (index[a, b] for b in entering for a in graph.pred[b])
+        leaves, enters = (
+            sum(_nature(cluster, link) == (ends, medium, capacity) for link in part) for part in (out, into)
+        )
+        worst = max(links, key=lambda link: loads[link].flows)
+        up = height.get(loads[worst].link[1], 0) - height.get(loads[worst].link[0], 0)
+        could = leaves if up > 0 else enters if up < 0 else min(leaves, enters)
+        mean = sum(loads[link].flows for link in links) / could
+        name = loads[worst].link
+        levels.append(LevelLoad(ends, medium, capacity, could, len(links), mean, loads[worst].flows, name))
+    return tuple(levels)
+
+
+def _collisions(flows: float, mean: float) -> float:
+    return flows / max(mean, min(flows, 1.0))
+
+
+def _nature(cluster: Cluster, link: int) -> tuple[str, str, float]:
+    a, b = cluster.links[link]
+    ends = f"{label(cluster.graph, a)} -> {label(cluster.graph, b)}"
+    return ends, _medium(cluster, link), float(cluster.capacity[link])
+
+
+def _medium(cluster: Cluster, link: int) -> str:
+    a, b = cluster.links[link]
+    return str(cluster.graph[a][b]["medium"])

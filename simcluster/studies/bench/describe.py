@@ -1,0 +1,189 @@
+"""Measures a cluster for its report; each kind of place is looked at once, however many GPUs share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import networkx as nx
+import numpy as np
+
+from simcluster.base.effort import in_words, require_begun
+from simcluster.base.telling import estimated
+from simcluster.studies.bench import places
+from simcluster.studies.bench.expected import ring_all_reduce
+from simcluster.studies.bench.report import LinkGroup, NetworkReport, TopologyReport
+from simcluster.studies.bench.symmetry import LINK_KEYS, LinkTable, maximum_flows, node_classes
+from simcluster.topology.cluster import Cluster
+from simcluster.topology.levels import label, network_names, switch_levels
+from simcluster.topology.links import COMPUTE, Graph, compute_part
+
+_GPU = 1.3e-4
+"""Seconds a GPU that its nodes, links and routes take (80,000 of them on rails: 10 s)."""
+
+
+def describe(cluster: Cluster) -> TopologyReport:
+    """The report of a cluster.  InputError for one so large that it would take longer than is begun."""
+    _require_begun(cluster)
+    graph = compute_part(cluster.graph)
+    table = LinkTable.of(graph)
+    labels = {node: label(graph, node) for node in graph}
+    class_of = node_classes(table, {node: data["kind"] for node, data in graph.nodes(data=True)}).tolist()
+    by_node = dict(zip(table.nodes, class_of, strict=True))
+    classes = [by_node[gpu] for gpu in cluster.gpus]
+    found = places.places(cluster, classes)
+    leaf_of = places.leaf_numbers(cluster, graph)
+    hops, seconds = places.longest_routes(cluster, found, classes, leaf_of)
+    ports = [places.nic_ports(cluster, graph, place) for place in found]
+    outside = [places.outside(cluster, graph, place) for place in found]
+    num_machines = len(places.machines(cluster))
+    device = cluster.device if isinstance(cluster.device, str) else str(cluster.device.get("name", "described inline"))
+    return TopologyReport(
+        name=cluster.name,
+        device=device,
+        gpus=cluster.num_gpus,
+        machines=num_machines,
+        nodes=_count_nodes(graph),
+        links=_link_groups(table, labels),
+        nics=max(ports),
+        nics_per_gpu=max(count / len(place.machine) for count, place in zip(ports, found, strict=True)),
+        rails=max(len(places.leaves(cluster, graph, place.machine)) for place in found),
+        inside=min(places.inside(cluster, graph, place) for place in found),
+        outside=min(alone for alone, _ in outside),
+        outside_shared=min(min(both) for both in outside),
+        way_out=_way_out(cluster, labels),
+        bisection=_bisection(cluster, graph, table),
+        oversubscription=_oversubscription(graph),
+        longest_hops=hops,
+        longest_latency=seconds,
+        all_reduce=ring_all_reduce(cluster, classes, leaf_of, labels),
+        networks=tuple(_network(cluster.graph, name, num_machines) for name in network_names(cluster.graph)),
+    )
+
+
+def bisection_bandwidth(cluster: Cluster) -> float:
+    """B/s between two halves of the cluster; see ``TopologyReport.bisection``.  0 for a single GPU."""
+    return _bisection(cluster, compute_part(cluster.graph), None)
+
+
+def _require_begun(cluster: Cluster) -> None:
+    seconds = _GPU * cluster.num_gpus
+    what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(seconds)} to describe"
+    require_begun(seconds, what, "describe fewer machines of the same kind")
+    estimated(cluster.name, seconds)
+
+
+# --- counts ---------------------------------------------------------------------------------------------------------
+
+
+def _count_nodes(graph: Graph) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    for _, data in graph.nodes(data=True):
+        name = f"{data['tier']} switch" if data["kind"] == "switch" else str(data["kind"])
+        counts[name] = counts.get(name, 0) + 1
+    return tuple(counts.items())
+
+
+def _link_groups(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup, ...]:
+    """Groups in graph order; a link and its like in the other direction count once."""
+    if not len(table.start):
+        return ()
+    names = list(dict.fromkeys(labels[node] for node in table.nodes))
+    number = {name: i for i, name in enumerate(names)}
+    label_of = np.array([number[labels[node]] for node in table.nodes])
+    back = table.backward()
+    two_way = (back >= 0) & (table.sort[back] == table.sort)
+    first, second = label_of[table.start], label_of[table.end]
+    swap = two_way & (first > second)
+    low, high = np.where(swap, second, first), np.where(swap, first, second)
+    codes = ((low * len(names) + high) * 2 + two_way) * len(table.sorts) + table.sort
+    _, example, count = np.unique(codes, return_index=True, return_counts=True)
+    groups = []
+    for i in np.argsort(example).tolist():
+        link = int(example[i])
+        both = bool(two_way[link])
+        ends = f"{names[low[link]]} {'-' if both else '>'} {names[high[link]]}"
+        values = dict(zip(LINK_KEYS, table.sorts[table.sort[link]], strict=True))
+        groups.append(LinkGroup(ends=ends, one_way=not both, count=int(count[i]) // (2 if both else 1), **values))
+    return tuple(groups)
+
+
+def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
+    level = switch_levels(graph)
+    worst: dict[str, float] = {}
+    for switch, height in level.items():
+        up = down = across = 0.0
+        for other, data in graph.adj[switch].items():
+            at = level.get(other, 0)
+            up += data["line_rate"] if at > height else 0.0
+            down += data["line_rate"] if at < height else 0.0
+            across += data["line_rate"] if at == height else 0.0
+        tier = str(graph.nodes[switch]["tier"])
+        for rate, name in ((up, tier), (across, f"{tier} across")):
+            if rate:
+                worst[name] = max(down / rate, worst.get(name, 0.0))
+    return tuple(worst.items())
+
+
+def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
+    """Ends and B/s of the links between the first GPU and its like in the last machine; alike ones once."""
+    first, *_, last = [0, *(mates[0] for mates in places.machines(cluster).values())]
+    way = [(cluster.links[link], float(cluster.capacity[link])) for link in cluster.route(first, last)]
+    there = way[: -(-len(way) // 2)]
+    back = [((b, a), rate) for (a, b), rate in reversed(way)]
+    ends = [(f"{labels[a]} - {labels[b]}", rate) for (a, b), rate in [*there, *back[: len(way) // 2]]]
+    return tuple(dict.fromkeys(ends))
+
+
+# --- bandwidths -----------------------------------------------------------------------------------------------------
+
+
+def _bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float:
+    mates = list(places.machines(cluster).values())
+    groups = mates if len(mates) > 1 else [[gpu] for gpu in range(cluster.num_gpus)]
+    if len(groups) == 1:
+        return 0.0
+    if len(mates) == 1:  # between the GPUs of one machine traffic stays inside
+        graph, table = _inner_part(graph, cluster.gpus), None
+    side = {cluster.gpus[gpu]: int(i >= len(groups) // 2) for i, group in enumerate(groups) for gpu in group}
+    return min(maximum_flows(graph, side, table))
+
+
+def _inner_part(graph: Graph, gpus: Iterable[str]) -> Graph:
+    """What the GPUs of one machine use among themselves: NVLink where they have it."""
+    way = ["gpu", "nvswitch"]
+    if not all(places.has_nvlink(graph, gpu) for gpu in gpus):
+        way += ["pcie", "host", "switch"]  # a switch: GPUs that are ports themselves
+    part = graph.copy()
+    part.remove_nodes_from([node for node, data in graph.nodes(data=True) if data["kind"] not in way])
+    return part
+
+
+# --- other networks -------------------------------------------------------------------------------------------------
+
+
+def _network(graph: Graph, name: str, machines: int) -> NetworkReport:
+    nodes = [node for node, data in graph.nodes(data=True) if data.get("network", COMPUTE) == name]
+    part = _part(graph, nodes)
+    nics = [node for node in part if part.nodes[node]["kind"] == "nic"]
+    near = _part(graph, [*nodes, *(other for nic in nics for other in graph.adj[nic])])
+    near.remove_edges_from([(a, b) for a, b in near.edges if a not in part and b not in part])
+    side = {nic: int(i >= len(nics) // 2) for i, nic in enumerate(nics)}
+    out = sum(data["bandwidth"] for nic in nics for data in part.adj[nic].values())
+    table = LinkTable.of(near)
+    return NetworkReport(
+        name=name,
+        nodes=_count_nodes(part),
+        links=_link_groups(table, {node: label(near, node) for node in near}),
+        per_machine=out / machines,
+        bisection=min(maximum_flows(part, side)) if len(nics) > 1 else 0.0,
+        oversubscription=_oversubscription(part),
+    )
+
+
+def _part(graph: Graph, nodes: Iterable[str]) -> Graph:
+    """These nodes and the links between them, in the order of the graph (networkx's subgraph has that of a set)."""
+    wanted = frozenset(nodes)
+    part: Graph = nx.DiGraph()
+    part.add_nodes_from((node, data) for node, data in graph.nodes(data=True) if node in wanted)
+    part.add_edges_from((a, b, data) for a in part for b, data in graph.adj[a].items() if b in wanted)
+    return part

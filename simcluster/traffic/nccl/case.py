@@ -1,0 +1,186 @@
+"""A question to NCCL's tuner and its answer: which collective, algorithm, protocol on which group of ranks, how long.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
+from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.traffic.nccl.constants import (
+    ALGORITHMS,
+    COLLECTIVES,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    Exchange,
+    Protocol,
+)
+from simcluster.traffic.nccl.platforms import ChannelGraph, Platform
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One collective of one size by one algorithm and protocol: seconds = ``latency`` + ``size`` / ``bandwidth``.
+
+    ``latency`` in s does not depend on what else is on the links; ``bandwidth`` in B/s is the algorithm bandwidth that
+    the transfer itself runs at, at this size.  So the flow network can take the first as a delay and the second as a
+    bound on the rates of the flows.  ``issue``: the part of the latency that is the host's, which a stopwatch around a
+    single call sees and a training step, whose kernels are launched ahead, does not.
+    """
+
+    collective: Collective | Exchange
+    algorithm: Algorithm | Literal["direct"]
+    protocol: Protocol
+    ranks: int
+    size: float
+    latency: float
+    bandwidth: float
+    issue: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From launch to the last rank's end."""
+        return self.latency + self.size / self.bandwidth
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """What nccl-tests calls busbw, B/s: size / seconds x the part of the size that crosses a rank's port."""
+        return self.size / self.seconds * bus_factor(self.collective, self.ranks)
+
+
+def bus_factor(collective: Collective | Exchange, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
+    factors = {"all_reduce": 2 * (ranks - 1) / ranks}
+    factors |= dict.fromkeys(("broadcast", "reduce", "send_recv", "send"), 1.0)
+    return factors.get(collective, (ranks - 1) / ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question to the tuner, but for the size; checked when it is made.
+
+    Raises InputError for an unknown word, fewer than two ranks, and several nodes of a platform without a network.
+    """
+
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+    nodes: int
+    gpus_per_node: int
+    platform: Platform
+
+    def __post_init__(self) -> None:
+        check_known("collective", self.collective, COLLECTIVES)
+        check_known("algorithm", self.algorithm, ALGORITHMS)
+        check_known("protocol", self.protocol, PROTOCOLS)
+        check_group(self.nodes, self.gpus_per_node, self.platform)
+
+    @property
+    def ranks(self) -> int:
+        """N."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def column(self) -> int:
+        """Which column of the tuner's tables: 1 node, 2 nodes, more."""
+        return min(self.nodes, 3) - 1
+
+    @property
+    def graph(self) -> ChannelGraph:
+        """The channels that the algorithm runs on."""
+        graphs = self.platform.graphs(self.nodes)
+        if self.algorithm in ("nvls", "nvls_tree"):
+            graph = graphs.nvls or graphs.ring
+        else:
+            graph = graphs.tree if self.algorithm == "tree" else graphs.ring
+        return graph if self.nodes == 1 else graph.of_part(self.gpus_per_node, self.platform.gpus_per_node)
+
+    def hop(self, between_nodes: bool) -> float:
+        """Latency of one step inside a node or between nodes, us."""
+        link = "net" if between_nodes else self.platform.link
+        return self.platform.tables.hop[link, self.algorithm][PROTOCOLS.index(self.protocol)]
+
+
+def check_known(what: str, word: str, known: Sequence[str]) -> None:
+    """Raises InputError unless ``word`` is one of ``known``."""
+    if word not in known:
+        near = did_you_mean(word, known)
+        raise InputError(f"the model of NCCL knows no {what} {word!r}{near}; it knows {listed(known)}")
+
+
+def check_group(nodes: int, gpus_per_node: int, platform: Platform) -> None:
+    """Raises InputError unless such a group of ranks can exist on the platform."""
+    for what, count in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InputError(f"{what} must be a whole number from 1, not {count!r}")
+    if nodes * gpus_per_node < 2:
+        raise InputError("a collective of one rank moves nothing; NCCL needs 2 ranks or more")
+    if gpus_per_node > platform.gpus_per_node:
+        raise InputError(
+            f"a node of {platform.name} has {platform.gpus_per_node} GPUs; "
+            f"gpus_per_node = {gpus_per_node} does not fit; use no more"
+        )
+    platform.graphs(nodes)
+
+
+def check_size(size: float) -> None:
+    """Raises InputError unless ``size`` is a finite number of bytes above zero."""
+    if not is_number(size) or size <= 0:
+        raise InputError(f"the size of a collective must be a number of bytes above zero, not {size!r}")
+
+
+def unavailable(case: Case) -> str:
+    """Why NCCL would not run this at all; empty if it would."""
+    platform, nodes, algorithm, protocol = case.platform, case.nodes, case.algorithm, case.protocol
+    if algorithm != "ring" and case.collective in ("broadcast", "reduce"):
+        return "broadcast and reduce run on rings only"
+    if algorithm == "tree":
+        return "" if case.collective == "all_reduce" else "trees do all-reduce only"
+    if algorithm == "ring":
+        return ""
+    if protocol != "Simple":
+        return f"{algorithm} has the Simple protocol only"
+    if algorithm == "pat":
+        return _pat_unavailable(case)
+    if algorithm.startswith("collnet"):
+        if not platform.collnet:
+            return "the network of this platform has no in-network reduction (CollNet, SHARP)"
+        return "" if nodes > 1 and case.collective == "all_reduce" else "CollNet is all-reduce between nodes here"
+    if platform.graphs(nodes).nvls is None:
+        return "the switches of this platform do not multicast and reduce (NVLink SHARP)"
+    if case.graph.channels < 2:
+        return "NVLink SHARP needs two channels, and so few GPUs of the domain have the NICs of one"
+    if case.gpus_per_node <= 2:
+        return "NVLink SHARP gains nothing from 2 GPUs on a switch, and NCCL does not use it there"
+    if algorithm == "nvls":
+        return (
+            "" if nodes == 1 or platform.collnet else "between nodes NVLS needs CollNet; without it there is nvls_tree"
+        )
+    if nodes == 1:
+        return "nvls_tree joins several nodes"
+    return "" if case.collective == "all_reduce" else "nvls_tree does all-reduce only"
+
+
+def _pat_unavailable(case: Case) -> str:
+    if "pat" not in case.platform.tables.base:
+        return f"NCCL {case.platform.version} has no PAT"
+    if case.collective not in ("all_gather", "reduce_scatter"):
+        return "PAT does all-gather and reduce-scatter only"
+    return "" if case.gpus_per_node == 1 and case.nodes > 1 else "PAT runs with one GPU per node"
+
+
+def ll128_unavailable(case: Case) -> str:
+    """Why NCCL leaves out LL128 here by default; empty if it does not."""
+    if case.protocol != "LL128":
+        return ""
+    if case.platform.link != "nvlink":
+        return "LL128 needs stores of 128 B that arrive whole: NVLink inside the node"
+    if case.nodes > 1 and not case.platform.ll128_inter:
+        return "LL128 needs GPU and NIC below one PCIe switch"
+    return ""

@@ -1,0 +1,313 @@
+"""Logs of nccl-tests: reading them, and saying how far a cluster is from what it should do.
+
+Understood: the text that ``all_reduce_perf`` and its siblings print, old and new, also with the prefixes of mpirun and
+srun and NCCL's own INFO lines between.  Source of the format: NVIDIA/nccl-tests src/common.cu.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes
+from simcluster.traffic.nccl.case import bus_factor
+from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, GB, US, Collective
+from simcluster.traffic.nccl.platforms import Platform
+from simcluster.traffic.nccl.predictor import choose
+
+_TAG = re.compile(r"\[(?:[\w.-]+@)?\d+(?:,\d+)*\](?:\[[\w.-]+:\d+\])?(?:<std(?:out|err|diag)>)?:?")
+"""[1,0]<stdout>: of mpirun --tag-output, [0] of MPICH and PSM; inside a row, too, from another rank's empty output."""
+_PREFIX = re.compile(rf"^(?:\s*(?:{_TAG.pattern}|\[[\w./-]+\]|[\w.-]+:(?=\s)))+")  # also of srun --label, pdsh, kubectl
+_PROGRAM = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\s+.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*\S)")
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+_NAMES = {"alltoall": "all_to_all", "sendrecv": "send_receive"}
+_COUNT = re.compile(r"[0-9]{1,18}")
+_NUMBERS = 8  # time, algbw, busbw, wrong: out of place, then in place
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One time of a log: ``size`` B as nccl-tests counts it, ``seconds``, bandwidths in B/s.
+
+    ``wrong`` is the number of wrong results, -1 if the log has no count (N/A, or old versions' largest error).
+    ``line`` counts from 1.
+    """
+
+    size: int
+    seconds: float
+    algorithm_bandwidth: float
+    bus_bandwidth: float
+    in_place: bool
+    wrong: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What one run of nccl-tests says.
+
+    ``collective`` is the name of the program if the log has it, else what the columns leave no doubt about, else "".
+    ``hosts`` are the hosts of the ranks in order of rank, ``gpus`` their names; empty if the log does not list them.
+    ``average_bus_bandwidth`` (B/s) and ``version`` (of NCCL) are as printed, None and "" if they are not.
+    """
+
+    source: str
+    collective: str
+    rows: tuple[LogRow, ...]
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    average_bus_bandwidth: float | None = None
+    version: str = ""
+
+    @property
+    def nodes(self) -> int | None:
+        """How many hosts; None if the log does not list its devices."""
+        return len(dict.fromkeys(self.hosts)) or None
+
+    @property
+    def gpus_per_node(self) -> int | None:
+        """Ranks per host; None if the log does not list its devices, or the hosts differ."""
+        counts = {self.hosts.count(host) for host in self.hosts}
+        return counts.pop() if len(counts) == 1 else None
+
+
+def read_log(path: str | Path) -> Log:
+    """The log in a file.  Raises InputError if it cannot be read or is not an nccl-tests log, with the line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_log(text, source=str(path))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What has been read so far."""
+
+    program: str = ""
+    rows: list[LogRow] = field(default_factory=list)
+    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    operations: set[bool] = field(default_factory=set)
+    average: float | None = None
+    version: str = ""
+
+
+def parse_log(text: str, *, source: str = "the log") -> Log:
+    """The log in a text.  Raises InputError, with the line, for a row that is cut off or contradicts itself."""
+    found = _Found()
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = _PREFIX.sub("", raw).strip()
+        words = _TAG.sub(" ", line).split()
+        if len(words) > 2 and _COUNT.fullmatch(words[0]) and _COUNT.fullmatch(words[1]):
+            _read_row(words, number, source, found)
+        else:
+            _read_header(line, number, source, found)
+    if not found.rows:
+        raise InputError(
+            f"{source}: no measured size in it; an nccl-tests log must have rows like "
+            "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0': give what all_reduce_perf printed"
+        )
+    ordered = [found.ranks[rank] for rank in sorted(found.ranks)]
+    return Log(
+        source=source,
+        collective=found.program or _guessed(found),
+        rows=tuple(found.rows),
+        hosts=tuple(host for host, _ in ordered),
+        gpus=tuple(gpu for _, gpu in ordered),
+        average_bus_bandwidth=found.average,
+        version=found.version,
+    )
+
+
+def _read_header(line: str, number: int, source: str, found: _Found) -> None:
+    """The lines that are no rows: program, devices, average; anything else is not ours and is passed over."""
+    if (program := _PROGRAM.search(line)) and not found.program:
+        found.program = _NAMES.get(program[1], program[1])
+    if rank := _RANK.match(line):
+        found.ranks[int(rank[1])] = (rank[2], rank[3])
+    if version := _VERSION.search(line):
+        found.version = version[1]
+    if average := _AVERAGE.match(line):
+        found.average = GB * _number(average[1], number, source, "the average bus bandwidth")
+
+
+def _read_row(words: list[str], number: int, source: str, found: _Found) -> None:
+    """size count type [redop [root]] and two times four numbers, of which the in-place ones may be N/A."""
+    if len(words) - _NUMBERS not in (3, 4, 5):
+        raise InputError(
+            f"{source}:{number}: {len(words)} columns; a row of nccl-tests has size, count, type, perhaps redop "
+            "and root, then time, algbw, busbw, #wrong out of place and in place: 11 to 13 (is the line cut off?)"
+        )
+    size = int(words[0])
+    if size == 0:  # nccl-tests asked for fewer bytes than ranks
+        return
+    found.operations.add(len(words) - _NUMBERS > 3 and words[3] not in ("none", "-1"))
+    for in_place in (False, True):
+        time, algorithm, bus, wrong = words[-_NUMBERS:][4 * in_place : 4 * in_place + 4]
+        if time == "N/A":
+            continue
+        what = "in place" if in_place else "out of place"
+        seconds = US * _number(time, number, source, f"the time {what}")
+        rate = GB * _number(algorithm, number, source, f"algbw {what}")
+        bus_rate = GB * _number(bus, number, source, f"busbw {what}")
+        if seconds <= 0:
+            raise InputError(f"{source}:{number}: the time {what} is {time} us; it must be above zero")
+        if abs(rate - size / seconds) > 0.0051 * GB + 0.01 * rate:
+            raise InputError(
+                f"{source}:{number}: {size} B in {time} us {what} are {size / seconds / GB:.2f} GB/s, but algbw says "
+                f"{algorithm}: not the columns of nccl-tests, or not one line"
+            )
+        checked = int(wrong) if _COUNT.fullmatch(wrong) else -1
+        found.rows.append(LogRow(size, seconds, rate, bus_rate, in_place, checked, number))
+
+
+def _number(word: str, line: int, source: str, what: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise InputError(
+            f"{source}:{line}: {what} is {word!r}, and must be a number; take the line as the program printed it"
+        )
+    return value
+
+
+def _guessed(found: _Found) -> str:
+    """The collective from busbw / algbw and redop; all-gather and all-to-all look the same, so they stay unknown."""
+    last = max(found.rows, key=lambda row: row.size)
+    ranks = len(found.ranks)
+    if ranks < 3 or last.algorithm_bandwidth < GB or len(found.operations) != 1:
+        return ""
+    reduces = next(iter(found.operations))
+    known: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "reduce") if reduces else ("broadcast",)
+    factor = last.bus_bandwidth / last.algorithm_bandwidth
+    return next((name for name in known if abs(bus_factor(name, ranks) - factor) < 0.02), "")
+
+
+# --- health ---------------------------------------------------------------------------------------------------------
+
+# Measured over expected.  One size: the model's own error from 1 MiB is 2 to 9 % in the mean.  The mean of a log is
+# surer than one size.
+SLOWER, MUCH_SLOWER, FASTER = 1.12, 1.25, 0.8
+SLOWER_OVERALL, MUCH_SLOWER_OVERALL = 1.10, 1.15
+LIKENESS = 0.1
+SMALL = 2.0**20  # B; below, the host's speed decides
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One size of a log beside the model: times in s, ``ratio`` measured / expected, ``verdict`` for people.
+
+    ``expected_by`` is what NCCL should have picked; ``looks_like`` another algorithm whose expected time is the
+    measured one within 10 %, empty if there is none or nothing is wrong.
+    """
+
+    size: int
+    measured: float
+    expected: float
+    ratio: float
+    verdict: str
+    expected_by: str
+    looks_like: str = ""
+
+
+def health(
+    log: Log | Iterable[LogRow],
+    platform: Platform,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    collective: str | None = None,
+) -> tuple[Reading, ...]:
+    """How far from the model each size of a log is: out of place, or in place where the log has nothing else.
+
+    What is None is taken from the log.  Verdicts: "as expected", "slower", "much slower than it should be", "faster
+    than the model", and for sizes below 1 MiB, where the host decides, only "small: ..." with the ratio.
+
+    Raises InputError if the log does not say what is asked about, and for a collective that NCCL's tuner does not know.
+    """
+    if isinstance(log, Log):
+        collective = collective or log.collective
+        nodes = nodes or log.nodes
+        gpus_per_node = gpus_per_node or log.gpus_per_node
+    rows = {
+        row.size: row for row in sorted(log.rows if isinstance(log, Log) else log, key=lambda row: not row.in_place)
+    }
+    for what, value, how in (
+        ("collective", collective, "NAME, as in all_reduce"),
+        ("number of nodes", nodes, "--machines M"),
+        ("number of GPUs per node", gpus_per_node, "--per-machine G"),
+    ):
+        if not value:
+            raise InputError(f"the log does not say its {what}, and the model needs it; give it: {how}")
+    assert nodes is not None
+    assert gpus_per_node is not None
+    known = next((name for name in COLLECTIVES if name == collective), None)
+    if known is None:
+        raise InputError(f"NCCL's tuner has no estimate for {collective!r}; it has for {', '.join(COLLECTIVES)}")
+    return tuple(_reading(rows[size], known, nodes, gpus_per_node, platform) for size in sorted(rows))
+
+
+def overall(readings: Iterable[Reading]) -> tuple[float, str]:
+    """The geometric mean of measured / expected over the sizes from 1 MiB, and the verdict on it.
+
+    Raises InputError if there is no such size.
+    """
+    logs = [math.log(reading.ratio) for reading in readings if reading.size >= SMALL]
+    if not logs:
+        raise InputError(
+            f"no size from {format_bytes(SMALL)} up: smaller ones tell of the host, not of the network; run it "
+            f"with -e 1G"
+        )
+    ratio = math.exp(math.fsum(logs) / len(logs))
+    return ratio, _verdict(ratio, SLOWER_OVERALL, MUCH_SLOWER_OVERALL)
+
+
+def _verdict(ratio: float, slower: float, much_slower: float) -> str:
+    if ratio > slower:
+        return "much slower than it should be" if ratio > much_slower else "slower"
+    return "faster than the model" if ratio < FASTER else "as expected"
+
+
+def _reading(row: LogRow, collective: Collective, nodes: int, gpus_per_node: int, platform: Platform) -> Reading:
+    choice = choose(collective, nodes=nodes, gpus_per_node=gpus_per_node, size=row.size, platform=platform)
+    expected = choice.prediction.seconds
+    ratio = row.seconds / expected
+    verdict, likeness = _verdict(ratio, SLOWER, MUCH_SLOWER), ""
+    if row.size < SMALL:
+        verdict = f"small: {ratio:.2f} x, the host decides below {format_bytes(SMALL)}"
+    if row.size >= SMALL and ratio > SLOWER:
+        likeness = _looks_like(row, collective, nodes, gpus_per_node, platform, choice.algorithm)
+    by = f"{choice.algorithm} {choice.protocol}"
+    return Reading(row.size, row.seconds, expected, ratio, verdict, by, likeness)
+
+
+def _looks_like(
+    row: LogRow, collective: Collective, nodes: int, gpus_per_node: int, platform: Platform, picked: str
+) -> str:
+    """Another algorithm that would take the measured time: NCCL may have been kept from the one it should pick."""
+    nearest, likeness = LIKENESS, ""
+    for algorithm in ALGORITHMS:
+        if algorithm == picked:
+            continue
+        try:
+            other = choose(
+                collective,
+                nodes=nodes,
+                gpus_per_node=gpus_per_node,
+                size=row.size,
+                platform=platform,
+                algorithms=(algorithm,),
+            )
+        except InputError:  # does not run there
+            continue
+        distance = abs(math.log(row.seconds / other.prediction.seconds))
+        if distance < nearest:
+            nearest, likeness = distance, f"{algorithm} {other.protocol}"
+    return likeness

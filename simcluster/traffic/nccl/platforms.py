@@ -1,0 +1,167 @@
+"""Machines as NCCL's tuner sees them: GPU generation, CPU, and the channels that its graph search finds.
+
+The search itself is not repeated: every preset says how many channels there are and what each is counted for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.reading import read_document
+from simcluster.traffic.nccl.constants import GB, LATEST, TABLES, US, Architecture, TuningTables
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelGraph:
+    """The channels of one pattern (ring, tree or NVLS).
+
+    ``intra`` and ``inter`` are what the search counts for one channel inside a node and between nodes, B/s.
+    ``plain_tree``: the search fell back to the plain tree (all traffic of a channel through one GPU of the node).
+    ``wire`` is what the slower of NIC and NVLink is counted for, B/s a channel between nodes, where that lies between
+    two entries of the search's list of speeds and ``inter`` is the lower one; 0 if it does not.
+    """
+
+    channels: int
+    intra: float
+    inter: float
+    plain_tree: bool = False
+    wire: float = 0.0
+
+    def of_part(self, gpus: int, all_gpus: int) -> ChannelGraph:
+        """The channels between nodes when only ``gpus`` of a node's ``all_gpus`` take part: those of their own NICs.
+
+        The data-parallel group of a job with tp = 8 has one GPU a node, so one NIC a node.  NVLink then has room for
+        what the NICs bring, and with one GPU a node there is no NVLink hop: the wire alone counts.
+        """
+        if gpus == all_gpus:
+            return self
+        channels = max(1, self.channels * gpus // all_gpus)
+        rate = self.wire or self.inter
+        return replace(self, channels=channels, intra=rate if gpus == 1 else self.intra, inter=rate, wire=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """The graphs that NCCL's search found for one number of nodes; ``nvls`` None: no multicast in the switches."""
+
+    ring: ChannelGraph
+    tree: ChannelGraph
+    nvls: ChannelGraph | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What a machine needs on top of the tuner's estimate, fitted on measured runs: at most four numbers.
+
+    ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host.  ``start`` (s) is what
+    every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
+    and hides it).  ``fill`` (s) is what filling the pipeline costs a large call on a ring, ``loop`` (s) what NVLink
+    SHARP loses in a loop over its chunks, see ``simcluster.traffic.nccl.predictor``.  ``achieved`` is the part of the tuner's
+    bandwidth that large calls reach.  ``rows`` says which measurements they were fitted on.
+    """
+
+    launch: float = 0.0
+    start: float = 0.0
+    fill: float = 0.0
+    loop: float = 0.0
+    achieved: float = 1.0
+    rows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A kind of node and its network, as the tuner sees it.
+
+    ``cpu`` matters between nodes only.  ``several`` is None for a machine without a network of its own.
+    ``ll128_inter``: NIC and GPU meet below the host bridge (PXB, or PXN on Hopper), which LL128 needs between nodes.
+    """
+
+    name: str
+    architecture: Architecture
+    cpu: Literal["intel", "amd", "other"]
+    one: Graphs
+    several: Graphs | None
+    gpus_per_node: int = 8
+    link: Literal["nvlink", "pci"] = "nvlink"
+    version: str = LATEST
+    ll128_inter: bool = True
+    collnet: bool = False
+    effective: Effective = Effective()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.version not in TABLES:
+            raise InputError(f"there are no tables of NCCL {self.version!r}; there are those of {', '.join(TABLES)}")
+        if self.architecture not in self.tables.ll_cap:
+            raise InputError(
+                f"NCCL {self.version} knows {', '.join(self.tables.ll_cap)}, not {self.architecture}; "
+                f"{self.name} needs version {LATEST}"
+            )
+
+    @property
+    def tables(self) -> TuningTables:
+        """The constants of this platform's version of NCCL."""
+        return TABLES[self.version]
+
+    @property
+    def newest(self) -> Platform:
+        """The same machine with the newest tables."""
+        return self if self.version == LATEST else replace(self, version=LATEST)
+
+    def graphs(self, nodes: int) -> Graphs:
+        """The graphs for that many nodes; InputError if this platform has no network."""
+        if nodes == 1:
+            return self.one
+        if self.several is None:
+            raise InputError(
+                f"NCCL platform {self.name} is one node without a network; {nodes} nodes were asked for; ask for one"
+            )
+        return self.several
+
+
+@cache
+def _platforms() -> dict[str, Platform]:
+    """Those of ``platforms.yaml`` beside this file."""
+    known = read_document(Path(__file__).with_suffix(".yaml")).data
+    found = {}
+    for name, written in known["platforms"].items():
+        entry = {**known["platforms"].get(written.get("base"), {}), **written}
+        entry.pop("base", None)
+        graphs = [_graphs(entry[nodes]) if nodes in entry else None for nodes in ("one", "several")]
+        fitted = {**known["fits"].get(entry.pop("fit", ""), {}), **entry.pop("effective", {})}
+        scaled = {
+            key: value * US if key in ("launch", "start", "fill", "loop") else value for key, value in fitted.items()
+        }
+        entry |= {"one": graphs[0], "several": graphs[1], "effective": Effective(**scaled)}
+        found[name] = Platform(name=name, **{**entry, "source": f"{entry['source']}; {known['derived']}"})
+    return found
+
+
+def _graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
+    """As they are listed in the file: channels, then GB/s inside a node, between nodes, and of the wire."""
+    found = {
+        name: ChannelGraph(int(channels), intra * GB, inter * GB, wire=wire[0] * GB if wire else 0.0)
+        for name, (channels, intra, inter, *wire) in written.items()
+    }
+    return Graphs(found["ring"], found.get("tree", found["ring"]), found.get("nvls"))
+
+
+def platform_names() -> tuple[str, ...]:
+    """The platforms that ship."""
+    return tuple(_platforms())
+
+
+def load_platform(name: str) -> Platform:
+    """A platform by name; InputError for one that does not ship."""
+    known = _platforms()
+    if name not in known:
+        raise InputError(
+            f"there is no NCCL platform {name!r}{did_you_mean(name, known)}; those that ship: {', '.join(known)}"
+        )
+    return known[name]

@@ -1,0 +1,196 @@
+"""How long NCCL takes, and which algorithm and protocol it takes: its tuner's estimate, and what machines really need.
+
+Two models.  ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, so ``choose`` always does.
+``"effective"`` is what a stopwatch shows, at most four fitted numbers a platform (``Platform.effective``) on top:
+
+    seconds = launch + start x channels + latency + size / (achieved x bandwidth) + filling + loop x loops
+
+``launch``: the host issues the call; ``start``: a channel starts, in one node.  Latency and bandwidth are those of the
+newest tables, whichever version chose: they are NVIDIA's newest measurements.  ``filling`` is what the pipeline of
+chunks takes to fill, fitted for rings and derived for trees and NVLink SHARP; ``loops`` are those that NVLink SHARP
+makes beyond those of its largest chunk (``simcluster.traffic.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of
+eight, S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire
+rate, 309 GB/s).  A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
+(``Graph.wire``).
+
+Both split into a latency that nothing else on the links changes and the rate of the transfer at that size, so the flow
+network can take the first as a delay, the second as a bound on every flow, and add contention and slow links.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, cast
+
+from simcluster.base.errors import InputError
+from simcluster.traffic.nccl import chunks
+from simcluster.traffic.nccl.case import (
+    Case,
+    Prediction,
+    check_group,
+    check_known,
+    check_size,
+    ll128_unavailable,
+    unavailable,
+)
+from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
+from simcluster.traffic.nccl.platforms import Platform
+from simcluster.traffic.nccl.tuner import bandwidth, tuner_prediction
+
+Model = Literal["tuner", "effective"]
+MODELS: tuple[Model, ...] = ("tuner", "effective")
+
+_NVLS_MEASURED = 8
+"""GPUs of the switch whose rate by NVLink SHARP was measured, and by fewer."""
+
+Word = TypeVar("Word", bound=str)
+
+
+def predict(
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    size: float,
+    platform: Platform,
+    model: Model = "tuner",
+) -> Prediction:
+    """One collective of ``size`` bytes (as nccl-tests counts size) on nodes x gpus_per_node ranks.
+
+    Raises InputError for an unknown word, a size or group that cannot be, and for an algorithm that NCCL does not
+    run there (NVLS without such switches, a tree that should broadcast).
+    """
+    check_known("model", model, MODELS)
+    case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
+    estimate = tuner_prediction(case, size)
+    return estimate if model == "tuner" else _effective(case, size)
+
+
+def _effective(asked: Case, size: float) -> Prediction:
+    """What a stopwatch shows instead of the tuner's estimate: see the head of this file."""
+    case = replace(asked, platform=asked.platform.newest)
+    estimate = tuner_prediction(case, size)
+    fitted, graph = case.platform.effective, case.graph
+    rate = fitted.achieved * (_nvls_bandwidth(case) if case.algorithm == "nvls" else estimate.bandwidth)
+    if graph.wire and case.nodes > 1 and case.algorithm == "ring" and case.protocol == "Simple":
+        rate *= graph.wire / graph.inter
+    if case.algorithm == "nvls_tree":  # sum and copies cross the NICs, all but the node's own part: 2 (m - 1) / m S
+        rate = min(rate, graph.channels * graph.inter * case.nodes / (2 * (case.nodes - 1)))
+    filling = chunks.filling(case, size, rate) + fitted.loop * chunks.short_loops(case, size)
+    issue, start = fitted.launch, fitted.start * chunks.engaged(case, size) if case.nodes == 1 else 0.0
+    return replace(
+        estimate, latency=issue + start + estimate.latency, bandwidth=1.0 / (1.0 / rate + filling / size), issue=issue
+    )
+
+
+def _nvls_bandwidth(case: Case) -> float:
+    """B/s: at most what eight GPUs have on the wire, at the bytes a port that fewer GPUs have."""
+    if case.nodes > 1 or case.collective != "all_reduce":
+        return bandwidth(case)
+    eight = replace(case, gpus_per_node=min(_NVLS_MEASURED, case.platform.gpus_per_node))
+    return min(bandwidth(case), bandwidth(eight) * (1 + 1 / eight.ranks) / (1 + 1 / case.ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What NCCL would pick for one call, and what it would have passed over.
+
+    ``prediction`` is in the model that was asked for; ``candidates`` are the tuner's estimates, fastest first;
+    ``excluded`` says why the others do not run: algorithm, protocol, reason.
+    """
+
+    prediction: Prediction
+    candidates: tuple[Prediction, ...]
+    excluded: tuple[tuple[Algorithm, Protocol, str], ...]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """ring, tree, nvls, ..."""
+        return cast(Algorithm, self.prediction.algorithm)  # "direct" is no choice of the tuner
+
+    @property
+    def protocol(self) -> Protocol:
+        """LL, LL128 or Simple."""
+        return self.prediction.protocol
+
+    @property
+    def why(self) -> str:
+        """One sentence for people."""
+        best, *others = self.candidates
+        text = f"{best.algorithm} {best.protocol}: the shortest by NCCL's tuner, {best.seconds * 1e6:.1f} us"
+        if not others:
+            return f"{text}, and the only one enabled"
+        next_best = others[0]
+        return f"{text}; next {next_best.algorithm} {next_best.protocol}, {next_best.seconds * 1e6:.1f} us"
+
+    def table(self) -> list[dict[str, str | float]]:
+        """All candidates for this size, fastest first: algorithm, protocol, seconds, latency, bandwidth (tuner)."""
+        return [
+            {
+                "algorithm": one.algorithm,
+                "protocol": one.protocol,
+                "seconds": one.seconds,
+                "latency": one.latency,
+                "bandwidth": one.bandwidth,
+            }
+            for one in self.candidates
+        ]
+
+
+def choose(
+    collective: Collective,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    size: float,
+    platform: Platform,
+    algorithms: Collection[Algorithm] | None = None,
+    protocols: Collection[Protocol] | None = None,
+    model: Model = "effective",
+) -> Choice:
+    """What NCCL picks for a call of ``size`` bytes: the least time by its tuner over what is enabled.
+
+    ``algorithms`` and ``protocols`` narrow the choice as NCCL_ALGO and NCCL_PROTO do; naming LL128 enables it also
+    where NCCL would not use it by itself.  Equal times go to the first in the order of ``ALGORITHMS``, ``PROTOCOLS``.
+
+    Raises InputError for an unknown word, a size or group that cannot be, and if nothing is left to choose from.
+    """
+    check_known("model", model, MODELS)
+    check_known("collective", collective, COLLECTIVES)
+    check_group(nodes, gpus_per_node, platform)
+    check_size(size)
+    cases: list[tuple[Prediction, Case]] = []
+    excluded: list[tuple[Algorithm, Protocol, str]] = []
+    for algorithm in _narrowed("algorithm", algorithms, ALGORITHMS):
+        for protocol in _narrowed("protocol", protocols, PROTOCOLS):
+            case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
+            why = unavailable(case) or (ll128_unavailable(case) if protocols is None else "")
+            if why:
+                excluded.append((algorithm, protocol, why))
+            else:
+                cases.append((tuner_prediction(case, size), case))
+    if not cases:
+        reasons = "; ".join(dict.fromkeys(f"{algorithm}: {why}" for algorithm, _, why in excluded))
+        raise InputError(f"nothing is left for NCCL to run {collective} with on {platform.name}: {reasons}")
+    cases.sort(key=lambda pair: pair[0].seconds)
+    best, case = cases[0]
+    return Choice(
+        prediction=best if model == "tuner" else _effective(case, size),
+        candidates=tuple(estimate for estimate, _ in cases),
+        excluded=tuple(excluded),
+    )
+
+
+def _narrowed(what: str, wanted: Collection[Word] | None, known: tuple[Word, ...]) -> tuple[Word, ...]:
+    """``known``, or those of it that are ``wanted``."""
+    if wanted is None:
+        return known
+    for word in wanted:
+        check_known(what, word, known)
+    if not wanted:
+        raise InputError(f"no {what} is named; leave the list out for all of them: {', '.join(known)}")
+    return tuple(word for word in known if word in wanted)
