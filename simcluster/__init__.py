@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from simcluster.base.old_names import find_old_names
-from simcluster.base.shown import shown_by
 from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
@@ -141,11 +140,3 @@ class _Package(ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 find_old_names()
-shown_by(
-    {
-        "lines": "simcluster.interactive.notebook.lines",
-        "texts": "simcluster.cli.texts",
-        "pages": "simcluster.interactive.notebook.pages",
-        "gantt": "simcluster.interactive.notebook.timelines",
-    }
-)

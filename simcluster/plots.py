@@ -5,10 +5,11 @@ matplotlib is imported when the first one is drawn, not before.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from simcluster.base.satellites import load
 from simcluster.interactive.notebook.figures import let_cells_show_figures
+from simcluster.show.pictures import PICTURES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # whom it is drawn for need not know matplotlib
@@ -42,32 +43,16 @@ if TYPE_CHECKING:
     from simcluster.show.topology_plot import topology as topology
     from simcluster.show.waterfall import waterfall as waterfall
 
-_HOME = {
-    "compare_gantts": "gantt",
-    "errors": "validation_plot",
-    "gantt": "gantt",
-    "gantt_html": "notebook.gantt_cell",
-    "save_figure": "saving",
-    "schedules": "schedule_plot",
-    "stragglers": "heatmaps",
-    "waits": "heatmaps",
-    "waterfall": "waterfall",
-    **{
-        name: f"{name}_plot"
-        for name in ("advice", "costs", "critical", "fates", "goodput", "isoflop", "link_levels", "links", "memory",
-                     "overlap", "pareto", "policies", "power", "replicas", "roofline", "scaling", "sensitivity",
-                     "topology", "weeks")
-    },
-}  # fmt: skip
+_PLACES = {**PICTURES, "save_figure": "show.saving"}
 
-__all__ = list(_HOME)
+__all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _PLACES:
         raise AttributeError(f"module 'simcluster.plots' has no attribute {name!r}")
     let_cells_show_figures()
-    return getattr(import_module(f"simcluster.show.{_HOME[name]}"), name)
+    return load(f"{_PLACES[name]}:{name}")
 
 
 def __dir__() -> list[str]:

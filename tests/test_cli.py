@@ -15,6 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.cli import common
 from simcluster.cli.arguments import PLAIN_KEYS
+from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.paths import is_section
 from simcluster.scenario.scenario import Scenario
 
@@ -134,7 +135,7 @@ print([module for module in {heavy} if module in sys.modules])"""
 
 def test_overrides_of_set_and_shorter_spellings() -> None:
     args = argparse.Namespace(set=["parallel.tp=8"], overrides=["steps=2"])
-    assert common.overrides_of(args) == [("parallel.tp", 8), ("steps", 2)]
+    assert overrides_of(args) == [("parallel.tp", 8), ("steps", 2)]
 
 
 def test_table_columns_are_aligned() -> None:

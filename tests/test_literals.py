@@ -22,7 +22,7 @@ from simcluster.step.simulate import simulate
 ROOT = Path(simcluster.__file__).parent
 BLOCKS = ("body", "orelse", "finalbody")
 REVIEWED = {
-    "nccl/chunks.py filling case.algorithm": "other algorithms have no pipeline to fill",
+    "traffic/nccl/chunks.py filling case.algorithm": "other algorithms have no pipeline to fill",
     "planning/offload.py trips action.kind": "a W neither makes nor reads activations",
     "schedules/zb_greedy.py _do kind": "a W wakes nobody up",
     "schedules/zb_search.py _after kind": "the rest is W: zero-bubble rows have no B",

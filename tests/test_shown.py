@@ -21,11 +21,13 @@ from IPython.core.formatters import DisplayFormatter
 import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import SHOWN_BY
+from simcluster.base.satellites import load as load_place
 from simcluster.base.shown import Shown, clipped
-from simcluster.cli import main, texts
+from simcluster.cli import main
 from simcluster.evidence.validation.schedules import ScheduleTask
 from simcluster.evidence.validation.steps import RowTask
-from simcluster.interactive.notebook import drawn, lines, pages
+from simcluster.interactive.notebook import drawn
 from simcluster.longrun.studies.comparing import PolicyComparison
 from simcluster.longrun.studies.train_stages import train_stages
 from simcluster.results.numbers import METRICS
@@ -183,7 +185,7 @@ def answers() -> dict[str, set[type]]:
 
 
 def test_all_that_public_functions_return_is_shown() -> None:
-    """A new one: derive what it returns from ``base.shown.Shown``, and give it a line in ``show/notebook/lines.py``."""
+    """A new one: derive what it returns from ``base.shown.Shown``, and give it a line in ``show/lines.py``."""
     of = answers()
     assert {each for each, classes in of.items() if not classes} == {
         "compare", "compare_packing", "differences", "however_long", "inflation", "names", "report",
@@ -200,7 +202,8 @@ def test_what_is_said_is_of_classes_that_there_are() -> None:
         made(name)
     import simcluster.longrun.studies.advice  # noqa: F401
 
-    named = {*lines.SHOWN, *texts.SHOWN, *pages.SHOWN} - {"", "Ranked", "Records"}  # a named tuple has no base
+    named = {name for places in SHOWN_BY.values() for place in places for name in load_place(place)}
+    named -= {"", "Ranked", "Records"}  # a named tuple has no base
     assert named <= below(Shown)
 
 

@@ -45,11 +45,11 @@ ALLOWED = {
     ("interop/nsight/tables.py", "connect"),  # which is only read
     ("documents/packed.py", "open"),  # of gzip, to read
     ("cli/__init__.py", "open"), ("cli/encoding.py", "open"), ("cli/encoding.py", "fdopen"),  # of os.devnull
-    ("cli/studio.py", "open"),  # of a browser
+    ("interactive/command.py", "open"),  # of a browser
     ("cli/common.py", "to_csv"),  # this one and the next two get what ``written`` gives, those behind them a buffer
     ("cli/common.py", "to_parquet"), ("interop/recorded/written.py", "write_table"),
-    ("show/saving.py", "savefig"), ("show/notebook/figures.py", "savefig"),
-    ("studies/long_run/chunks.py", "savez_compressed"),
+    ("show/saving.py", "savefig"), ("interactive/notebook/figures.py", "savefig"),
+    ("longrun/studies/chunks.py", "savez_compressed"),
 }  # fmt: skip
 
 

@@ -16,22 +16,37 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
 
 MOVED = {
+    "bench": "studies.bench",
+    "budget": "longrun.budget",
+    "budget.states": "studies.state_ladder",
     "calibration": "evidence.calibration",
+    "catalogue": "documents.catalogue",
     "chakra": "interop.chakra",
-    "collective": "bench.collective",
-    "collective_loads": "bench.collective_loads",
+    "collective": "studies.bench.collective",
+    "collective_loads": "studies.bench.collective_loads",
     "compare": "studies.variations",
+    "controls": "interactive.controls",
     "errors": "base.errors",
-    "fixed": "bench.given_times",
+    "fixed": "studies.bench.given_times",
     "inputs": "importers",
     "kineto": "interop.kineto",
     "loads": "results.loads",
     "measuring": "results",
-    "plots": "show.plots",
+    "nccl": "traffic.nccl",
+    "packing": "model.packing",
+    "registry": "show.registry",
     "replay": "interop.recorded",
     "report": "show.report",
     "result": "results.result",
     "search": "studies.search",
+    "show.notebook": "interactive.notebook",
+    "show.plots": "plots",
+    "simulate": "step.simulate",
+    "studies.launch": "longrun.launch",
+    "studies.long_run": "longrun.studies",
+    "studies.own_trace": "interop.own_trace",
+    "studies.scaling": "longrun.scaling",
+    "studio_page": "interactive.page",
     "sweeps": "studies.sweep",
     "together": "studies.multi_job",
     "traces": "interop.export",
@@ -48,13 +63,15 @@ class OldNames:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """One for what has moved, None for all else."""
-        top, _, rest = fullname.partition(".")
-        old, _, below = rest.partition(".")
-        if top != "simcluster" or old not in MOVED:
-            return None
-        there = ".".join(part for part in (top, MOVED[old], below) if part)
-        return ModuleSpec(fullname, cast("Loader", self), origin=there, is_package=True)
+        """Return one for a module that has moved, None for all others."""
+        top, _, old = fullname.partition(".")
+        below = ""
+        while top == "simcluster" and old:
+            if old in MOVED:
+                return ModuleSpec(fullname, cast("Loader", self), origin=f"{top}.{MOVED[old]}{below}", is_package=True)
+            old, _, last = old.rpartition(".")
+            below = f".{last}{below}"
+        return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module itself, which keeps its own spec."""

@@ -1,21 +1,17 @@
 """What Python shows of an object: a line at a prompt, its text where it is printed, a picture in a notebook's cell.
 
 What is shown is made from numbers by packages above those that have the numbers, so an object asks for it by the name
-of its class; the top of the package says which modules answer (``shown_by``), and they are imported when first asked.
+of its class; ``base.satellites.SHOWN_BY`` has the tables, whose modules are imported when first asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from simcluster.base.printable import printable
+from simcluster.base.satellites import SHOWN_BY, Look, load
 
-Look = Literal["lines", "texts", "pages", "gantt"]
-"""``repr``, ``str``, HTML of a cell, and a timeline's picture."""
-
-_HOMES: dict[Look, str] = {}
 _LONGEST = 190  # characters of a line
 
 
@@ -38,7 +34,7 @@ class CellPage(Protocol):
 class Shown:
     """An object that says what it is in a line, what it holds in a text, and shows it in a notebook.
 
-    A class that derives from it has a line of its own in ``show/notebook/lines.py``, where its plain fields do not say
+    A class that derives from it has a line of its own in ``show/lines.py``, where its plain fields do not say
     enough.
     """
 
@@ -65,12 +61,6 @@ class Shown:
         return str(self)
 
 
-def shown_by(homes: Mapping[Look, str]) -> None:
-    """Say which modules answer: each has ``SHOWN``, functions by the name of the class that they are for ("" for all
-    others)."""
-    _HOMES.update(homes)
-
-
 def line_of(it: object) -> str:
     """An object in a line: by what is known of its class, else its plain fields."""
     told = look(it, "lines")
@@ -78,11 +68,12 @@ def line_of(it: object) -> str:
 
 
 def look(it: object, kind: Look, **options: Any) -> Any:
-    """What is shown of an object; None where nobody knows its class."""
-    known: Mapping[str, Callable[..., Any]] = import_module(_HOMES[kind]).SHOWN
+    """Return what is shown of an object; None if no table of ``SHOWN_BY`` has its class."""
     for name in (*(each.__name__ for each in type(it).__mro__), ""):
-        if name in known:
-            return known[name](it, **options)
+        for place in SHOWN_BY[kind]:
+            known: Mapping[str, Callable[..., Any]] = load(place)
+            if name in known:
+                return known[name](it, **options)
     return None
 
 

@@ -2,7 +2,8 @@
 
 Exit status 0 when the work was done, 2 for a bad input or where nothing came of it (one message on stderr), 1 for a
 failure of ours (with its traceback), 130 on Ctrl-C.  A command is an entry in ``commands.toml``, which says what it
-takes, and a module here with ``run(args)``; only the chosen command's module is imported, and none for help.
+takes, and a module with ``run(args)``, here or in a satellite, which the entry names; only the chosen command's module
+is imported, and none for help.
 """
 
 from __future__ import annotations
@@ -169,8 +170,10 @@ def _commands_with(option: str) -> list[str]:
 
 
 def module_of(command: str) -> str:
-    """Where a command is; one called as a word or a built-in of Python has an underscore behind it."""
-    return f"simcluster.cli.{command}{'_' * (keyword.iskeyword(command) or hasattr(builtins, command))}"
+    """Return a command's module: as ``commands.toml`` names it, else in ``cli``, with an underscore where Python has
+    that word."""
+    own = f"cli.{command}{'_' * (keyword.iskeyword(command) or hasattr(builtins, command))}"
+    return f"simcluster.{_SAID['commands'][command].get('module', own)}"
 
 
 class _Version(argparse.Action):

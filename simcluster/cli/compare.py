@@ -11,30 +11,31 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table, on_one_line
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.prices import ASSUMED, DOLLARS, add_dollars, read_prices, reject_price_key
 from simcluster.documents.overrides import expand_vary
-from simcluster.longrun.studies.assumptions import assumed_lines, merge_assumptions
 from simcluster.model.recipes import recipe_named
+from simcluster.results.assumptions import assumed_lines, merge_assumptions
 from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
-from simcluster.show import plots
 from simcluster.show.cells import cells, headings
 from simcluster.show.layout import gpus_of_cluster, layout
+from simcluster.show.pictures import picture
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 def run(args: argparse.Namespace) -> None:
     """Replay all variants that can be; print the table; draw."""
     vary = [expand_vary(text) for text in args.vary]
-    overrides = common.overrides_of(args, *args.scenarios)
+    overrides = overrides_of(args, *args.scenarios)
     reject_price_key(overrides)
     each = [possible_variations(path, overrides, vary) for path in args.scenarios]
     variants = [pair for of_one in each for pair in of_one.items()]
@@ -70,9 +71,9 @@ def run(args: argparse.Namespace) -> None:
     common.draw(
         args,
         (args.gantt, lambda: _gantt(args, results)),
-        (args.waterfall, lambda: plots.waterfall(dict(table["step_time_s"]), causes)),
-        (args.overlap, lambda: plots.overlap(list(results.items()))),
-        (args.scaling, lambda: plots.scaling(table)),
+        (args.waterfall, lambda: picture("waterfall")(dict(table["step_time_s"]), causes)),
+        (args.overlap, lambda: picture("overlap")(list(results.items()))),
+        (args.scaling, lambda: picture("scaling")(table)),
     )
     if args.csv:
         common.write_table(args.csv, _with_refused(table, played).reset_index())
@@ -83,7 +84,7 @@ def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
     named = [(f"{name}{_not_fitting(result)}", result) for name, result in results.items()]
     scenarios = {result.scenario.name for result in results.values()}
     what = f"{min(scenarios)}: {len(named)} variants" if len(scenarios) == 1 else f"{len(named)} scenarios"
-    return plots.compare_gantts(named, title=f"{what}, one step of each", **common.inches(args))
+    return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.inches(args))
 
 
 def _not_fitting(result: Result) -> str:

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
-from simcluster.interop.own_traces import is_trace
+from simcluster.cli.overrides import overrides_of
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 from simcluster.show.report.yaml_text import setting_text
 from simcluster.studies.whatif.difference import Difference, diff, phrase
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 _MOST_SETTINGS = 20
@@ -26,16 +27,15 @@ _MOST_STAGES = 32
 
 def run(args: argparse.Namespace) -> None:
     """Play or read both, print where the difference went, draw it."""
-    overrides = common.overrides_of(args)
+    overrides = overrides_of(args)
     if args.other is None and not overrides:
         raise InputError(
             f"a difference needs two: simcluster diff {args.base} OTHER, or what another has otherwise, as in "
             f"simcluster diff {args.base} --training.micro_batch 2"
         )
+    is_trace = provided("is a trace")
     if args.other is not None and (is_trace(args.other) or Path(args.other).is_dir()):  # a folder is no scenario
-        from simcluster.cli import diff_trace
-
-        diff_trace.run(args, overrides)
+        provided("difference from a trace")(args, overrides)
         return
     refused = [name for name in ("kernels", "gantt", "steps", "ranks") if getattr(args, name) is not None]
     if refused:
@@ -61,7 +61,7 @@ def _waterfall(found: Difference) -> Figure:
 
     names = list(found.names)
     causes = pd.DataFrame([dict.fromkeys(found.causes, 0.0), found.causes], index=names)
-    return plots.waterfall(dict(zip(names, (found.base.step_time, found.other.step_time), strict=True)), causes)
+    return picture("waterfall")(dict(zip(names, (found.base.step_time, found.other.step_time), strict=True)), causes)
 
 
 def text_of(found: Difference) -> str:

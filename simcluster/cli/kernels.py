@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.layout import layout
 from simcluster.studies.kernels import KernelRow, kernels
@@ -20,7 +21,7 @@ _HEADER = [
 
 def run(args: argparse.Namespace) -> None:
     """List them."""
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    scenario = load(args.scenario, overrides_of(args, args.scenario))
     found = kernels(scenario, args.stage)
     common.answer(
         args,

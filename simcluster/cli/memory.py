@@ -11,6 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.cli.overrides import overrides_of
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.headroom import mark
 from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
@@ -53,7 +54,7 @@ def _of_scenario(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None:
             path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
             raise InputError(f"--{name} goes with --parameters only; of a scenario change it with --{path} VALUE")
-    overrides = common.overrides_of(args, args.scenario)
+    overrides = overrides_of(args, args.scenario)
     scenario = load(args.scenario, overrides)
     if args.largest:
         found = largest(args.scenario, args.largest, overrides)

@@ -13,6 +13,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.cli.overrides import overrides_of
 from simcluster.documents.csv_numbers import histogram_in
 from simcluster.documents.diagnostics import made
 from simcluster.faults import SequenceLengths
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
     """The law of lengths if there is one, the documents, a sequence's length, sequences a step, unique tokens."""
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario)) if args.scenario else None
+    scenario = load(args.scenario, overrides_of(args, args.scenario)) if args.scenario else None
     data = scenario.data if scenario else None
     length = args.length or (scenario.model.sequence_length if scenario else 0)
     if not length:

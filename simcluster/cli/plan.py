@@ -10,6 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.cli import common
 from simcluster.cli.common import write_table, write_text
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.plan_table import layout_table
 from simcluster.cli.search_told import SearchTold
 from simcluster.cli.signals import exit_status, stopping_signals
@@ -17,7 +18,7 @@ from simcluster.cli.sweep import ROWS
 from simcluster.cli.terminal import columns
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.show.standing import held_from_one_gpu_up, not_proven, standing
 from simcluster.studies.search.changes import overrides, written
@@ -28,7 +29,7 @@ from simcluster.studies.search.words import name_of_first, why
 
 def run(args: argparse.Namespace) -> None:
     """Search, print the best and why; where a signal stops it, what is found so far, with the signal's exit status."""
-    scenario = load(args.scenario, common.overrides_of(args))
+    scenario = load(args.scenario, overrides_of(args))
     with stopping_signals() as signals, SearchTold() as told:
         try:
             found = plan(
@@ -60,7 +61,8 @@ def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
         write_table(args.output, found.table)
     common.answer(args, lambda: text_of(found, columns()), found.to_dict)
-    common.draw(args, (args.pareto, lambda: plots.pareto(found, f"{scenario.title}: {found.played:,} layouts played")))
+    title = f"{scenario.title}: {found.played:,} layouts played"
+    common.draw(args, (args.pareto, lambda: picture("pareto")(found, title)))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
 

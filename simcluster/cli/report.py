@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of, say_what_is_replaced
 from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
 from simcluster.documents.overrides import expand_vary
 from simcluster.documents.packed import read_parquet
-from simcluster.interactive.moving.moving import moving_page
-from simcluster.interactive.moving.report_variants import check_vary, play_variants
 from simcluster.results.file import is_saved, read_saved
+from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
@@ -28,8 +29,7 @@ from simcluster.studies.variations import distinct, play_all, possible_variation
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.interop.kineto import ProfiledJob
-    from simcluster.interop.own_trace.difference import TraceDifference
+    from simcluster.show.report.entry import ReportedTrace
 
 
 _MOST_BYTES = 1_000_000_000
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     """Check everything that was named, play or read it, write the page."""
     if args.kernels is not None and args.against is None:
         raise InputError(f"--kernels {args.kernels} is for a trace; name it with --against")
-    overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
+    overrides, vary = overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
     if args.side_by_side and not vary:
         raise InputError("--side-by-side is for the variants of --vary; several runs are side by side anyway")
@@ -82,11 +82,11 @@ def _moving(
     from simcluster.cli.sweep import Bar
 
     (name,) = args.runs
-    check_vary([path for path, _ in vary])
+    provided("keys of a page")([path for path, _ in vary])
     if args.timeline:
         raise InputError("--timeline is a saved result's; those of variants are played")
-    common.say_what_is_replaced(name, overrides)
-    varied = play_variants(
+    say_what_is_replaced(name, overrides)
+    varied = provided("variants of a page")(
         Base(name), dict(vary), fixed=overrides, ranks=partial(_ranks_of, args.ranks), origin=name, progress=Bar()
     )
     names = varied.names()
@@ -94,7 +94,7 @@ def _moving(
         if isinstance(state, str):
             print(f"note: {each} is refused: {state}", file=sys.stderr)
     progress(f"writing {args.output}")
-    common.write_text(args.output, moving_page(varied, title=args.title))
+    common.write_text(args.output, provided("page of variants")(varied, title=args.title))
     progress()
     played = dict(varied.played())
     common.answer(
@@ -111,35 +111,32 @@ def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
     return common.ranks_of(text, scenario.gpus)
 
 
-def _recorded(args: argparse.Namespace, saved: Sequence[str]) -> ProfiledJob:
+def _recorded(args: argparse.Namespace, saved: Sequence[str]) -> Callable[[Result], ReportedTrace]:
     """The trace that a run is compared with, read before anything is played."""
     if len(args.runs) != 1 or saved:
         raise _beside_one(args)
-    from simcluster.interop.kineto import load_profiles
-    from simcluster.interop.kineto.kernel_kinds import KernelNames
-
-    KernelNames(args.kernels)  # refuses a table that cannot be read
-    return load_profiles(args.against)
+    read: Callable[[Result], ReportedTrace] = provided("trace of a report")(args.against, args.kernels)
+    return read
 
 
 def _beside_one(args: argparse.Namespace) -> InputError:
     return InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
 
 
-def _against(args: argparse.Namespace, recorded: ProfiledJob, entries: Sequence[Entry]) -> TraceDifference:
+def _against(
+    args: argparse.Namespace, compared: Callable[[Result], ReportedTrace], entries: Sequence[Entry]
+) -> ReportedTrace:
     """The trace beside the only run, which shows the same ranks."""
     if len(entries) != 1 or entries[0].result is None:
         raise _beside_one(args)
-    from simcluster.interop.own_trace.difference import diff_trace
-
-    return diff_trace(entries[0].result, recorded, kernels=args.kernels)
+    return compared(entries[0].result)
 
 
 def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """A scenario's runs: one, or one for each combination of varied values that can be."""
-    common.say_what_is_replaced(path, overrides)
+    say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {
         name: common.ranks_of(ranks, scenario.gpus)

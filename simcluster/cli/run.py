@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common, tracing
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.faults.words import all_in_words
 from simcluster.results.distribution import Distribution
@@ -20,8 +22,8 @@ from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show import plots
 from simcluster.show.explanation import explanation
+from simcluster.show.pictures import picture
 from simcluster.show.summary import beside_events, replicas, summary
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
@@ -31,7 +33,7 @@ from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 from simcluster.studies.whatif.verification import Verification, verify
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 MOST_REPLICAS = 10_000
 """So many are played at the most where somebody says how well the mean is to be known."""
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     most = most if args.replicas is None else args.replicas
     more = [("replicas", most)] if most is not None else []
     first = [("checkpoint.after", 0)] if args.checkpoint else []
-    scenario = load(args.scenario, first + common.overrides_of(args, args.scenario) + more)
+    scenario = load(args.scenario, first + overrides_of(args, args.scenario) + more)
     if args.checkpoint:
         scenario = with_steps_beside(scenario)
     window, ranks = _window(args.window), common.ranks_of(args.ranks, scenario.gpus)
@@ -81,22 +83,38 @@ def run(args: argparse.Namespace) -> None:
         progress(f"writing {args.trace}")
         print(trace(result).summary(), file=sys.stderr if args.json == "-" else sys.stdout)
         sys.stderr.write(f"wrote {args.trace}\n")
-    common.draw(
-        args,
-        (args.links, lambda: plots.links(result), lambda: link_table(result)),
-        (args.memory, lambda: plots.memory(result, ranks=ranks, window=window), lambda: result.memory_table(ranks)),
-        (args.gantt, lambda: _gantt(args, result, window, ranks)),
-        (args.critical, lambda: plots.critical(result, free)),
-        (args.overlap, lambda: plots.overlap([(scenario.title, result)])),
-        (args.levels, lambda: plots.link_levels(result)),
-        (args.roofline, lambda: plots.roofline(result)),
-        (args.histogram, lambda: _histogram(scenario, distribution)),
-    )
+    _draw(args, result, free, distribution, window, ranks)
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
     if verified and verified.difference:
         sys.stderr.write(f"simcluster run: --verify: folding is wrong, a bug in simcluster: {verified.difference}\n")
         raise SystemExit(1)
+
+
+def _draw(
+    args: argparse.Namespace,
+    result: Result,
+    free: Sequence[Free],
+    distribution: Distribution | None,
+    window: tuple[float, float] | None,
+    ranks: list[int] | None,
+) -> None:
+    """Draw every picture that the command line names."""
+    common.draw(
+        args,
+        (args.links, lambda: picture("links")(result), lambda: link_table(result)),
+        (
+            args.memory,
+            lambda: picture("memory")(result, ranks=ranks, window=window),
+            lambda: result.memory_table(ranks),
+        ),
+        (args.gantt, lambda: _gantt(args, result, window, ranks)),
+        (args.critical, lambda: picture("critical")(result, free)),
+        (args.overlap, lambda: picture("overlap")([(result.scenario.title, result)])),
+        (args.levels, lambda: picture("link_levels")(result)),
+        (args.roofline, lambda: picture("roofline")(result)),
+        (args.histogram, lambda: _histogram(result.scenario, distribution)),
+    )
 
 
 def _played(
@@ -116,14 +134,8 @@ def _played(
 
 def _amortised(result: Result) -> tuple[list[str], dict[str, Any]]:
     """Return the lines and the JSON of what the scenario's run adds to a step."""
-    if result.scenario.run is None and result.scenario.training.outer is None:
-        return [], {}
-    from simcluster.longrun.studies.amortised import amortised, amortised_document, amortised_lines  # 0.05 s
-
-    rows = amortised(result)
-    if not rows:
-        return [], {}
-    return ["\n".join(amortised_lines(result, rows))], {"amortised": amortised_document(result, rows)}
+    answer: tuple[list[str], dict[str, Any]] = provided("costs per step")(result)
+    return answer
 
 
 def _window(text: str | None) -> tuple[float, float] | None:
@@ -155,13 +167,13 @@ def _gantt(
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} a step"
     title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
-    return plots.gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
+    return picture("gantt")(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
 
 
 def _histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
     """The step times of all replicas, of which there are several."""
     assert distribution is not None
-    return plots.replicas(distribution, title=scenario.title + _faults(scenario))
+    return picture("replicas")(distribution, title=scenario.title + _faults(scenario))
 
 
 def _faults(scenario: Scenario) -> str:

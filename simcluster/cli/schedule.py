@@ -19,10 +19,10 @@ from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_sta
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.torch_csv import to_csv, torch_can_run
 from simcluster.schedules.zb_auto import Automatic, Goal, automatic
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 _GALLERY = (4, 8)
@@ -58,7 +58,7 @@ def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list
     )
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
-    common.draw(args, (args.plot, lambda: plots.schedules(shown, width=_width(args, 14.0))))
+    common.draw(args, (args.plot, lambda: picture("schedules")(shown, width=_width(args, 14.0))))
 
 
 def _times(args: argparse.Namespace) -> StageTimes:
@@ -98,7 +98,7 @@ def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
     """A page of all schedules that take the counts, whatever else was named."""
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = replace(meant, stages=stages, microbatches=microbatches)
-    return plots.schedules(played(["all"], everything)[0], columns=2, width=_width(args, 16.0))
+    return picture("schedules")(played(["all"], everything)[0], columns=2, width=_width(args, 16.0))
 
 
 # --- what a NAME means: a shipped schedule, all of them, a CSV file, or one's own function ----------------------------

@@ -9,8 +9,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
+from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.gap import GapCause, gap_causes
 from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, MoreMemory, Sensitivity, more_memory, sensitivity
@@ -20,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
     """Play the scenario with more of each resource; print what that gives."""
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    scenario = load(args.scenario, overrides_of(args, args.scenario))
     base = replay(scenario)
     found = sensitivity(base, resources, by=by, prices=prices)
     memory = more_memory(base) if not resources or "memory" in resources else []
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
             },
         },
     )
-    common.draw(args, (args.plot, lambda: plots.sensitivity(found, title=scenario.title)))
+    common.draw(args, (args.plot, lambda: picture("sensitivity")(found, title=scenario.title)))
 
 
 def _percent(text: str) -> float:

@@ -10,16 +10,17 @@ from simcluster.base.errors import located
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.cli.overrides import overrides_of
 from simcluster.studies.jobs_file import load_jobs
 from simcluster.studies.multi_job import Shared, simulate_together
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 def run(args: argparse.Namespace) -> None:
     """Load, play, print, draw."""
-    placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
+    placed, cluster = load_jobs(args.jobs, overrides_of(args))
     with located(args.jobs):
         shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]

@@ -6,13 +6,14 @@ import argparse
 import sys
 
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.documents.reading import parse_document
 from simcluster.show.registry.shown import lists_of, shown
 
 
 def run(args: argparse.Namespace) -> None:
     """Print it."""
-    text = shown(args.shipped, args.kind, full=args.full, changes=common.overrides_of(args))
+    text = shown(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
     if args.json != "-":
         sys.stdout.write(text)
     others = [] if args.kind else lists_of(args.shipped)[1:]

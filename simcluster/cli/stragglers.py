@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from simcluster.base.satellites import provided
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
-from simcluster.interop.commands.waits import explained
+from simcluster.cli.overrides import overrides_of
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
-from simcluster.show import plots
 from simcluster.show.layout import layout
+from simcluster.show.pictures import picture
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.mitigations import Mitigation, what_pays
 from simcluster.studies.whatif.straggling import Cause, Stragglers, steps_without_causes, stragglers
@@ -24,7 +25,7 @@ _WORST = 5
 
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, draw, write."""
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    scenario = load(args.scenario, overrides_of(args, args.scenario))
     require_time_for(scenario, steps_without_causes(scenario), "stragglers")
     result = replay(scenario)
     found = stragglers(result)
@@ -34,7 +35,9 @@ def run(args: argparse.Namespace) -> None:
         blocks.append(_tried(result, tried))
     common.answer(args, lambda: common.in_blocks(blocks), lambda: _document(result, found, tried))
     common.draw(
-        args, (args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result))
+        args,
+        (args.heatmap, lambda: picture("stragglers")(result, found)),
+        (args.matrix, lambda: picture("waits")(result)),
     )
 
 
@@ -90,7 +93,7 @@ def _where(found: Stragglers) -> list[str]:
     lines += format_table(["group", "S"], rows).splitlines()
     names = ", ".join(f"dp {dp} stage {stage} ({estimated.by_worker[dp, stage]:.3f})"
                       for dp, stage in estimated.worst[:_WORST])  # fmt: skip
-    return [*lines, f"  the slowest 3 % of workers: {names}", *explained(estimated)]
+    return [*lines, f"  the slowest 3 % of workers: {names}", *provided("straggling in words")(estimated)]
 
 
 def _waits(result: Result) -> list[str]:

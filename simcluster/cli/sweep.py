@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table, on_one_line, write_table
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.headroom import headroom_of
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     made = load_sweep(
         args.study,
         dict(expand_vary(text) for text in args.vary),
-        overrides=common.overrides_of(args),
+        overrides=overrides_of(args),
         sample=args.sample,
         seed=args.seed,
     )

@@ -14,9 +14,6 @@ from simcluster.show import summary
 from simcluster.show.explanation import path_table
 
 if TYPE_CHECKING:
-    from simcluster.interop.own_trace.difference import TraceDifference
-    from simcluster.longrun.studies.advised import Advice
-    from simcluster.longrun.studies.comparing import PolicyComparison
     from simcluster.results.distribution import MeanDifference
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules.comparison import PlayedSchedule
@@ -44,14 +41,6 @@ def _mean_difference(found: MeanDifference) -> str:
     )
 
 
-def _advice(found: Advice) -> str:
-    from simcluster.longrun.studies.assumptions import assumed_lines
-
-    return "\n".join(
-        [found.question, found.sentence, *(f"  {note}" for note in found.notes), *assumed_lines(found.assumed)]
-    )
-
-
 def _collective(time: CollectiveTime) -> str:
     busbw = f", bus bandwidth {time.busbw / 1e9:.1f} GB/s" if time.duration > 0 else ""
     return (
@@ -75,12 +64,6 @@ def _difference(found: Difference) -> str:
     return text_of(found)
 
 
-def _trace_difference(found: TraceDifference) -> str:
-    from simcluster.interop.commands.diff_trace import text_of
-
-    return text_of(found)
-
-
 def _found(found: Found) -> str:
     from simcluster.cli.plan import text_of
 
@@ -97,12 +80,6 @@ def _ladder(found: StateLadder) -> str:
     from simcluster.cli.memory import ladder_text
 
     return ladder_text(found)
-
-
-def _policies(found: PolicyComparison) -> str:
-    from simcluster.longrun.commands.policies_output import text_of
-
-    return text_of(found)
 
 
 def _schedule(played: PlayedSchedule) -> str:
@@ -124,7 +101,6 @@ def _own_summary(it: Any) -> str | None:
 
 SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "": _own_summary,
-    "Advice": _advice,
     "Cluster": _cluster,
     "CollectiveTime": _collective,
     "CriticalPath": path_table,
@@ -134,14 +110,11 @@ SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "JobMemory": _memory,
     "MeanDifference": _mean_difference,
     "PlayedSchedule": _schedule,
-    "PolicyComparison": _policies,
     "Records": lambda found: "\n".join(map(repr, found)),
     "Result": summary.summary,
     "Run": summary.of_run,
     "Scenario": _scenario,
     "StateLadder": _ladder,
     "Stragglers": _stragglers,
-    "FirstScenario": lambda found: found.text(),
-    "TraceDifference": _trace_difference,
 }
 """By the name of the class; "" for all others."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.cli.common import ranks_of
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 
-if TYPE_CHECKING:
-    from simcluster.interop.export.export import TraceFiles
 
-
-def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], TraceFiles] | None:
-    """What writes the trace that a command line asks for; InputError before the work is done where it cannot be had."""
+def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any] | None:
+    """Return what writes the trace that a command line asks for; InputError before the work where it cannot be had."""
     if args.trace is None:
         if args.trace_ranks is not None:
             raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
@@ -29,12 +27,10 @@ def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result],
             f"--trace {args.trace}: a trace is of one run, and this scenario has {scenario.replicas} replicas; "
             "leave them out (--replicas 1)"
         )
-    from simcluster.interop.export.export import trace_path, write_trace
-
     ranks = ranks_of(args.trace_ranks, scenario.gpus, "--trace-ranks")
     return partial(
-        write_trace,
-        path=trace_path(args.trace),
+        provided("trace of a result"),
+        path=provided("path of a trace")(args.trace),
         ranks=ranks,
         begins=args.trace_begins,
         kernels=args.trace_kernels,

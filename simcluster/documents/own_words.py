@@ -2,7 +2,7 @@
 
 A scenario, a study or a table from somebody else is data, which may be read without a thought; FILE.py:FUNCTION in one
 is code.  So text of the command line, and changes that a caller gives from Python, are marked as ``OwnWord`` where they
-come in, text of files is not, and ``importers.schedule_files.function_in`` asks before it runs anything.
+come in, text of files is not, and ``scenario.schedule_files.function_in`` asks before it runs anything.
 """
 
 from __future__ import annotations

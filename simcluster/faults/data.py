@@ -37,9 +37,9 @@ class SequenceLengths(FaultSpec):
     ``packing``: ``in_order`` fills each sequence of the batch with documents of its own, the last is cut there;
     ``balanced`` deals those of a step out so that the sums of squares of the replicas come out alike, and then those of
     their microbatches: the longest first, each to where the sum is lowest and room is left; ``pad``, ``cut``,
-    ``first_fit`` and ``first_fit_decreasing`` pack a step's documents by the rule of that name (``packing/rules``) and
-    shuffle the sequences.  ``even`` gives every microbatch of a step the mean.  ``seed`` as for jitter.  The ``data``
-    section of a scenario says the same and counts real tokens, too.
+    ``first_fit`` and ``first_fit_decreasing`` pack a step's documents by the rule of that name (``model/packing``)
+    and shuffle the sequences.  ``even`` gives every microbatch of a step the mean.  ``seed`` as for jitter.  The
+    ``data`` section of a scenario says the same and counts real tokens, too.
     """
 
     EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}

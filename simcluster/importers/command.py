@@ -16,6 +16,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.documents.bytes_read import decode, read_bytes
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
@@ -171,7 +172,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
     document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
     folder = Path(args.output).parent if args.output else Path()
-    changed = apply_overrides(Document(document, args.file, folder), common.overrides_of(args)).data
+    changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
     try:
         from_document(changed, folder=folder)
     except InputError as problem:
@@ -306,7 +307,7 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
     cluster = _sized(args.cluster, _cluster(args.cluster, args.output), gpus)
     folder = Path(args.output).parent if args.output else Path()
     document, chosen = scenario_of_model(fields, cluster, gpus, folder)
-    changed = apply_overrides(Document(document, args.file, folder), common.overrides_of(args)).data
+    changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
     from_document(changed, folder=folder)
     return Imported(changed, mapped, idle, (*assumed, *chosen), (fact,), unknown)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
+from simcluster.documents.plain_yaml import to_yaml
 
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _MOST_TOLD = 30
 _DECIDING = re.compile(
     r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|bubble|1f1b|gpipe|dualpipe|interleav"
@@ -26,7 +25,6 @@ _DECIDING = re.compile(
 )
 """Parts of the names of settings that decide the step: its split, batch, sequences, formats and recompute."""
 _DEGREE = re.compile(r"parallel[-_](size|degree)$|(?:^|[-_])(?:pp|tp|etp|cp|ep|dp|sp)[-_]size$")
-_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
 def deciding_word(name: str) -> str:
@@ -170,24 +168,3 @@ class Problems:
             more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
             lines = "".join(f"\n  {line}" for line in (*found[:_MOST_TOLD], *more))
             raise InputError(f"{self._source}: {len(found)} problems:{lines}")
-
-
-def to_yaml(document: Mapping[str, Any]) -> str:
-    """Plain data as YAML: a mapping to a line, sections that hold only plain values in braces."""
-    texts = {key: _value(value, top=True) for key, value in document.items()}
-    return "".join(f"{key}:{text if text.startswith(chr(10)) else ' ' + text}\n" for key, text in texts.items())
-
-
-def _value(value: Any, *, top: bool = False) -> str:
-    if isinstance(value, Mapping):
-        pairs = [f"{key}: {_value(item)}" for key, item in value.items()]
-        if top and len(", ".join(pairs)) > 100:
-            return "".join(f"\n  {pair}" for pair in pairs)
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if top and any(isinstance(item, Mapping) for item in value):
-            return "".join(f"\n  - {_value(item)}" for item in value)
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    return json.dumps(value, ensure_ascii=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import waits_for_people
 from simcluster.documents.shipped import shipped_names
 from simcluster.interactive.controls.settings import checked, in_order
@@ -20,7 +21,7 @@ from simcluster.interactive.page.states import Folder, StudioState, scenario_of
 def run(args: argparse.Namespace) -> None:
     """Check what was named, serve the page until Ctrl-C."""
     folder, first = _named(args.scenario, args.folder)
-    given = common.overrides_of(args)
+    given = overrides_of(args)
     if given and first is None:
         raise InputError(f"{given[0][0]}: nothing to set it of; name a scenario")
     if first is not None:

@@ -1,4 +1,4 @@
-"""A run in numbers: all that a player needs, in seconds, counts and laws; made from a scenario by ``studies/long_run``.
+"""A run in numbers: all that a player needs, in seconds, counts and laws; made from a scenario by ``longrun/studies``.
 
 The meaning of a run, in SimPy (``events``, which also writes a log) and compiled (``simulation``):
 

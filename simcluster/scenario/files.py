@@ -13,6 +13,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
+from simcluster.base.satellites import provided
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.argument_types import checked
@@ -237,13 +238,11 @@ def _resolve_model(document: Document) -> Document:
 
 
 def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    from simcluster.importers.hugging_face import model_at_usual_length, model_from_config  # only where one is named
-
     config, length = read_json(path), given.get("sequence_length")
     if isinstance(length, int):
-        fields = model_from_config(config, sequence_length=length)
+        fields = provided("model of a config.json")(config, sequence_length=length)
     else:
-        fields, _ = model_at_usual_length(config)
+        fields, _ = provided("model at its usual length")(config)
     return {"name": path.parent.name or path.stem, **fields}
 
 
@@ -253,11 +252,10 @@ def assumed_of_model(document: Document) -> tuple[str, ...]:
     preset = section.get("preset") if isinstance(section, Mapping) else None
     if not isinstance(section, Mapping) or not isinstance(preset, str) or not _is_path(preset, (".json",)):
         return ()
-    from simcluster.importers.hugging_face import assumptions_of_config, model_at_usual_length
-
     config = read_json(_folder(document, where) / preset)
-    length = () if "sequence_length" in section else (f"{model_at_usual_length(config)[1]} (model.sequence_length)",)
-    return (*assumptions_of_config(config), *length)
+    usual = provided("model at its usual length")
+    length = () if "sequence_length" in section else (f"{usual(config)[1]} (model.sequence_length)",)
+    return (*provided("assumptions of a config.json")(config), *length)
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.documents.diagnostics import KeyPath
 from simcluster.documents.reading import Document, validate
 
@@ -28,10 +29,9 @@ def is_importable(path: str | Path) -> bool:
     if path.suffix in ENDINGS:
         return True
     from simcluster.documents.bytes_read import read_bytes
-    from simcluster.importers.topology_files import form_of
 
     try:
-        return form_of(read_bytes(path), str(path)) is not None
+        return provided("form of a topology file")(read_bytes(path), str(path)) is not None
     except InputError:
         return False  # the reader of topology files says what is wrong with it
 
@@ -45,9 +45,7 @@ def _is_astra_network(path: Path) -> bool:
         return False
     if b"npus_count" not in head:
         return False
-    from simcluster.importers.astra_network import is_astra_network
-
-    return is_astra_network(head.decode("utf-8", errors="replace"))
+    return bool(provided("ASTRA-sim network")(head.decode("utf-8", errors="replace")))
 
 
 def import_document(path: Path) -> Document:
@@ -75,15 +73,12 @@ def expand_import(document: Document, where: KeyPath = ()) -> Document:
         fields = fields[key]
     if fields.get("kind") != "import":
         return document
-    from simcluster.importers.import_parameters import ImportSpec
-    from simcluster.importers.topology_files import import_topology
-
     depth = len(where)
     below = {path[depth:]: mark for path, mark in document.marks.items() if path[:depth] == where and path != where}
     wish = {key: value for key, value in fields.items() if key != "routing"}
-    spec = validate(ImportSpec, Document(wish, document.source, document.folder, below))
+    spec = validate(provided("import of a topology"), Document(wish, document.source, document.folder, below))
     try:
-        graph = import_topology(spec.files, spec)
+        graph = provided("topology of other tools")(spec.files, spec)
     except InputError as error:
         if where or not str(error).startswith(spec.files):
             raise document.error(where, str(error)) from None

@@ -1,9 +1,9 @@
 """How sure a predicted step time is: by how much predictions of runs like it were wrong.
 
-``catalogue/residuals.yaml`` says that for groups of validated runs, as ``simcluster validate --residuals`` learns it
-(``evidence.validation.residuals``).  A run belongs to the group of its GPU's generation, of how its model is sharded,
-and of how long its kernels are; to a wider one where that is too small.  Needs the scenario and its FLOP, no
-simulation.
+``documents/catalogue/residuals.yaml`` says that for groups of validated runs, as ``simcluster validate --residuals``
+learns it (``evidence.validation.residuals``).  A run belongs to the group of its GPU's generation, of how its model
+is sharded, and of how long its kernels are; to a wider one where that is too small.  Needs the scenario and its FLOP,
+no simulation.
 """
 
 from __future__ import annotations

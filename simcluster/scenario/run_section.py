@@ -1,7 +1,7 @@
 """The ``run:`` section of a scenario: how long it trains, what fails, and what is done about that, as a document.
 
 Laws of durations are written "5 min" or as a mapping with a ``kind`` (``times``); rates one of four ways.  What a run
-makes of the cluster's states is asked of the step simulator (``studies/long_run``).
+makes of the cluster's states is asked of the step simulator (``longrun/studies``).
 """
 
 from __future__ import annotations

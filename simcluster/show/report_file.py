@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
-from simcluster.interactive.moving.moving import moving_page
-from simcluster.interactive.moving.report_variants import check_vary, play_variants
 from simcluster.scenario.given import base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import entry_of_result, page
@@ -61,10 +60,10 @@ def _moving(
         raise InputError(f"report: vary changes one scenario, and {len(runs)} are given; name one")
     if isinstance(ranks, Mapping):
         raise InputError("report: with vary, ranks are those of every variant: a list of numbers")
-    check_vary(list(vary))
+    provided("keys of a page")(list(vary))
     shown = partial(_named, None if ranks is None else tuple(ranks))
-    varied = play_variants(base_of(runs[0], "report"), dict(vary), ranks=shown, processes=processes)
-    return moving_page(varied, title=title)
+    varied = provided("variants of a page")(base_of(runs[0], "report"), dict(vary), ranks=shown, processes=processes)
+    return str(provided("page of variants")(varied, title=title))
 
 
 def _named(ranks: tuple[int, ...] | None, scenario: Scenario) -> tuple[int, ...] | None:

@@ -37,7 +37,7 @@ def _size(value: object) -> object:
 class TopologySpec(Spec):
     """A cluster as a document of one ``kind``, which a class below gives fields and ``build``.
 
-    ``nccl`` names one of NCCL's platforms (``simcluster.traffic.nccl.platforms``); without it the links alone say how long a
+    ``nccl`` names one of NCCL's platforms (``traffic.nccl.platforms``); without it the links alone say how long a
     collective takes.  ``host_memory`` left out is not known, and not checked.  ``EXAMPLE`` are the fields of a small
     one, which the tests of all topologies build.
     """

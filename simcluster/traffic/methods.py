@@ -1,7 +1,7 @@
 """How each collective of each group is done: by which algorithm and, where NCCL's platform is known, at which pace.
 
 Two models compose here.  NCCL's says what the library itself makes of a call: its choice of algorithm and protocol by
-size, its latency, and the rate at which its channels feed the links (``simcluster.traffic.nccl``).  The flow network says what
+size, its latency, and the rate at which its channels feed the links (``traffic.nccl``).  The flow network says what
 the links leave of that rate: other traffic, a slow cable, several rings on one NIC.  So a collective's activities pay
 NCCL's latency instead of that of the links, and NCCL's rate is the most that their flows reach.  With all links
 healthy and free a collective takes exactly NCCL's time, unless the topology's links are slower than NCCL counts them.

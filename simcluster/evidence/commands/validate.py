@@ -12,13 +12,14 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table, on_one_line
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPart, ScoredPoint
 from simcluster.evidence.validation.residuals import residuals_of, told
 from simcluster.evidence.validation.study import StudyFile
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 
 _MOST_ROWS = 20  # of a study of steps without --rows
 _WORST = 3
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     """Load and check all studies, then simulate, print, draw."""
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
-    overrides = common.overrides_of(args)
+    overrides = overrides_of(args)
     files = [load_study(path, overrides) for path in args.studies]
     reports: list[Report] = []
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
             _stopped(args, files, reports)
             raise SystemExit(exit_status(signals)) from None
     _answer(args, reports)
-    common.draw(args, (args.plot, lambda: plots.errors(reports)))
+    common.draw(args, (args.plot, lambda: picture("errors")(reports)))
     if args.residuals:
         _learn(reports, args.residuals)
 

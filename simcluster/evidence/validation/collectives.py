@@ -58,7 +58,7 @@ Forecast = tuple[float, str]
 
 
 def formula(call: TimedCollective) -> Forecast:
-    """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.traffic.nccl``; alone on the machine."""
+    """NCCL's choice by its tuner, and the time by the effective model of ``traffic.nccl``; alone on the node."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:

@@ -11,6 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.nearest import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
+from simcluster.cli.overrides import cluster_overrides_of, overrides_of
 from simcluster.documents.bytes_read import decode, read_bytes
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.scenario.files import load_cluster
@@ -40,7 +41,7 @@ def _play(args: argparse.Namespace) -> None:
         raise InputError("--output is for chakra write; --nodes or --json write what was played")
     if not args.cluster:
         raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
-    cluster, dimensions = _cluster(args, common.cluster_overrides_of(args))
+    cluster, dimensions = _cluster(args, cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
     played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
     common.answer(args, lambda: "\n".join(_report(played, cluster)), played.to_dict)
@@ -89,7 +90,7 @@ def _write(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} is for chakra play; a scenario says all that is written")
     if not args.output:
         raise InputError("name the folder for the traces, as in -o traces/")
-    scenario = load(args.what, common.overrides_of(args))
+    scenario = load(args.what, overrides_of(args))
     require_writable(replay(scenario), args.what)
     result = replay(scenario, folded=False)
     files = write_run(result, args.output, Path(args.what).stem)

@@ -15,9 +15,10 @@ from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
 from simcluster.interop.own_trace.text import tables
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
+from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 _WIDTH = 120
 
@@ -48,13 +49,12 @@ def _steps(text: str | None) -> list[int] | None:
 
 def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
     from simcluster.interop.own_trace.timelines import timelines
-    from simcluster.show import plots
 
     change = f"{found.seconds / found.played.seconds:+.1%}".replace("-", "\u2212")
     said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]
     title = "One step as simulated, and as recorded"
     both = list(timelines(found, ranks).items())
-    return plots.compare_gantts(
+    return picture("compare_gantts")(
         both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.inches(args)
     )
 

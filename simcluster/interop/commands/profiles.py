@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.cli import common, waits
 from simcluster.cli.alike import AlikeRows, alike, together
 from simcluster.cli.common import format_table
+from simcluster.cli.overrides import cluster_overrides_of
 from simcluster.cli.terminal import progress
+from simcluster.interop.commands import waits
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.bandwidth import Reached, reached
 from simcluster.interop.kineto.breakdown import LayerTime, ProfiledRankTime, breakdown, layers, slowdown_by_type
@@ -26,7 +27,7 @@ from simcluster.interop.recorded.waiting import waited
 from simcluster.interop.recorded.whatif import ReplayAnswer
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
     if args.cluster:
         from simcluster.scenario.files import load_cluster
 
-        cluster = load_cluster(args.cluster, common.cluster_overrides_of(args))
+        cluster = load_cluster(args.cluster, cluster_overrides_of(args))
     job = load_profiles(args.trace, steps, workers=cores(), progress=_read)
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
     with waits.played_as_events(job) as counted:

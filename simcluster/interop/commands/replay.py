@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
-from simcluster.cli import waits
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
+from simcluster.interop.commands import waits
 from simcluster.interop.kineto import is_profile
 from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
 from simcluster.interop.recorded.spans import spans
@@ -19,7 +19,7 @@ from simcluster.interop.recorded.waiting import waited
 from simcluster.interop.recorded.whatif import ReplayAnswer, ask, own_schedule
 
 if TYPE_CHECKING:
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 _WORST = 5
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
             f"has --what-if before it, as in --what-if {given[0]}"
         )
     if is_profile(args.trace):
-        from simcluster.cli import profiles
+        from simcluster.interop.commands import profiles
 
         profiles.run(args, _steps(args.steps))
         return

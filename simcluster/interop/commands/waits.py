@@ -17,12 +17,12 @@ from simcluster.cli.common import format_table
 from simcluster.interop.recorded import Recorded, Straggling
 from simcluster.interop.recorded.waiting import longest, recorded_matrix
 from simcluster.interop.recorded.whatif import ReplayAnswer
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.plots import Figure
+    from simcluster.show.pictures import Figure
 
 
 _WAITS = 5
@@ -157,7 +157,7 @@ def draw(
 
     def gantt() -> Figure:
         first = made()[made()["step"] == job.steps[0]]
-        return plots.gantt(
+        return picture("gantt")(
             first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks), **common.inches(args)
         )
 

@@ -3,7 +3,8 @@
     L(N, D) = E + (A / N^alpha + B / D^beta)^power          C = 6 N D FLOP          (power is 1 but for Kaplan's law)
 
 Losses are in nats a token, compared only where text and tokenizer are the same.  Laws ship as data
-(``catalogue/loss_laws.yaml``), with the range of the runs that each was fitted on; ``beyond`` says what lies outside.
+(``documents/catalogue/loss_laws.yaml``), with the range of the runs that each was fitted on; ``beyond`` says what lies
+outside.
 """
 
 from __future__ import annotations

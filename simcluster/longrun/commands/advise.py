@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.longrun.commands.train import show_progress
 from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.studies.advised import within
-from simcluster.longrun.studies.assumptions import assumed_lines
+from simcluster.results.assumptions import assumed_lines
 from simcluster.scenario.scenario import load
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     options: dict[str, Any] = {
         name: _share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    scenario = load(args.scenario, overrides_of(args, args.scenario))
     how: dict[str, Any] = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
     with show_progress(args) as bar:
         found = advise(args.question, scenario, **how, progress=bar, **options)
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
         [*assumed_lines(found.assumed), *(f"note: {note}" for note in found.notes)],
     ]
     common.answer(args, lambda: common.in_blocks(blocks), found.to_dict)
-    common.draw(args, (args.plot, lambda: plots.advice(found)))
+    common.draw(args, (args.plot, lambda: picture("advice")(found)))
 
 
 def _share(name: str, text: str) -> float:

@@ -6,6 +6,7 @@ import argparse
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import Style, styled
 from simcluster.longrun.launch.check import LaunchCheck, check
 from simcluster.studies.whatif.remedies import Verdict
@@ -15,7 +16,7 @@ _STYLES: dict[Verdict, Style] = {"warn": "yellow", "fail": "red"}
 
 def run(args: argparse.Namespace) -> None:
     """Simulate, go through the points, print them; write the small version."""
-    found = check(args.scenario, common.overrides_of(args, args.scenario))
+    found = check(args.scenario, overrides_of(args, args.scenario))
     small = found.small if args.small else None
     document = found.to_dict() | ({} if small is None else {"small": small.to_dict()})
     common.answer(args, lambda: _text(found, args), lambda: document)

@@ -9,8 +9,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError, located
 from simcluster.base.units import DAY
-from simcluster.cli import common, failures_listed
+from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.longrun.commands import failures_listed
 from simcluster.longrun.eventlog import is_own
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
 from simcluster.longrun.logrows import columns_of, log_rows

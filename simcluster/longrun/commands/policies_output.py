@@ -11,9 +11,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary, parse_override
-from simcluster.longrun.studies.assumptions import assumed_lines
 from simcluster.longrun.studies.comparing import MEASURES, Measure, Policy, PolicyComparison
+from simcluster.results.assumptions import assumed_lines
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.variations import distinct
@@ -37,7 +38,7 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
             found.append((_named(changes), changes))
         else:
             with _as_changes(text):
-                other = load(text, common.overrides_of(args))
+                other = load(text, overrides_of(args))
             found.append((other.name, other))
     names = distinct([name for name, _ in found])
     return dict(zip(names, (policy for _, policy in found), strict=True))

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, scaling_compute
+from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.documents.rows import Row, read_csv
 from simcluster.longrun.budget.compute_law import of_compute_alone
 from simcluster.longrun.budget.loss_fit import LossFit, fit_loss_law
 from simcluster.longrun.budget.loss_laws import LossLaw
+from simcluster.longrun.commands import scaling_compute
 from simcluster.longrun.scaling.scale import Scaling, scaling
 from simcluster.scenario.scenario import load
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 
 _DRAWS, _DEVICE = 100, "h100"
 _ASKED = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "serve", "unique", "price")
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         lambda: "\n\n".join([*head, found.summary()]),
         lambda: {**({} if fit is None else {"fit": _fitted(fit)}), **found.to_dict()},
     )
-    common.draw(args, (args.plot, lambda: plots.isoflop(found)), (args.costs, lambda: plots.costs(found)))
+    common.draw(args, (args.plot, lambda: picture("isoflop")(found)), (args.costs, lambda: picture("costs")(found)))
 
 
 def _answer(args: argparse.Namespace, given: dict[str, Any], law: str | dict[str, Any] | LossLaw | None) -> Scaling:
@@ -56,7 +58,7 @@ def _answer(args: argparse.Namespace, given: dict[str, Any], law: str | dict[str
     if args.scenario and args.device:
         raise InputError(f"--device is of a budget without a scenario; change it with --cluster.device {args.device}")
     if args.scenario:
-        scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+        scenario = load(args.scenario, overrides_of(args, args.scenario))
     elif args.set or args.overrides or args.vary:
         raise InputError("--set and --vary change a scenario; name one, as in simcluster scaling tiny_dp --loss 5")
     return scaling(

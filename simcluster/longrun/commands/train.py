@@ -12,6 +12,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.overrides import overrides_of
 from simcluster.cli.sweep import Bar
 from simcluster.cli.terminal import progress
 from simcluster.longrun.commands.policies_output import policies_of, text_of
@@ -21,7 +22,7 @@ from simcluster.longrun.studies.comparing import compare_policies
 from simcluster.longrun.studies.replays import log_path, replay_failures
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show import plots
+from simcluster.show.pictures import picture
 
 _OF_ONE = ("gantt", "power", "log", "weeks")
 """What is written of one policy alone."""
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: play at least one run")
     begun = time.perf_counter()
-    scenario = load(args.scenario, [] if args.replay else common.overrides_of(args, args.scenario))
+    scenario = load(args.scenario, [] if args.replay else overrides_of(args, args.scenario))
     if not args.replay:
         _refuse(args, ("columns", "began"), "is of a log: --replay LOG")
     if args.replay:
@@ -69,7 +70,7 @@ def _replay(args: argparse.Namespace, scenario: Scenario) -> None:
     """The log as it was, and with what the command line changes."""
     _refuse(args, _OF_MANY_RUNS, "is not of a log's replay")
     log = read_log(log_path(args.replay), columns=columns_of(args.columns), began=args.began)
-    changes = common.overrides_of(args, args.scenario)
+    changes = overrides_of(args, args.scenario)
     found = replay_failures(scenario, log, dict(changes), played=args.played)
     found = replace(found, name=Path(args.replay).stem)
     common.answer(args, found.summary, found.to_dict)
@@ -92,8 +93,8 @@ def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
     common.answer(args, lambda: text_of(found), found.to_dict)
     common.draw(
         args,
-        (args.fates, lambda: plots.fates(dict(_stages_of(found.runs)))),
-        (args.plot, lambda: plots.policies(found)),
+        (args.fates, lambda: picture("fates")(dict(_stages_of(found.runs)))),
+        (args.plot, lambda: picture("policies")(found)),
     )
     if args.output:
         common.write_table(args.output, found.frame())
@@ -112,10 +113,10 @@ def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, 
     """Pictures and tables, and what was played."""
     common.draw(
         args,
-        (args.gantt, lambda: plots.weeks(training)),
-        (args.fates, lambda: plots.fates(compared)),
-        (args.plot, lambda: plots.goodput(training)),
-        (args.power, lambda: plots.power(training)),
+        (args.gantt, lambda: picture("weeks")(training)),
+        (args.fates, lambda: picture("fates")(compared)),
+        (args.plot, lambda: picture("goodput")(training)),
+        (args.power, lambda: picture("power")(training)),
     )
     _write_tables(args, training)
     if args.verbose:
@@ -129,10 +130,10 @@ def _write_stages(args: argparse.Namespace, training: StagedTraining) -> None:
     title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
     common.draw(
         args,
-        (args.gantt, lambda: plots.weeks(training)),
-        (args.fates, lambda: plots.fates(stages, title)),
-        (args.plot, lambda: plots.goodput(training)),
-        (args.power, lambda: plots.power(training)),
+        (args.gantt, lambda: picture("weeks")(training)),
+        (args.fates, lambda: picture("fates")(stages, title)),
+        (args.plot, lambda: picture("goodput")(training)),
+        (args.power, lambda: picture("power")(training)),
     )
     _write_tables(args, training)
 

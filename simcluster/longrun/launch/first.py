@@ -16,8 +16,8 @@ from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.overrides import apply_overrides
+from simcluster.documents.plain_yaml import to_yaml
 from simcluster.documents.reading import Document
-from simcluster.importers.imported import to_yaml
 from simcluster.longrun.launch.first_layout import FirstLayout, first_layout
 from simcluster.model.transformer import parameters
 from simcluster.scenario.files import load_cluster, load_topology

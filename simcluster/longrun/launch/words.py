@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.longrun.launch.run_point import of_run
-from simcluster.longrun.studies.assumptions import assumed_lines
+from simcluster.results.assumptions import assumed_lines
 from simcluster.results.result import Result
 from simcluster.studies.whatif.preflight import Checklist, Point, written
 from simcluster.studies.whatif.remedies import Remedy, Verdict

@@ -28,7 +28,7 @@ _UNITS = ((1e6, "MW", "MWh"), (1e3, "kW", "kWh"), (1.0, "W", "Wh"))
 
 
 class DrawnEnergy(Protocol):
-    """The energy of played runs, as ``studies/long_run/energy`` gives it: watts, kWh by fate of each run."""
+    """The energy of played runs, as ``longrun/studies/energy`` gives it: watts, kWh by fate of each run."""
 
     @property
     def curve(self) -> PowerCurve: ...

@@ -52,6 +52,16 @@ def amortised(result: Result) -> tuple[AmortisedRow, ...]:
     return (*found, *(() if section is None or section.stages else _rows(result, section)))
 
 
+def amortised_answer(result: Result) -> tuple[list[str], dict[str, Any]]:
+    """Return the text and the JSON of what a run adds to its step; both are empty where that is nothing."""
+    if result.scenario.run is None and result.scenario.training.outer is None:
+        return [], {}
+    rows = amortised(result)
+    if not rows:
+        return [], {}
+    return ["\n".join(amortised_lines(result, rows))], {"amortised": amortised_document(result, rows)}
+
+
 def amortised_document(result: Result, rows: Sequence[AmortisedRow]) -> dict[str, Any]:
     """As the result JSON has them, with the step that they make."""
     found = {row.name: {"seconds": row.seconds, "every": row.every, "step_s": row.each_step} for row in rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.longrun.defaults import (
@@ -37,22 +37,6 @@ def assumptions_of(scenario: Scenario, run: LongRun) -> tuple[str, ...]:
     elif "mode" not in section.checkpoint.model_fields_set:
         found.append("a checkpoint stops training until it is written (run.checkpoint.mode)")
     return tuple(found)
-
-
-def merge_assumptions(named: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Return the assumptions of several runs: those of all as they are, others after the names of their runs."""
-    whose: dict[str, list[str]] = {}
-    for name, assumed in named.items():
-        for words in assumed:
-            whose.setdefault(words, []).append(name)
-    return tuple(
-        words if len(names) == len(named) else f"{', '.join(names)}: {words}" for words, names in whose.items()
-    )
-
-
-def assumed_lines(assumed: Iterable[str]) -> list[str]:
-    """Return a line for each, as every text prints them."""
-    return [f"assumed: {words}" for words in assumed]
 
 
 def _of_outages(section: RunSpec, run: LongRun) -> Iterator[str]:

@@ -25,13 +25,13 @@ from simcluster.documents.spec import Spec
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.studies.assumptions import merge_assumptions
 from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import Workers, player_of
 from simcluster.longrun.studies.policies import PairedDifference, half_width, paired, played_of, records
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train_stages import StagedTraining, first_of_stage, stage_scenarios
 from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.results.assumptions import merge_assumptions
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.run_section import RunSpec

@@ -16,9 +16,9 @@ from simcluster.longrun.events.record import TRAINING
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.replayed import stood_in, struck_in
 from simcluster.longrun.run import FATES, LongRun
-from simcluster.longrun.studies.assumptions import merge_assumptions
 from simcluster.longrun.studies.policies import paired
 from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.results.assumptions import merge_assumptions
 
 if TYPE_CHECKING:
     import pandas as pd

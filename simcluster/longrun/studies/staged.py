@@ -13,9 +13,9 @@ from simcluster.base.arrays import Floats
 from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.accounts import interval
-from simcluster.longrun.studies.assumptions import merge_assumptions
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.results.assumptions import merge_assumptions
 from simcluster.scenario.run_stages import StageSpec
 from simcluster.scenario.scenario import Scenario
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import DAY, format_seconds
-from simcluster.longrun.studies.assumptions import assumed_lines
 from simcluster.longrun.studies.cost_words import format_energy, format_power
 from simcluster.longrun.studies.words import in_columns, plain
+from simcluster.results.assumptions import assumed_lines
 from simcluster.results.result import VERSION
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.ending import restart_seconds, stop_rate
-from simcluster.longrun.studies.assumptions import assumed_lines
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.cost_words import columns_of, cost_document, energy_lines, money_lines
 from simcluster.longrun.studies.losses import loss_bought
+from simcluster.results.assumptions import assumed_lines
 from simcluster.results.result import VERSION
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 

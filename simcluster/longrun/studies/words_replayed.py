@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import DAY
 from simcluster.longrun.replayed import struck_in
-from simcluster.longrun.studies.assumptions import assumed_lines
 from simcluster.longrun.studies.policies import records
 from simcluster.longrun.studies.words import fate_words, in_columns
+from simcluster.results.assumptions import assumed_lines
 
 if TYPE_CHECKING:
     from simcluster.longrun.studies.replayed_runs import ReplayedRuns

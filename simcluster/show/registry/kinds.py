@@ -16,6 +16,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.base.units import format_bytes, format_bytes_per_second, parse_bytes_per_second
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.device import device_names, load_device
@@ -26,9 +27,6 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
-from simcluster.longrun.budget.loss_laws import law_names
-from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.studies.advice import ADVICE
 from simcluster.model.packing.rules import PACKING
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model, parameters
@@ -151,6 +149,11 @@ def _documented(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]
     return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
 
 
+def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
+    """What runs of weeks add."""
+    return lambda: [ShippedEntry(*facts) for facts in provided(f"list of {kind}")()]
+
+
 def _software() -> Iterable[ShippedEntry]:
     yield ShippedEntry("ideal", "Software that costs nothing: everything is issued in time.")
     for name, entry in presets("software.yaml").items():
@@ -193,20 +196,6 @@ def _packing() -> Iterable[ShippedEntry]:
         yield ShippedEntry(name, first_sentence(inspect.getdoc(rule) or ""))
 
 
-def _failures() -> Iterable[ShippedEntry]:
-    for each in watched_failures():
-        yield ShippedEntry(
-            each.name, f"{len(each.causes)} cause{'s' * (len(each.causes) != 1)}: {each.holds}", each.source
-        )
-
-
-def _laws() -> Iterable[ShippedEntry]:
-    for name in law_names():
-        entry = presets("loss_laws.yaml")[name]
-        numbers = ", ".join(f"{key} {value:g}" for key, value in entry.items() if isinstance(value, int | float))
-        yield ShippedEntry(name, f"form {entry['form']}: {numbers}", str(entry.get("source", "")))
-
-
 def _recipes() -> Iterable[ShippedEntry]:
     for name, recipe in RECIPES.items():
         parts = f"weight {recipe.weight:g}, gradient {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
@@ -230,13 +219,13 @@ KINDS: Mapping[str, KindOfThing] = {
     "platforms": KindOfThing("machines as NCCL's tuner sees them", "collectives.nccl", _platforms),
     "packing-rules": KindOfThing("rules by which documents become sequences", "data.packing", _packing),
     "memory-recipes": KindOfThing("bytes kept of a parameter", "training.memory_recipe", _recipes),
-    "failures": KindOfThing("failures of machines that were watched", "run.failures", _failures),
-    "laws": KindOfThing("laws of loss", "run.law, simcluster scaling --law", _laws),
+    "failures": KindOfThing("failures of machines that were watched", "run.failures", _of_runs("failures")),
+    "laws": KindOfThing("laws of loss", "run.law, simcluster scaling --law", _of_runs("laws")),
     "resources": KindOfThing(
         "what simcluster sensitivity makes more of", "simcluster sensitivity --resources",
         lambda: [ShippedEntry(name, str(what)) for name, what in RESOURCES.items()],
     ),
-    "questions": KindOfThing("questions of a run of weeks", "simcluster advise NAME", _documented(ADVICE)),
+    "questions": KindOfThing("questions of a run of weeks", "simcluster advise NAME", _of_runs("questions")),
     "studies": KindOfThing(
         "tables of measured runs", "simcluster validate NAME", _files("scenarios/validation")
     ),
@@ -249,6 +238,6 @@ _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "devices": device_names,
     "topologies": lambda: shipped_names("topologies"),
     "schedules": lambda: SCHEDULES,
-    "laws": law_names,
+    "laws": lambda: presets("loss_laws.yaml"),
 }
 """Lists whose names cost less than their entries."""

@@ -13,10 +13,10 @@ from simcluster.documents.catalogue.devices import device_document
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.overrides import Changes
+from simcluster.documents.plain_yaml import to_yaml
 from simcluster.documents.reading import STDIN
 from simcluster.documents.shipped import shipped_path
 from simcluster.faults import FAULTS
-from simcluster.importers.imported import to_yaml
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.scenario.scenario import load

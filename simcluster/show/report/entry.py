@@ -21,6 +21,7 @@ from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly
+from simcluster.show.report.html import Markup
 from simcluster.show.report.rows import RankRow, SpanFacts, rows_of, span_facts
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
@@ -29,6 +30,16 @@ _BINS = 240
 _MEMORY_RANKS = 8
 MOST_WORKERS = 64
 """Stragglers are priced by playing the step again for each cause: not for larger jobs without being asked."""
+
+
+@dataclass(frozen=True)
+class ReportedTrace:
+    """A recorded trace next to the only run: its name, ranks, section of the page, and first step."""
+
+    name: str
+    ranks: tuple[int, ...]
+    section: Markup
+    step: Spans
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.interop.own_trace.difference import TraceDifference
-from simcluster.interop.own_trace.report_section import own_trace
-from simcluster.interop.own_trace.timelines import recorded_step
 from simcluster.results.memory_changes import POOLS
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob
-from simcluster.show.report.entry import Entry, MemoryCurve
+from simcluster.show.report.entry import Entry, MemoryCurve, ReportedTrace
 from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
 from simcluster.show.report.packing import TICKS, packed, some_ranks, spans_where
@@ -47,7 +44,7 @@ _TOUCH = (
 )
 
 
-def page(entries: Sequence[Entry], *, title: str = "", against: TraceDifference | None = None) -> str:
+def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | None = None) -> str:
     """The page about some runs, the first of which the others are compared with, as HTML.
 
     ``against`` is a trace of one's own beside the only run.  InputError for no run, and for more than 12, which no page
@@ -58,7 +55,7 @@ def page(entries: Sequence[Entry], *, title: str = "", against: TraceDifference 
     if len(entries) > _MOST_ENTRIES:
         raise InputError(f"{len(entries)} runs are too many for one page; give at most {_MOST_ENTRIES}")
     if against is not None and not entries[0].ranks:  # those that were recorded, whoever was simulated for them
-        ranks = tuple(sorted(against.computed))
+        ranks = against.ranks
         entries = [replace(entries[0], ranks=ranks, weights=dict.fromkeys(ranks, 1)), *entries[1:]]
     script, sheet = script_of(), style_sheet()
     blob = Blob()
@@ -95,7 +92,7 @@ def told_of(entries: Sequence[Entry]) -> list[Markup]:
     return [element("p", element("strong", entry.name), ": ", "; ".join([own[0], *own[2:]])) for entry, own in lines]
 
 
-def _contents(entries: Sequence[Entry], against: TraceDifference | None) -> list[tuple[str, str]]:
+def _contents(entries: Sequence[Entry], against: ReportedTrace | None) -> list[tuple[str, str]]:
     without = {"differences": len(entries) == 1, "trace": against is None}
     return [pair for pair in CONTENTS if not without.get(pair[0])]
 
@@ -107,7 +104,7 @@ CONTENTS = (("answer", "Answer"), ("where", "Where the time went"), ("difference
 """The sections of a page, in their order, and what they are called."""
 
 
-def _sections(entries: Sequence[Entry], notes: Sequence[str], against: TraceDifference | None) -> Markup:
+def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None) -> Markup:
     made = parts_of(entries, notes, against)
     parts = []
     for place, name in _contents(entries, against):
@@ -117,16 +114,14 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: TraceDiff
     return joined(parts)
 
 
-def parts_of(
-    entries: Sequence[Entry], notes: Sequence[str], against: TraceDifference | None = None
-) -> dict[str, Markup]:
+def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None = None) -> dict[str, Markup]:
     """What stands in each section; ``notes`` are remarks below the timeline."""
     numbered = list(enumerate(entries))
     return {
         "answer": summary.answer(entries),
         "where": summary.where(entries),
         "differences": summary.differences(entries) if len(entries) > 1 else Markup(),
-        "trace": own_trace(against) if against else Markup(),
+        "trace": against.section if against else Markup(),
         "timeline": _timeline(entries, notes),
         "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
         "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
@@ -183,7 +178,7 @@ def timeline_frame(runs: int = 1) -> Markup:
 def data_of(
     entries: Sequence[Entry],
     blob: Blob,
-    against: TraceDifference | None = None,
+    against: ReportedTrace | None = None,
     *,
     most_spans: int = MOST_SPANS,
     parts: frozenset[str] = EVERY_PART,
@@ -220,7 +215,7 @@ def data_of(
             }
         )  # fmt: skip
     if against is not None:
-        run, missing = bare_run(f"recorded: {against.names[1]}", recorded_step(against), {}, MOST_SPANS, paints, blob)
+        run, missing = bare_run(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
         runs.append(run)
         notes += [f"{missing} more recorded ranks are left out to keep the page small."] if missing else []
     return {"runs": runs, "paints": painted(paints)}, notes

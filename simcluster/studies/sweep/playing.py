@@ -21,7 +21,7 @@ from simcluster.step.simulate import replay
 Row = dict[str, Any]
 """``status`` (ok, refused: no such scenario, failed), ``error``, and the numbers of the result."""
 Numbered = tuple[int, Any]
-"""A task and its number: a variant here; ``studies/long_run`` plays chunks of runs in the same way."""
+"""A task and its number: a variant here; ``longrun/studies`` plays chunks of runs in the same way."""
 Finished = tuple[int, Row]
 Measure = Callable[[Any], Row]
 """A function of a module that plays a task."""

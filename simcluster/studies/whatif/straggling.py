@@ -15,13 +15,12 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.satellites import provided
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
-from simcluster.interop.recorded import Recorded, Straggling, measure, recorded
-from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
@@ -80,14 +79,14 @@ class Stragglers(Shown):
     alike stays in both).
 
     ``by_worker[dp rank, stage]`` is the slowdown by the faults of that worker's GPUs alone, exactly;
-    ``estimated.by_worker`` the estimator's.
+    ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of ``interop.recorded``).
     """
 
     step_time: float
     clean: float
     causes: tuple[Cause, ...]
     by_worker: Floats
-    estimated: Straggling
+    estimated: Any
 
     @property
     def slowdown(self) -> float:
@@ -148,7 +147,7 @@ class _Counterfactuals:
             clean=self._without(*self._scenario.straggling),
             causes=tuple(sorted(causes, key=lambda cause: -cause.cost)),
             by_worker=self._by_worker(),
-            estimated=self._estimated,
+            estimated=self._estimator.straggling,
         )
 
     @cached_property
@@ -157,12 +156,8 @@ class _Counterfactuals:
         return plan(self._scenario)
 
     @cached_property
-    def _recorded(self) -> Recorded:
-        return recorded(trace_of_result(self._result, self._scenario.name))
-
-    @cached_property
-    def _estimated(self) -> Straggling:
-        return measure(self._recorded)
+    def _estimator(self) -> Any:
+        return provided("estimator of recorded jobs")(self._result, self._scenario.name)
 
     def _without(self, *places: int) -> float:
         """Seconds of a step without these faults."""
@@ -203,8 +198,7 @@ class _Counterfactuals:
     def _estimate(self, workers: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step if those workers' ops took what is typical; steps as the run has them, end to end."""
         numbers = [dp * self._plan.pp + stage for dp, stage in workers]
-        (without,) = self._recorded.keeping(lambda graph: ~np.isin(graph.worker, numbers))
-        return self._result.step_time * float(without.sum() / self._estimated.replayed.sum())
+        return self._result.step_time * float(self._estimator.share_without(numbers))
 
     def _uneven_stages(self) -> list[Cause]:
         """The longest stage, by cutting the model where the times of the run say; none where that gains nothing."""
@@ -215,8 +209,8 @@ class _Counterfactuals:
             return []
         if seconds >= self._result.step_time:
             return []
-        found = self._estimated.last_stage
-        estimate = self._result.step_time * found.without / float(self._estimated.replayed.mean())
+        estimated = self._estimator.straggling
+        estimate = self._result.step_time * estimated.last_stage.without / float(estimated.replayed.mean())
         return [Cause("uneven stages", self._result.step_time, seconds, None, estimate)]
 
     def _head(self) -> list[Cause]:

@@ -62,7 +62,7 @@ class Effective:
     ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host.  ``start`` (s) is what
     every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
     and hides it).  ``fill`` (s) is what filling the pipeline costs a large call on a ring, ``loop`` (s) what NVLink
-    SHARP loses in a loop over its chunks, see ``simcluster.traffic.nccl.predictor``.  ``achieved`` is the part of the tuner's
+    SHARP loses in a loop over its chunks, see ``traffic.nccl.predictor``.  ``achieved`` is the part of the tuner's
     bandwidth that large calls reach.  ``rows`` says which measurements they were fitted on.
     """
 

@@ -8,7 +8,7 @@ Two models.  ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, 
 ``launch``: the host issues the call; ``start``: a channel starts, in one node.  Latency and bandwidth are those of the
 newest tables, whichever version chose: they are NVIDIA's newest measurements.  ``filling`` is what the pipeline of
 chunks takes to fill, fitted for rings and derived for trees and NVLink SHARP; ``loops`` are those that NVLink SHARP
-makes beyond those of its largest chunk (``simcluster.traffic.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of
+makes beyond those of its largest chunk (``traffic.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of
 eight, S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire
 rate, 309 GB/s).  A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
 (``Graph.wire``).

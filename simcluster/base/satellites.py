@@ -1,0 +1,65 @@
+"""What the satellites add to the core, each by the place where it is.
+
+A satellite is a package that no other part of the core imports: runs of weeks and budgets (``longrun``), files of other
+tools (``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``).  The core
+asks for a name of ``PROVIDED``, whose module is imported then.  Commands stand in ``cli/commands.toml``, pictures in
+``show/pictures.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Literal
+
+SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun")
+
+PROVIDED: Mapping[str, str] = {
+    # what a scenario names
+    "import of a topology": "importers.import_parameters:ImportSpec",
+    "topology of other tools": "importers.topology_files:import_topology",
+    "form of a topology file": "importers.topology_files:form_of",
+    "ASTRA-sim network": "importers.astra_network:is_astra_network",
+    "model of a config.json": "importers.hugging_face:model_from_config",
+    "model at its usual length": "importers.hugging_face:model_at_usual_length",
+    "assumptions of a config.json": "importers.hugging_face:assumptions_of_config",
+    # lists of built-in things
+    "list of failures": "longrun.lists:failures",
+    "list of laws": "longrun.lists:laws",
+    "list of questions": "longrun.lists:questions",
+    # what a command or a study adds
+    "costs per step": "longrun.studies.amortised:amortised_answer",
+    "estimator of recorded jobs": "interop.recorded.estimator:Estimator",
+    "straggling in words": "interop.commands.waits:explained",
+    "is a trace": "interop.own_traces:is_trace",
+    "difference from a trace": "interop.commands.diff_trace:run",
+    "trace of a result": "interop.export.export:write_trace",
+    "path of a trace": "interop.export.export:trace_path",
+    "trace of a report": "interop.own_trace.reported:read_trace",
+    "page of variants": "interactive.moving.moving:moving_page",
+    "variants of a page": "interactive.moving.report_variants:play_variants",
+    "keys of a page": "interactive.moving.report_variants:check_vary",
+}
+"""A name: the module below ``simcluster`` and what it has there."""
+
+Look = Literal["lines", "texts", "pages", "gantt"]
+"""``repr``, ``str``, HTML of a cell, and a timeline's picture."""
+
+SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
+    "lines": ("show.lines:SHOWN", "longrun.shown:LINES", "interop.shown:LINES"),
+    "texts": ("cli.texts:SHOWN", "longrun.shown:TEXTS", "interop.shown:TEXTS"),
+    "pages": ("interactive.notebook.pages:SHOWN",),
+    "gantt": ("interactive.notebook.timelines:SHOWN",),
+}
+"""What Python shows of objects: tables of functions by the name of the class ("" for all others)."""
+
+
+def load(place: str) -> Any:
+    """Return what stands at ``module:name`` below ``simcluster``; the module is imported now."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"simcluster.{module}"), name)
+
+
+def provided(name: str) -> Any:
+    """Return what a satellite provides under a name of ``PROVIDED``."""
+    return load(PROVIDED[name])

@@ -1,0 +1,45 @@
+"""What Python shows of traces: a line, or the text of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.shown import clipped
+from simcluster.base.units import format_seconds
+from simcluster.show.lines import NAME, named
+
+if TYPE_CHECKING:
+    from simcluster.interop.export.export import TraceFiles
+    from simcluster.interop.own_trace.difference import TraceDifference
+
+
+def _trace_difference(found: TraceDifference) -> str:
+    one, two = found.names
+    sides = (
+        f"{clipped(one, NAME // 2)} {format_seconds(found.played.seconds)}",
+        f"{clipped(two, NAME // 2)} {format_seconds(found.recorded.seconds)}",
+    )
+    return f"TraceDifference({' -> '.join(sides)}: {found.seconds / found.played.seconds:+.1%})"
+
+
+def _trace_files(found: TraceFiles) -> str:
+    last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
+    return named(found, str(last), f"{len(found.ranks):,} of {found.of:,} ranks")
+
+
+LINES: Mapping[str, Callable[[Any], str]] = {
+    "TraceDifference": _trace_difference,
+    "TraceFiles": _trace_files,
+}
+"""By the name of the class."""
+
+
+def _trace_difference_text(found: TraceDifference) -> str:
+    from simcluster.interop.commands.diff_trace import text_of
+
+    return text_of(found)
+
+
+TEXTS: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference_text}
+"""By the name of the class."""

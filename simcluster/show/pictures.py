@@ -1,0 +1,52 @@
+"""Every picture by name: which function draws it, in the core or in a satellite.
+
+matplotlib and the picture's module are imported when one is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from simcluster.base.satellites import load
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Figure  # re-exported: callers need not import matplotlib
+
+PICTURES: Mapping[str, str] = {
+    "compare_gantts": "show.gantt",
+    "critical": "show.critical_plot",
+    "gantt": "show.gantt",
+    "link_levels": "show.link_levels_plot",
+    "links": "show.links_plot",
+    "memory": "show.memory_plot",
+    "overlap": "show.overlap_plot",
+    "pareto": "show.pareto_plot",
+    "replicas": "show.replicas_plot",
+    "roofline": "show.roofline_plot",
+    "scaling": "show.scaling_plot",
+    "schedules": "show.schedule_plot",
+    "sensitivity": "show.sensitivity_plot",
+    "stragglers": "show.heatmaps",
+    "topology": "show.topology_plot",
+    "waits": "show.heatmaps",
+    "waterfall": "show.waterfall",
+    # of satellites
+    "advice": "longrun.pictures.advice_plot",
+    "costs": "longrun.pictures.costs_plot",
+    "errors": "evidence.validation_plot",
+    "fates": "longrun.pictures.fates_plot",
+    "gantt_html": "interactive.notebook.gantt_cell",
+    "goodput": "longrun.pictures.goodput_plot",
+    "isoflop": "longrun.pictures.isoflop_plot",
+    "policies": "longrun.pictures.policies_plot",
+    "power": "longrun.pictures.power_plot",
+    "weeks": "longrun.pictures.weeks_plot",
+}
+"""A picture: the module below ``simcluster`` whose function of that name draws it."""
+
+
+def picture(name: str) -> Callable[..., Figure]:
+    """Return the function that draws a picture of ``PICTURES``."""
+    draw: Callable[..., Figure] = load(f"{PICTURES[name]}:{name}")
+    return draw
