@@ -13,7 +13,7 @@ from simcluster import InputError, Scenario, load, simulate
 from simcluster.faults import placed
 from simcluster.faults.expert_loads import grown
 from simcluster.faults.experts import ExpertImbalance
-from simcluster.interop.export.counters import memory_counters
+from simcluster.interop.export.export import memory_counters
 from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
 from simcluster.scenario.fits import applied, held, remedies

@@ -16,9 +16,8 @@ from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import states as states_module
 from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.fabric import fabric_of
 from simcluster.longrun.studies.intervals import Interval, Savings, interval_of
-from simcluster.longrun.studies.parts_of import Parts
+from simcluster.longrun.studies.parts_of import Parts, fabric_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of

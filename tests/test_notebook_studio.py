@@ -19,7 +19,7 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.interactive.controls.settings import controls
-from simcluster.interactive.notebook.studio_state import NotebookStudio
+from simcluster.interactive.notebook.widget import NotebookStudio
 from simcluster.scenario.scenario import Scenario
 
 

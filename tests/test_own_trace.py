@@ -22,7 +22,7 @@ from simcluster.interop.kineto.kernel_kinds import WORKS, KernelNames
 from simcluster.interop.kineto.spans import axis_described
 from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
 from simcluster.interop.own_trace.pairs import CAUSES
-from simcluster.interop.own_trace.timelines import timelines
+from simcluster.interop.own_trace.reported import timelines
 from simcluster.studies.whatif.difference import Difference
 
 ROOT = Path(__file__).parent.parent

@@ -21,8 +21,7 @@ from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text
-from simcluster.show.registry.comments import first_sentence
-from simcluster.show.registry.kinds import KINDS, entries_of, names
+from simcluster.show.registry.kinds import KINDS, entries_of, first_sentence, names
 from simcluster.show.registry.shown import kind_of, shown
 from simcluster.step.simulate import simulate
 

@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.longrun.studies.fabric import fabric_of
+from simcluster.longrun.studies.parts_of import fabric_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.results.result import Result

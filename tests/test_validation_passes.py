@@ -20,8 +20,7 @@ from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.amortised import AmortisedRow, amortised
 from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.validating import validation_pass
+from simcluster.longrun.studies.states import StepStates, validation_pass
 from simcluster.planning.job import Offload
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate

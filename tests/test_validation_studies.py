@@ -20,8 +20,7 @@ from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
 from simcluster.planning.segments import Pass
 from simcluster.scenario.scenario import from_document, load
-from simcluster.step.planned import choices_of, plan_job
-from simcluster.step.planning_by_times import OwnTimes
+from simcluster.step.planned import OwnTimes, choices_of, plan_job
 from simcluster.step.simulate import simulate
 
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"

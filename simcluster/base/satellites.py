@@ -1,8 +1,8 @@
 """What the satellites add to the core, each by the place where it is.
 
-A satellite is a package that no other part of the core imports: runs of weeks and budgets (``longrun``), files of other
-tools (``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``).  The core
-asks for a name of ``PROVIDED``, whose module is imported then.  Commands stand in ``cli/commands.toml``, pictures in
+A satellite is a package that the core does not import: runs of weeks and budgets (``longrun``), files of other tools
+(``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``).  The core
+asks for a name of ``PROVIDED``, whose module is imported then.  Commands are in ``cli/commands.toml``, pictures in
 ``show/pictures.py``.
 """
 

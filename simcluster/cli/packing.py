@@ -21,7 +21,7 @@ from simcluster.faults.draws import stream
 from simcluster.model.packing.lengths import LognormalLengths
 from simcluster.model.packing.packed import mean_of_padded
 from simcluster.model.packing.rules import PACKING
-from simcluster.scenario.run_stages import Tokens
+from simcluster.scenario.run_section import Tokens
 from simcluster.scenario.scenario import load
 from simcluster.studies.packings import compare_packing
 

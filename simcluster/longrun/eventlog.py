@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -15,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.base.written import write_text
 from simcluster.documents.rows import Row
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
 from simcluster.longrun.logrows import log_rows, seconds_of
@@ -83,22 +79,8 @@ def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
     return tuple(sorted(found, key=lambda each: each.time))
 
 
-def write_log(path: str | Path, rows: Sequence[RunRow]) -> None:
-    """The log as .csv or .jsonl, a line a row, whole or not at all; InputError for another ending and what fails."""
-    path = Path(path)
-    text = io.StringIO()
-    if path.suffix == ".csv":
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerows([COLUMNS, *([repr(float(x)) if isinstance(x, float) else x for x in row] for row in rows)])
-    elif path.suffix == ".jsonl":
-        text.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
-    else:
-        raise InputError(f"cannot write {path}: a log ends in .csv or .jsonl; choose a name that does")
-    write_text(path, text.getvalue())
-
-
 def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None) -> EventLog:
-    """A log from a file (.csv, .jsonl, .parquet): one that ``write_log`` or ``train --log`` wrote, or a real one with
+    """A log from a file (.csv, .jsonl, .parquet): one that ``train --log`` wrote, or a real one with
     columns time, cause and, as far as known, device and lasts (or end); ``columns`` and ``began`` as in ``log_rows``.
 
     InputError, with the row, for what is neither.

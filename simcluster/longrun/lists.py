@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from simcluster.documents.catalogue import presets
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.studies.advice import ADVICE
-from simcluster.show.registry.comments import first_sentence
+from simcluster.show.registry.kinds import first_sentence
 
 Facts = tuple[str, str, str]
 

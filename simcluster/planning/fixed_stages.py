@@ -4,17 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Literal, NamedTuple
 
 from simcluster.planning.boundaries import Boundaries, Key
-from simcluster.planning.fixed_costs import StageCosts
-from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
+from simcluster.planning.fixed_costs import Costs, StageCosts
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.works import Compute, Timed, Transfer
 from simcluster.schedules import Action, Hop, Schedule
+from simcluster.schedules.actions import PASS_NAMES, Kind
+
+
+def send_of(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
+    """A tensor over a stage boundary."""
+    name = "activation" if kind == "F" else "gradient"
+    return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
+
+
+def pass_of(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
+    """A pass of a chunk: compute; where it has collectives (W has none), in equal parts with one behind each."""
+    return pieces_of(kind, seconds, costs, tp, 1)[0]
+
+
+def pieces_of(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
+    """The same pass in so many pieces of equal compute; a collective belongs to the piece that it follows."""
+    name = PASS_NAMES[kind]
+    quiet = kind == "W" or tp == 1 or not costs.tensor_parallel
+    collectives = 0 if quiet else costs.collectives
+    ends = {Fraction(number, collectives) for number in range(1, collectives + 1)}
+    found: list[Segment] = []
+    done, ops = Fraction(0), list[Op]()
+    cuts = [Fraction(number, pieces) for number in range(1, pieces + 1)]
+    for here in sorted(ends.union(cuts)):
+        share, done = here - done, here
+        ops.append(Op(Compute(seconds * share.numerator / share.denominator), "compute", name, name))
+        if here in ends:
+            ops.append(Op(Timed("tp", costs.tensor_parallel), "tp", "all_reduce", name))
+        if here == cuts[len(found)]:
+            found.append(Segment(tuple(ops)))
+            ops = []
+    return found
+
+
+def reduction_of(seconds: float, lane: str) -> Segment:
+    """One bucket of gradients over dp."""
+    return Segment((Op(Timed("dp", seconds), "dp", "all_reduce", "gradients", lane=lane),))
+
 
 Way = Literal["beside", "blocking", "rendezvous"]
 """How messages go: beside computation, holding up the sender, or where both ends meet."""

@@ -48,7 +48,7 @@ def _steps(text: str | None) -> list[int] | None:
 
 
 def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
-    from simcluster.interop.own_trace.timelines import timelines
+    from simcluster.interop.own_trace.reported import timelines
 
     change = f"{found.seconds / found.played.seconds:+.1%}".replace("-", "\u2212")
     said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]

@@ -15,8 +15,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train_stages import stage_scenarios, train_stages
 from simcluster.longrun.studies.training_run import TrainingRun, played_runs
 from simcluster.results.result import Result
-from simcluster.scenario.run_section import RunSpec
-from simcluster.scenario.run_stages import tokens_of_stages
+from simcluster.scenario.run_section import RunSpec, tokens_of_stages
 from simcluster.scenario.scenario import Scenario
 
 RUNS = 20

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.studies.advice_checkpoints import behind, interval
+from simcluster.longrun.studies.advice_checkpoints import behind, interval, memory
 from simcluster.longrun.studies.advice_lemons import lemons
-from simcluster.longrun.studies.advice_memory import memory
 from simcluster.longrun.studies.advice_parts import nine, spares
 from simcluster.longrun.studies.advice_restarts import restart, straggler
 from simcluster.longrun.studies.advised import Advice

@@ -16,7 +16,7 @@ from simcluster.longrun.studies.accounts import interval
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.assumptions import merge_assumptions
-from simcluster.scenario.run_stages import StageSpec
+from simcluster.scenario.run_section import StageSpec
 from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:

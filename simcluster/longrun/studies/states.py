@@ -14,14 +14,23 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.longrun.studies.parts_of import Parts, StandIn
-from simcluster.longrun.studies.validating import validation_pass
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, weight_of
+from simcluster.scenario.loading import without_loader
 from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
+from simcluster.step.planned import plan
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.fewer import fewer_of, step_of
 from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
+
+
+def validation_pass(scenario: Scenario) -> Result:
+    """The scenario's batch, forward only, as a validation goes through it: a program of F alone, with its own bubble,
+    its faults, and no gradients, optimizer, loader or checkpoint."""
+    alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
+    return replay(alone, planned=plan(alone, trains=False))
+
 
 MOST = 50
 """Steps that a run may ask for."""

@@ -15,7 +15,7 @@ from simcluster.longrun.studies.chunks import Workers, player_of
 from simcluster.longrun.studies.staged import StagedRuns
 from simcluster.longrun.studies.training_run import played_runs
 from simcluster.scenario.given import ScenarioLike, scenario_of
-from simcluster.scenario.run_stages import tokens_of_stages
+from simcluster.scenario.run_section import tokens_of_stages
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.sweep.sweep import Progress
 

@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import networkx as nx
 import numpy as np
 
 from simcluster.base.effort import in_words, require_begun
 from simcluster.base.telling import estimated
+from simcluster.collectives.description import Hop
 from simcluster.studies.bench import places
-from simcluster.studies.bench.expected import ring_all_reduce
-from simcluster.studies.bench.report import LinkGroup, NetworkReport, TopologyReport
+from simcluster.studies.bench.report import LinkGroup, NetworkReport, RingReport, TopologyReport
 from simcluster.studies.bench.symmetry import LINK_KEYS, LinkTable, maximum_flows, node_classes
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.levels import label, network_names, switch_levels
 from simcluster.topology.links import COMPUTE, Graph, compute_part
+from simcluster.traffic.fairness import solo_rate
+from simcluster.traffic.traffic import group_rings, hop_spread, usage_of
+
+
+def ring_all_reduce(
+    cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
+) -> RingReport | None:
+    """Rings over all GPUs; None for a single one.
+
+    ``classes`` and ``leaf_of`` number the GPUs' kinds of place and the leaves that they are linked to; ``label`` is
+    what nodes are called.
+    """
+    gpus = range(cluster.num_gpus)
+    if len(gpus) < 2:
+        return None
+    rings = group_rings(cluster, gpus)
+    host = np.array(cluster.host_of)
+    example = np.zeros(host.max() + 1, dtype=bool)
+    example[_examples(cluster.host_of, classes)] = True
+    leaf = np.array(leaf_of)
+    spreads = []
+    for channel, ring in enumerate(rings):
+        order, relays = np.array(ring.order), np.array(ring.relays)
+        following = np.roll(order, -1)
+        exits = np.where(relays < 0, order, relays)
+        beyond = (host[order] != host[following]) & (leaf[exits] != leaf[following])
+        wanted = np.flatnonzero(beyond | example[host[order]] | example[host[following]])
+        for source, target, relay in zip(*(part[wanted].tolist() for part in (order, following, relays)), strict=True):
+            spreads.append(hop_spread(cluster, gpus, Hop(source, target, 1.0, relay, channel)))
+    usage = usage_of((1.0, spread) for spread in spreads)
+    flows = dict(usage)
+    rate = solo_rate(usage, cluster.capacity)  # type: ignore[arg-type]  # an array is indexed as a sequence is
+    tight = min(flows, key=lambda link: (cluster.capacity[link] / flows[link], link))
+    a, b = cluster.links[tight]
+    busbw = len(rings) * float(rate)
+    return RingReport(busbw=busbw, channels=len(rings), rate=float(rate), limit=f"{label[a]} - {label[b]}")
+
+
+def _examples(host_of: Sequence[int], classes: Sequence[int]) -> list[int]:
+    """The first machine of every kind."""
+    kinds: dict[int, list[int]] = {}
+    for host, of_gpu in zip(host_of, classes, strict=True):
+        kinds.setdefault(host, []).append(of_gpu)
+    first: dict[tuple[int, ...], int] = {}
+    for host, of_host in kinds.items():
+        first.setdefault(tuple(of_host), host)
+    return list(first.values())
+
 
 _GPU = 1.3e-4
 """Seconds a GPU that its nodes, links and routes take (80,000 of them on rails: 10 s)."""
