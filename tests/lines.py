@@ -12,9 +12,9 @@ from pathlib import Path
 
 from simcluster.base.satellites import SATELLITES
 
-MOST_LINES, MOST_FILES = 121_837, 912
+MOST_LINES, MOST_FILES = 121_837, 902
 """Limits of the package's size: lower them whenever it shrinks."""
-MOST_CORE_LINES = 74_400
+MOST_CORE_LINES = 73_574
 """The same for the core: all but the satellites."""
 
 

@@ -18,7 +18,8 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import Deadline, TimeUp, within
 from simcluster.base.units import format_seconds
-from simcluster.cli import search_told, terminal
+from simcluster.cli import plan as plan_command
+from simcluster.cli import terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import not_proven, standing
@@ -278,8 +279,8 @@ def test_without_a_terminal_it_is_told_now_and_then(
     whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(search_told.time, "monotonic", lambda: clock[0])
-    told = search_told.SearchTold()
+    monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
+    told = plan_command.SearchTold()
     told.look()
     told._state = SearchState("layouts", whole.best[1].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
     said = []
@@ -288,10 +289,10 @@ def test_without_a_terminal_it_is_told_now_and_then(
         told.look()
         said.append(capsys.readouterr().err.count("\n"))
     assert said == [0, 1, 0, 1, 0, 1, 1]
-    words = search_told.words_of(told._state)
+    words = plan_command.words_of(told._state)
     assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
     assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
-    endless = search_told.words_of(told._state._replace(seconds_left=1.2e6, own=True))
+    endless = plan_command.words_of(told._state._replace(seconds_left=1.2e6, own=True))
     assert endless.startswith("playing layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 played")
     assert " h left" not in endless
     clock[0], told._state = 124.0, told._state._replace(gap=0.0)
@@ -309,7 +310,7 @@ def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_
     first = before[0].first
     assert first is not None
     assert 0 < before[0].first_time <= replay(first.on(found.base)).step_time
-    told = search_told.words_of(before[0])
+    told = plan_command.words_of(before[0])
     assert f"the first takes {format_seconds(before[0].first_time)} at least, 0 played" in told
     assert told.endswith(name_of_layout(first))
 
@@ -318,13 +319,13 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
     whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(search_told.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
     with terminal.working("plan"):
-        told = search_told.SearchTold()
+        told = plan_command.SearchTold()
         told._state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
         clock[0] = 117.0
         told.look()
-    assert capsys.readouterr().err == f"simcluster plan: 17 s, {search_told.words_of(told._state)}\n"
+    assert capsys.readouterr().err == f"simcluster plan: 17 s, {plan_command.words_of(told._state)}\n"
 
 
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:

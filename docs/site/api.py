@@ -14,7 +14,8 @@ def api_pages(root: Path) -> dict[str, str]:
     below: dict[str, list[str]] = {}
     for name in simcluster.__all__:
         below.setdefault(simcluster._HOME[name].split(".")[1], []).append(name)
-    order = ["scenario", "simulate", "results", *sorted(set(below) - {"scenario", "simulate", "results"})]
+    first = ["scenario", "step", "results"]
+    order = [*first, *sorted(set(below) - {*first})]
     pages = {f"api/{package}.md": _page(package, sorted(below[package])) for package in order}
     return {"api/index.md": _index(order, below), **pages}
 

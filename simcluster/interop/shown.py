@@ -32,7 +32,6 @@ LINES: Mapping[str, Callable[[Any], str]] = {
     "TraceDifference": _trace_difference,
     "TraceFiles": _trace_files,
 }
-"""By the name of the class."""
 
 
 def _trace_difference_text(found: TraceDifference) -> str:
@@ -42,4 +41,3 @@ def _trace_difference_text(found: TraceDifference) -> str:
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference_text}
-"""By the name of the class."""

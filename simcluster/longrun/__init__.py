@@ -1,1 +1,1 @@
-"""Runs of weeks: what fails and what that costs, in SimPy and compiled; knows seconds of a step, no scenario."""
+"""Runs of weeks, and budgets: what fails, what that costs, and the model and loss that a budget buys."""

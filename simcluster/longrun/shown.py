@@ -74,7 +74,6 @@ LINES: Mapping[str, Callable[[Any], str]] = {
     "TrainingRun": _training,
     "Walls": _walls,
 }
-"""By the name of the class."""
 
 
 def _advice_text(found: Advice) -> str:
@@ -94,4 +93,3 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "FirstScenario": lambda found: str(found.text()),
     "PolicyComparison": _policies_text,
 }
-"""By the name of the class."""
