@@ -22,7 +22,7 @@ from documents import above_aim
 from documents.commands import ROOT
 
 FILE = Path(__file__).with_name("scores.json")
-RESIDUALS = ROOT / "simcluster" / "catalogue" / "residuals.yaml"
+RESIDUALS = ROOT / "simcluster" / "documents" / "catalogue" / "residuals.yaml"
 STUDIES = ROOT / "scenarios" / "validation"
 CHEAP = ("korthikanti_memory", "korthikanti_table4", "fms_fsdp", "bloom_prequel", "zerobubble_sync")
 PARTS_OF_STEPS = ("Korthikanti table 4", "DeepSeek-V3's all-to-alls")
