@@ -170,7 +170,7 @@ def test_an_example_that_has_something_wrong_shows_it() -> None:
 
 
 @pytest.mark.parametrize("page", played.PAGES, ids=lambda page: page.stem)
-def test_a_page_shows_what_its_commands_print(page: Path) -> None:
+def test_a_page_shows_what_its_commands_print(page: Path, usual_engines: None) -> None:
     """But for the studies, which test_scenarios.py plays."""
     now = played.printed(page, studies=False)
     shown = {number: block for number, block in enumerate(played.blocks_of(page)) if block.shown is not None}
