@@ -19,6 +19,7 @@ from simcluster.base.old_names import find_old_names
 from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
+    from simcluster import plots as plots
     from simcluster.base.effort import however_long as however_long
     from simcluster.base.errors import InputError as InputError
     from simcluster.interactive.notebook.studio import studio as studio
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import load_text as load_text
     from simcluster.scenario.schema import scenario_schema as scenario_schema
     from simcluster.schedules.comparison import play_schedules as play_schedules
-    from simcluster.show import plots as plots
     from simcluster.show.registry.kinds import names as names
     from simcluster.show.report_file import report as report
     from simcluster.step.simulate import simulate as simulate

@@ -2,7 +2,8 @@
 
 ``python tests/benchmarks/aims.py OLD_TREE NEW_TREE [--times 5] [--slow] [ROW ...]`` prints a Markdown table.  A figure
 is the median of ``--times`` processes, each of which runs one row with ``PYTHONPATH`` set to its tree.  ``--slow`` also
-runs rows in the old tree that take minutes there.  "same" compares the answers of the two trees.
+runs rows in the old tree that take minutes there.  "same" compares the answers of the two trees.  Modules
+that moved are imported by their old names, which both trees understand.
 """
 # ruff: noqa: T201
 
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -124,16 +126,15 @@ def ring() -> Action:
 
 def weeks() -> Action:
     """Return 10,000 runs of 54 days, after the steps of their states."""
-    from simcluster.longrun.studies.build import long_run_of
-    from simcluster.longrun.studies.states import StepStates
     from simcluster.scenario.scenario import load
 
+    build, states = (import_module(f"simcluster.studies.long_run.{name}") for name in ("build", "states"))
     try:
         from simcluster.longrun.simulation import simulate_runs
     except ImportError:
         from simcluster.longrun.replicas import play_replicas as simulate_runs
     scenario = load(WEEKS)
-    run = long_run_of(scenario, StepStates(scenario))
+    run = build.long_run_of(scenario, states.StepStates(scenario))
     return lambda: float(simulate_runs(run, 0, 10_000).wall.sum())
 
 
@@ -141,19 +142,16 @@ def studio() -> Action:
     """Return what the studio's page requests after a change, up to its timeline."""
     from studio_latency import changes
 
-    from simcluster.interactive.page.answers import StateAsked, answer
-    from simcluster.interactive.page.pool import spare_collector
-    from simcluster.interactive.page.states import state_of_json
-
+    answers, pool, states = (import_module(f"simcluster.studio_page.{name}") for name in ("answers", "pool", "states"))
     settings: dict[str, Any] = {}
     walk = changes()
-    spare_collector()
+    pool.spare_collector()
 
     def change() -> None:
         key, value = next(walk)
         settings[key] = value
-        asked = StateAsked(state_of_json({"base": LLAMA, "settings": settings}), None, Path())
-        assert not any("problem" in answer(asked, part) for part in ("figures", "timeline"))
+        asked = answers.StateAsked(states.state_of_json({"base": LLAMA, "settings": settings}), None, Path())
+        assert not any("problem" in answers.answer(asked, part) for part in ("figures", "timeline"))
 
     def action() -> None:
         for _ in range(CHANGES):
