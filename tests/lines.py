@@ -2,13 +2,15 @@
 
 Physical lines of .py and .pxd files count, comments and blank lines included.
 """
-# ruff: noqa: T201
+# ruff: noqa: E402, T201
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from simcluster.base.satellites import SATELLITES
 
