@@ -2,7 +2,7 @@
 
 Physical lines of .py and .pxd files count, comments and blank lines included.
 """
-# ruff: noqa: E402, T201
+# ruff: noqa: T201
 
 from __future__ import annotations
 
