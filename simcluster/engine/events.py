@@ -150,7 +150,8 @@ class Engine:
         time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
         meeting: cython.int
-        self._fetch()
+        if self.lanes.count > 1000:  # else they are in the cache
+            self._fetch()
         if key & 1:
             if self.links.state[key >> 1].due == time:
                 self._advance_activity(key >> 1)

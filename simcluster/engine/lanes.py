@@ -60,7 +60,7 @@ class LaneStates:
         self._template_first = buffers.given_ints("template_first", templates.op_first[instances.template])
         self.keeps_times = keeps_times
         self.end = buffers.doubles("end", int(instances.op_first.max()) if keeps_times else 0)
-        self._templates = TemplateOps(tables)
+        self._templates = tables.ops or TemplateOps(templates, instances)
         self.ops = self._templates.ops
         self._put_at_first_ops(tables)
 
@@ -129,6 +129,7 @@ class LaneStates:
     def begins(self, lane: cython.int) -> cython.bint:
         """Return whether a lane begins an op now; else that op has to wait or there is none."""
         its_lane: cython.int
+        after: cython.int
         if self.at[lane] == self.state[lane].stop:
             self.lanes_over += 1
             return False
@@ -137,6 +138,11 @@ class LaneStates:
             self._join_waiters(lane, its_lane, self.state[lane].awaited)
             return False
         self.state[lane].waits_from = -1
+        if cython.compiled and self.at[lane] + 1 < self.state[lane].stop:  # fetch the next op
+            after = self._lane_op[self.at[lane] + 1]
+            prefetch(cython.address(self.ops[self.state[lane].template + after]))
+            if self.state[lane].own >= 0:
+                prefetch(cython.address(self._own[self.state[lane].own + after]))
         return True
 
     def run_ahead(self, lane: cython.int) -> cython.int:
@@ -269,7 +275,9 @@ class LaneStates:
         if at < 0:
             at = self.ops[place].wait_first
         while at < self.ops[place].wait_end:
-            whose = self._templates.whose(self.state[lane].instance, at)
+            whose = self.state[lane].instance
+            if self._templates.wait_peer[at] >= 0:
+                whose = self._templates.whose(whose, at)
             other = self._template_first[whose] + self._templates.wait_op[at]
             its_lane = self._lane_first[whose] + self.ops[other].lane
             if self.at[its_lane] <= self.ops[other].at:

@@ -22,11 +22,11 @@ cdef class TemplateOps:
     cdef Buffers buffers
     cdef TemplateOp* ops
     cdef int* wait_op
-    cdef int* _wait_peer
+    cdef int* wait_peer
     cdef int* _peer
     cdef int _peers
     cdef int whose(self, int instance, int wait) noexcept
-    cdef object _read_ops(self, object tables)
-    cdef object _close(self, object tables)
-    cdef object _find_runs(self, object tables)
+    cdef object _read_ops(self, object templates)
+    cdef object _close(self, object templates, object instances)
+    cdef object _find_runs(self, object templates)
     cdef bint _computes(self, int place) noexcept

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import cython
 import numpy as np
 
-from simcluster.engine.tables import Tables
+from simcluster.engine.tables import Instances, Templates
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -25,29 +25,28 @@ class TemplateOps:
     """Ops of all templates, and for which instances they wait.
 
     An op is ``open`` if its lane continues without an event at its end: no op waits for it, and it is not the last on
-    its lane.  ``run`` is the index in ``lane_op`` of
-    the last op of the run that begins with this one, as far as it does not depend on other lanes.
+    its lane.  ``run`` is the index in ``lane_op`` of the last op of the run that begins with this one, as far as it
+    does not depend on other lanes.
     """
 
-    def __init__(self, tables: Tables) -> None:
-        templates, instances = tables.templates, tables.instances
+    def __init__(self, templates: Templates, instances: Instances) -> None:
         self.buffers = buffers = Buffers()
         self.wait_op = buffers.given_ints("wait_op", templates.wait_op)
-        self._wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
+        self.wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
         self._peer = buffers.given_ints("peer", instances.peer)
         self._peers = instances.peer.shape[1]
-        self._read_ops(tables)
-        self._close(tables)
-        self._find_runs(tables)
+        self._read_ops(templates)
+        self._close(templates, instances)
+        self._find_runs(templates)
 
     def whose(self, instance: cython.int, wait: cython.int) -> cython.int:
         """Return for which instance an instance waits."""
-        peer: cython.int = self._wait_peer[wait]
+        peer: cython.int = self.wait_peer[wait]
         return instance if peer < 0 else self._peer[instance * self._peers + peer]
 
-    def _read_ops(self, tables: Tables) -> None:
+    def _read_ops(self, templates: Templates) -> None:
         """Copy the columns of all templates' ops to records."""
-        buffers, templates = self.buffers, tables.templates
+        buffers = self.buffers
         seconds: cython.p_double = buffers.given_doubles("seconds", templates.seconds)
         sensitivity: cython.p_double = buffers.given_doubles("sensitivity", templates.sensitivity)
         slot: cython.p_int = buffers.given_ints("slot", templates.slot)
@@ -68,25 +67,23 @@ class TemplateOps:
             self.ops[place].wait_end = wait_first[place + 1]
             self.ops[place].open = 1
 
-    def _close(self, tables: Tables) -> None:
+    def _close(self, templates: Templates, instances: Instances) -> None:
         """Close the ops for which others wait."""
-        templates = tables.templates
-        its_template: cython.p_int = self.buffers.given_ints("template", tables.instances.template)
+        its_template: cython.p_int = self.buffers.given_ints("template", instances.template)
         op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
         first_wait: cython.p_int = self.buffers.given_ints("first_wait", templates.wait_first[templates.op_first])
         instance: cython.int
         template: cython.int
         wait: cython.int
         whose: cython.int
-        for instance in range(len(tables.instances.template)):
+        for instance in range(len(instances.template)):
             template = its_template[instance]
             for wait in range(first_wait[template], first_wait[template + 1]):
                 whose = its_template[self.whose(instance, wait)]
                 self.ops[op_first[whose] + self.wait_op[wait]].open = 0
 
-    def _find_runs(self, tables: Tables) -> None:
+    def _find_runs(self, templates: Templates) -> None:
         """Find the runs of the templates' lanes."""
-        templates = tables.templates
         op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
         lane_first: cython.p_int = self.buffers.given_ints("template_lane", templates.lane_first)
         lane_op_first: cython.p_int = self.buffers.given_ints("lane_op_first", templates.lane_op_first)

@@ -6,6 +6,7 @@ The program is explicit: one template, and one instance with a rank for each sta
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from simcluster.engine.tables import (
     int32s,
     one_instance,
 )
+from simcluster.engine.template_ops import TemplateOps
 from simcluster.planning.ops import MAIN
 from simcluster.studies.sweep.order import End, Items, ranges
 
@@ -90,8 +92,8 @@ class StepTemplate:
         wait_first, wait_op = _waits(items, shapes, op_first)
         self.templates = Templates(
             op_first=int32s([0, len(work)]),
-            seconds=np.empty(0),
-            sensitivity=np.empty(0),
+            seconds=np.zeros(len(work)),
+            sensitivity=np.full(len(work), -1.0),
             slot=np.minimum(work, 0),
             work=work,
             place=place,
@@ -103,8 +105,14 @@ class StepTemplate:
             lane_op=int32s(np.argsort(lane, kind="stable")),
             lane_rank=int32s([stage for stage, _ in lanes]),
         )
-        self.instances = one_instance(self.templates, range(stages))
+        self.instances = one_instance(self.templates, range(stages))._replace(own_seconds=int32s([0]))
         self.groups = Groups(int32s([0, meetings + kinds]), int32s([0, kinds]), int32s(range(kinds)))
+
+
+@lru_cache(2)
+def _ops_of(template: StepTemplate) -> TemplateOps:
+    """Return the ops of a template that nothing slows down."""
+    return TemplateOps(template.templates, template.instances)
 
 
 def _waits(items: Items, shapes: Sequence[Shape], op_first: Int32s) -> tuple[Int32s, Int32s]:
@@ -127,14 +135,13 @@ def step_seconds(template: StepTemplate, costs: Sequence[Costs], capacity: Seque
     """Return the time of a step whose works have these costs; ``kept`` has tables of communications."""
     ops = [*chain.from_iterable(costs)]
     kinds = [kind for number in template.first_of_kind if (kind := ops[number].communication)]
-    sensitivity = np.full(len(template.unit), -1.0)
+    templates, read = template.templates, None
     if any(kind.pressure or kind.drag for kind in kinds):
-        sensitivity = np.array([op.sensitivity for op in ops])[template.unit]
+        templates = templates._replace(sensitivity=np.array([op.sensitivity for op in ops])[template.unit])
+    else:
+        read = _ops_of(template)
     communications, _ = kept.once(("tables", *map(id, kinds)), lambda: (communication_tables(kinds), kinds))
-    templates = template.templates._replace(
-        seconds=np.array([op.seconds for op in ops], dtype=np.float64)[template.unit],
-        sensitivity=sensitivity,
-    )
+    instances = template.instances._replace(seconds=np.array([op.seconds for op in ops])[template.unit])
     on_links = np.array(capacity, dtype=np.float64)
-    tables = Tables(templates, template.instances, template.groups, *communications, on_links, {}, {})
+    tables = Tables(templates, instances, template.groups, *communications, on_links, {}, {}, read)
     return float(simulate_tables(tables, str, keeps_times=False).lane_end.max())
