@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from simcluster.base.satellites import SATELLITES
 
-MOST_LINES, MOST_FILES = 121_837, 902
+MOST_LINES, MOST_FILES = 121_797, 902
 """Limits of the package's size: lower them whenever it shrinks."""
 MOST_CORE_LINES = 73_574
 """The same for the core: all but the satellites."""

@@ -66,12 +66,12 @@ class Buffers:
 
     def given_doubles(self, name: str, values: Any) -> Any:
         """Return the numbers of an array, which is kept alive and not copied if it is contiguous float64."""
-        self.arrays[name] = np.ascontiguousarray(values, dtype=np.float64).ravel()
+        self.arrays[name] = np.ascontiguousarray(values, dtype=np.float64)
         return doubles(self.arrays[name])
 
     def given_ints(self, name: str, values: Any) -> Any:
         """Return the numbers of an array, which is kept alive and not copied if it is contiguous int32."""
-        self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32).ravel()
+        self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32)
         return ints(self.arrays[name])
 
     def records(self, name: str, dtype: Any, room: cython.int) -> Any:

@@ -41,7 +41,6 @@ cdef class Engine:
     cdef void _apply_changes(self) noexcept
     cdef void _finish_instant(self) noexcept
     cdef void _take_event(self) noexcept
-    cdef void _fetch(self) noexcept
     cdef void _begin(self, int lane) noexcept
     cdef void _arrive_in_rounds(self, int lane, int place, int kind) noexcept
     cdef void _begin_meeting(self, int meeting) noexcept

@@ -133,8 +133,6 @@ class Engine:
             if self.lanes.ready_count:
                 self.lanes.ready_count -= 1
                 lane = self.lanes.ready_lanes[self.lanes.ready_count]
-                if self.lanes.ready_count > 3:
-                    self.lanes.fetch(self.lanes.ready_lanes[self.lanes.ready_count - 4])
                 if self.lanes.begins(lane):
                     self._begin(lane)
             elif self.queue.count and self.queue.chains[0].time <= self.queue.now:
@@ -150,8 +148,6 @@ class Engine:
         time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
         meeting: cython.int
-        if self.lanes.count > 1000:  # else they are in the cache
-            self._fetch()
         if key & 1:
             if self.links.state[key >> 1].due == time:
                 self._advance_activity(key >> 1)
@@ -163,23 +159,6 @@ class Engine:
             else:
                 self.ranks.end(key >> 1)
                 self.lanes.end_op(key >> 1)
-
-    def _fetch(self) -> cython.void:
-        """Prefetch what most likely the next events need, so that the processor does not wait for memory."""
-        i: cython.int
-        key: cython.int
-        for i in range(min(5, self.queue.count)):
-            key = self.queue.events[self.queue.chains[i].first].key
-            if key & 1:
-                self.links.fetch(key >> 1)
-            else:
-                self.lanes.fetch(key >> 1)
-        if self.queue.count:
-            key = self.queue.key()
-            if not key & 1:
-                self.meetings.fetch(self.lanes.state[key >> 1].meeting - 1)
-            elif self.links.state[key >> 1].hop < 0:
-                self.meetings.fetch(self.links.state[key >> 1].meeting)
 
     def _begin(self, lane: cython.int) -> cython.void:
         """Begin an op: meet others, compute, or wait for a time that nothing changes."""
@@ -247,9 +226,7 @@ class Engine:
         """End the op of every lane that met."""
         lane: cython.int = self.meetings.record[meeting].head - 1
         after: cython.int
-        ahead: cython.int = self.lanes.fetch_list(lane, 8)
         while lane >= 0:
-            ahead = self.lanes.fetch_list(ahead, 1)
             after = self.lanes.following[lane] - 1
             if self.lanes.at[lane] <= self.lanes.state[lane].last:
                 self.ranks.end(lane)

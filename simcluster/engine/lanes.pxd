@@ -53,8 +53,6 @@ cdef class LaneStates:
     cdef int* _lane_first
     cdef int* _template_first
     cdef object _put_at_first_ops(self, object tables)
-    cdef void fetch(self, int lane) noexcept
-    cdef int fetch_list(self, int lane, int lanes) noexcept
     cdef int place(self, int lane, int at) noexcept
     cdef int op(self, int lane, int at) noexcept
     cdef void keep(self, int lane, int at, double end) noexcept

@@ -99,20 +99,6 @@ class LaneStates:
                 self.ready_lanes[lane] = lane
         self.ready_count = self.count
 
-    def fetch(self, lane: cython.int) -> cython.void:
-        """Prefetch the state of a lane, so that the processor does not wait for memory."""
-        if cython.compiled:
-            prefetch(cython.address(self.state[lane]))
-            prefetch(cython.address(self.state[lane].last))
-
-    def fetch_list(self, lane: cython.int, lanes: cython.int) -> cython.int:
-        """Prefetch the states of up to so many lanes of a list, from ``lane`` on; return the one after them or -1."""
-        while lane >= 0 and lanes:
-            self.fetch(lane)
-            lane = self.following[lane] - 1
-            lanes -= 1
-        return lane
-
     def place(self, lane: cython.int, at: cython.int) -> cython.int:
         """Return the op of a lane at index ``at`` in ``lane_op``, as its index in ``ops``."""
         return self.state[lane].template + self._lane_op[at]

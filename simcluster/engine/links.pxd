@@ -1,6 +1,6 @@
 cimport cython
 
-from simcluster.base.pointers cimport Buffers, prefetch
+from simcluster.base.pointers cimport Buffers
 from simcluster.base.event_queue cimport EventQueue
 from simcluster.engine.max_min cimport MaxMin
 
@@ -34,7 +34,6 @@ cdef class LinkActivities:
     cdef double* _nominal
     cdef int _free
     cdef readonly int room
-    cdef void fetch(self, int activity) noexcept
     cdef bint changed(self) noexcept
     cdef int take(self) noexcept
     cdef void give_back(self, int activity) noexcept

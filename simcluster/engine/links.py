@@ -18,7 +18,7 @@ from simcluster.traffic.traffic import Traffic
 
 if not cython.compiled:
     from simcluster.base.event_queue import EventQueue
-    from simcluster.base.pointers import Buffers, prefetch
+    from simcluster.base.pointers import Buffers
     from simcluster.engine.max_min import MaxMin
 
     Activity = SimpleNamespace
@@ -57,11 +57,6 @@ class LinkActivities:
         self.room = 0
         self._free = -1
         self._make_room(64)
-
-    def fetch(self, activity: cython.int) -> cython.void:
-        """Prefetch the state of an activity."""
-        if cython.compiled:
-            prefetch(cython.address(self.state[activity]))
 
     def changed(self) -> cython.bint:
         """Return whether links have to be shared out anew at the end of this instant."""

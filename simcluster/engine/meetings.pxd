@@ -1,7 +1,7 @@
 cimport cython
 
 from simcluster.base.event_queue cimport EventQueue
-from simcluster.base.pointers cimport Buffers, prefetch
+from simcluster.base.pointers cimport Buffers
 from simcluster.engine.lanes cimport LaneStates
 
 
@@ -27,7 +27,6 @@ cdef class MeetingStates:
     cdef int* _kinds
     cdef int* _parties
     cdef object _in_rounds
-    cdef void fetch(self, int meeting) noexcept
     cdef void find(self, int lane, int place) noexcept
     cdef int count(self, int lane) noexcept
     cdef void join(self, int lane) noexcept

@@ -12,7 +12,7 @@ from simcluster.engine.tables import Tables
 
 if not cython.compiled:
     from simcluster.base.event_queue import EventQueue
-    from simcluster.base.pointers import Buffers, prefetch
+    from simcluster.base.pointers import Buffers
     from simcluster.engine.lanes import LaneStates
 
     Meeting = SimpleNamespace
@@ -47,17 +47,10 @@ class MeetingStates:
         records = buffers.records("meetings", MEETING, int(groups.place_first.max()))
         self.record = cython.cast(cython.pointer(Meeting), records) if cython.compiled else records
 
-    def fetch(self, meeting: cython.int) -> cython.void:
-        """Prefetch the states of lanes of a meeting."""
-        if cython.compiled and meeting >= 0:
-            self.lanes.fetch_list(self.record[meeting].head - 1, 8)
-
     def find(self, lane: cython.int, place: cython.int) -> cython.void:
         """Find the meeting of a lane's op, whose place among those of the templates is given."""
         slot: cython.int = self.lanes.state[lane].instance * self._group_count + self.lanes.ops[place].slot
         meeting: cython.int = self._slots[2 * slot] + self.lanes.ops[place].place
-        if cython.compiled:
-            prefetch(cython.address(self.record[meeting]))
         self.lanes.state[lane].meeting = meeting + 1
         self.lanes.state[lane].joined = 0
 
@@ -108,10 +101,8 @@ class MeetingStates:
         """Return whether all lanes of a full meeting have arrived; if not, wait for the latest of them."""
         lane: cython.int = self.record[meeting].head - 1
         latest: cython.int = lane
-        ahead: cython.int = self.lanes.fetch_list(lane, 8)
         self.note(lane, True)
         while lane >= 0:
-            ahead = self.lanes.fetch_list(ahead, 1)
             if self.note(lane, False):
                 latest = lane
             lane = self.lanes.following[lane] - 1

@@ -39,7 +39,7 @@ class RankActivities:
         self.queue, self.lanes, self.links, self.meetings = lanes.queue, lanes, links, meetings
         self.flights = Memberships(ranks)
         self.computing_lanes = self.changed = 0
-        self.drags = bool((kinds.drag > 0.0).any())
+        self.drags = bool(kinds.drag.any())
         self._changed = buffers.ints("changed", ranks)
         records = buffers.records("ranks", RANK, ranks)
         self._state = cython.cast(cython.pointer(RankState), records) if cython.compiled else records

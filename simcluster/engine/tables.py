@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Numbers
 from simcluster.base.profiles import Profile
 from simcluster.traffic.traffic import Traffic
-
-if TYPE_CHECKING:
-    from simcluster.engine.template_ops import TemplateOps
 
 
 class Templates(NamedTuple):
@@ -162,8 +159,8 @@ class Tables(NamedTuple):
     """All that the engine reads: ``capacity`` in B/s per link.
 
     ``speeds`` (by place of the rank among those of all instances) and ``capacities`` (by link) are what multiplies
-    seconds of computation, and the capacity, as time goes on.  ``ops`` are those of these templates and instances, if
-    they were read before.
+    seconds of computation, and the capacity, as time goes on.  ``ops`` are the TemplateOps of these templates and
+    instances; None: read them.
     """
 
     templates: Templates
@@ -175,7 +172,7 @@ class Tables(NamedTuple):
     capacity: Floats
     speeds: Mapping[int, Profile]
     capacities: Mapping[int, Profile]
-    ops: TemplateOps | None = None
+    ops: Any = None
 
 
 def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Traffics, list[HopRounds]]:

@@ -68,7 +68,8 @@ class RepresentativeCalls:
         capacity: Sequence[float],
     ) -> None:
         self.capacity, self.num_stages = capacity, len(stage_ranks)
-        self._ranks, self._communicators, self._classes, self._kinds = stage_ranks, communicators, classes, kinds
+        self._ranks, self._classes, self._kinds = stage_ranks, classes, kinds
+        self._number = cache(communicators.number)
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(stage_ranks)])}
         self._shared = find_shared(classes, communicators.seen.bindings)
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
@@ -143,7 +144,7 @@ class RepresentativeCalls:
     def communication(self, stage: int, op: Op) -> tuple[int, CommunicationKind]:
         """Return the class of an op's communicator, and the communication of its members, whose ranks are stages."""
         work, rank = op.work, self._ranks[stage]
-        number = self._communicators.number(work.group(stage), rank)
+        number = self._number(work.group(stage), rank)
         group = self._classes.of_communicator[number]
         name = group, work, work.presses(op.lane)
         found = self._costs.get(name)
