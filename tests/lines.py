@@ -16,7 +16,7 @@ from simcluster.base.satellites import SATELLITES
 
 MOST_LINES, MOST_FILES = 121_797, 902
 """Limits of the package's size: lower them whenever it shrinks."""
-MOST_CORE_LINES = 73_574
+MOST_CORE_LINES = 73_534
 """The same for the core: all but the satellites."""
 
 

@@ -102,10 +102,10 @@ class MeetingStates:
         lane: cython.int = self.record[meeting].head - 1
         latest: cython.int = lane
         self.note(lane, True)
-        while lane >= 0:
+        while self.lanes.following[lane]:
+            lane = self.lanes.following[lane] - 1
             if self.note(lane, False):
                 latest = lane
-            lane = self.lanes.following[lane] - 1
         if self.lanes.state[latest].due <= self.queue.now:
             self.record[meeting].latest = 0
             return True

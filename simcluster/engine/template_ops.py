@@ -46,15 +46,14 @@ class TemplateOps:
 
     def _read_ops(self, templates: Templates) -> None:
         """Copy the columns of all templates' ops to records."""
-        buffers = self.buffers
-        seconds: cython.p_double = buffers.given_doubles("seconds", templates.seconds)
-        sensitivity: cython.p_double = buffers.given_doubles("sensitivity", templates.sensitivity)
-        slot: cython.p_int = buffers.given_ints("slot", templates.slot)
-        work: cython.p_int = buffers.given_ints("work", templates.work)
-        meeting: cython.p_int = buffers.given_ints("place", templates.place)
-        wait_first: cython.p_int = buffers.given_ints("wait_first", templates.wait_first)
+        seconds: cython.p_double = self.buffers.given_doubles("seconds", templates.seconds)
+        sensitivity: cython.p_double = self.buffers.given_doubles("sensitivity", templates.sensitivity)
+        slot: cython.p_int = self.buffers.given_ints("slot", templates.slot)
+        work: cython.p_int = self.buffers.given_ints("work", templates.work)
+        meeting: cython.p_int = self.buffers.given_ints("place", templates.place)
+        wait_first: cython.p_int = self.buffers.given_ints("wait_first", templates.wait_first)
         count: cython.int = templates.op_first.max()
-        records = buffers.records("ops", OP, count)
+        records = self.buffers.records("ops", OP, count)
         self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
         place: cython.int
         for place in range(count):

@@ -107,7 +107,8 @@ class StepCosts:
         sends = {work: drawn.send(work, size, overlap=overlap) for work in works if isinstance(work, Sent)}
         every = [op.communication for send in sends.values() for op in send]
         whole = not any(each and (each.pressure or each.drag) for each in every)
-        alone = drawn.alone(self._passes.collectives)
+        numbers = self._passes.numbers
+        alone = [numbers.setdefault(each, len(numbers)) for each in drawn.alone(self._passes.collectives)]
 
         def cost(work: Work) -> Costs:
             if isinstance(work, Sent):
@@ -131,11 +132,12 @@ class _PassCosts:
         ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]
         proved(ops)
         self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
+        self.numbers: dict[Hashable, int] = {}  # of what collectives take alone: quicker to look up
         self._known: dict[Hashable, Costs] = {}
         self._ops: dict[Hashable, Costs] = {}
 
-    def of(self, work: ActionWork, part: Pass, alone: Hashable, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
-        """Return the costs of an action on a stage on which collectives take so long ``alone``.
+    def of(self, work: ActionWork, part: Pass, alone: int, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
+        """Return the costs of an action on a stage, given the number of what its collectives take ``alone``.
 
         It is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
@@ -147,7 +149,7 @@ class _PassCosts:
             self._ops[name] = drawn.ops(work.stage, self._segment(work.kind, part))
         return self._ops[name]
 
-    def _whole(self, kind: str, part: Pass, alone: Hashable, drawn: RepresentativeCalls, stage: int) -> Costs:
+    def _whole(self, kind: str, part: Pass, alone: int, drawn: RepresentativeCalls, stage: int) -> Costs:
         """Return a pass as one op; no ops if its duration depends on others."""
         layers = len(part.layers)
         counted = layers if self._repeats else part.layers

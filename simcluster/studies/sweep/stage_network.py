@@ -68,8 +68,7 @@ class RepresentativeCalls:
         capacity: Sequence[float],
     ) -> None:
         self.capacity, self.num_stages = capacity, len(stage_ranks)
-        self._ranks, self._classes, self._kinds = stage_ranks, classes, kinds
-        self._number = cache(communicators.number)
+        self._ranks, self._classes, self._kinds, self._number = stage_ranks, classes, kinds, cache(communicators.number)
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(stage_ranks)])}
         self._shared = find_shared(classes, communicators.seen.bindings)
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
