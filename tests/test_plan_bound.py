@@ -159,6 +159,17 @@ def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() 
     assert bounds.with_ends(layout) <= bounds.with_schedule(layout) <= step_of(scenario, layout)
 
 
+def test_a_stage_reduces_its_gradients_while_the_stages_before_it_drain() -> None:
+    scenario = base(pipeline__layers_per_stage=[1, 3], pipeline__schedule="gpipe", overlap__grad_reduce=False,
+                    parallel={"tp": 2, "pp": 2, "dp": 2}, training__global_batch=4)  # fmt: skip
+    layout = own_layout(scenario)
+    assert layout is not None
+    bounds = Bounds(scenario, [layout])
+    for bound in (bounds.outline, bounds.with_ends, bounds.with_schedule):
+        assert bound(layout) <= step_of(scenario, layout)
+    assert bounds.with_schedule(layout) >= 0.99 * step_of(scenario, layout)
+
+
 def test_a_bound_of_slices_without_layers_is_no_error_under_zero_2() -> None:
     """Eight layers of a stage in nine chunks: one is empty and reduces nothing.  Who plays it is told so."""
     changes = {"cluster.nodes": 64, "gpus": 512, "parallel.dp": 4, "training.global_batch": 512,

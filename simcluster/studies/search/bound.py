@@ -9,7 +9,7 @@ the same ops and waits, each at its least time.
 * ``outline``: on a stage, the first forward comes after one microbatch's forwards of the slices before its first (the
   fill); then it does all its passes; then those slices' backwards are to come (the drain; not where a schedule splits
   the backward).  What passes say over cp and ep is left out.  Gradient norm and optimizer follow; the slowest stage
-  counts: the norm waits for all.
+  counts: the norm waits for all.  A stage does not wait for the drain, which ends on the first stage.
 * ``with_ends``: adds what holds up a stage's main lane besides: sends, the reduction behind the pipeline and the gather
   behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain; what goes
@@ -87,10 +87,11 @@ class Bounds:
         slowest: dict[tuple[object, ...], Stage] = {}  # of stages that hold as much
         for stage in stages:
             held = stage[3:]
-            if held not in slowest or stage.seconds > slowest[held].seconds:
+            if held not in slowest or stage.end > slowest[held].end:
                 slowest[held] = stage
         few = list(slowest.values())
-        return self._with_optimizer(layout, few, [stage.seconds for stage in few], [(0.0, 0.0)] * len(few))
+        drained = max(stage.end + stage.drain for stage in stages)
+        return self._with_optimizer(layout, few, [stage.end for stage in few], [(0.0, 0.0)] * len(few), drained)
 
     def with_ends(self, layout: Layout) -> float:
         """With what blocks at the ends, and sends."""
@@ -102,8 +103,10 @@ class Bounds:
         beside, many = self._over_dp(layout, least), self.microbatches(layout)
         sent = self._sent(layout, least) if self._sends_block else [0.0] * layout.pp
         known = zip(stages, sent, beside, strict=True)
-        ends = [max(stage.seconds + many * sending + held_up, lane) for stage, sending, (held_up, lane) in known]
-        return self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
+        passed = [stage.end + many * sending + held_up for stage, sending, (held_up, _) in known]
+        ends = [max(end, lane) for end, (_, lane) in zip(passed, beside, strict=True)]
+        drained = max(end + stage.drain for stage, end in zip(stages, passed, strict=True))
+        return self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least), drained)
 
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
@@ -179,14 +182,22 @@ class Bounds:
         return self._once(("calls", grid_of(layout), layout.zero), lambda: StageCalls(self.base, layout))
 
     def _with_optimizer(
-        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]]
+        self,
+        layout: Layout,
+        stages: Sequence[Stage],
+        ends: Sequence[float],
+        tails: Sequence[tuple[float, float]],
+        drained: float = 0.0,
     ) -> float:
-        """Return the step time of stages whose passes end at ``ends``; ``tails`` block after these (``_tails``)."""
+        """Return the step time of stages whose passes end at ``ends``; ``tails`` block after these (``_tails``).
+
+        ``drained`` is when the first stage has the last backward of other stages' microbatches behind it.
+        """
         calls, before, done = self.calls(layout), 0.0, 0.0
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
             norm, update = calls.update(stage)
             done = max(done, update + behind)
-            before = max(before, end + blocked + norm)
+            before = max(before, (max(end, drained) if stage.first else end) + blocked + norm)
         return (1 - ROUNDING) * (before + done)
 
     def _tails(

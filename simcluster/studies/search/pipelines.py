@@ -38,8 +38,9 @@ class Stage(NamedTuple):
     last: bool
 
     @property
-    def seconds(self) -> float:
-        return self.fill + self.work + self.drain
+    def end(self) -> float:
+        """When its own passes are over (s)."""
+        return self.fill + self.work
 
 
 @dataclass(frozen=True)
