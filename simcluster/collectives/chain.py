@@ -1,6 +1,6 @@
 """Broadcast from position 0 and reduction to it: chains along the rings of the group, and the binomial tree.
 
-A chain passes the data on from rank to rank.  In c pieces, each round one piece further, it takes
+A chain passes the data on from rank to rank.  In c pieces, each round one piece further, it would take
 (N-2+c)(alpha + S/(c B)) on a uniform network (MODELLING.md D.1).  NCCL keeps several pieces under way, so that their
 latencies overlap; the limit of that, for small pieces, is the pipeline of ``broadcast`` and ``reduce``:
 (N-1) alpha + S/B.  A binomial tree takes ceil(log2 N)(alpha + S/B).
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simcluster.collectives.description import Hop, Lazy, Phase
+from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.group import Group
 
 
@@ -22,16 +22,6 @@ def broadcast(group: Group) -> Sequence[Phase]:
 def reduce(group: Group) -> Sequence[Phase]:
     """A pipeline along every ring that ends at position 0; every rank adds its own data to what passes."""
     return _pipeline(_links(group, leaves_root=False), reduces=True)
-
-
-def broadcast_in(group: Group, pieces: int) -> Sequence[Phase]:
-    """As ``broadcast``, in so many pieces, round by round: N-2+c rounds of S/c."""
-    return _rounds(_links(group, leaves_root=True), group.num_ranks, pieces, reduces=False)
-
-
-def reduce_in(group: Group, pieces: int) -> Sequence[Phase]:
-    """As ``reduce``, in so many pieces, round by round."""
-    return _rounds(_links(group, leaves_root=False), group.num_ranks, pieces, reduces=True)
 
 
 def binomial_broadcast(group: Group) -> Sequence[Phase]:
@@ -74,19 +64,6 @@ def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
 def _pipeline(chains: Sequence[Sequence[Hop]], *, reduces: bool) -> Sequence[Phase]:
     hops = tuple(hop for chain in chains for hop in chain)
     return (Phase(rounds=1, hops=hops, chunks=1, reduces=reduces, pipelined=True),)
-
-
-def _rounds(chains: Sequence[Sequence[Hop]], num_ranks: int, pieces: int, *, reduces: bool) -> Sequence[Phase]:
-    def make(number: int) -> Phase:
-        hops = tuple(
-            Hop(hop.source, hop.target, hop.share / pieces, hop.relay, hop.channel, chunk=number - place)
-            for chain in chains
-            for place, hop in enumerate(chain)
-            if 0 <= number - place < pieces
-        )
-        return Phase(rounds=1, hops=hops, chunks=pieces, reduces=reduces)
-
-    return Lazy(num_ranks - 2 + pieces if num_ranks > 1 else 0, make)
 
 
 def _halving(group: Group, distance: int, *, reduces: bool) -> Phase:
