@@ -1,4 +1,4 @@
-"""simcluster compare: scenarios, or variations of one, side by side, with the difference attributed."""
+"""simcluster compare: scenarios, or variations of one, side by side, with the difference attributed and priced."""
 
 from __future__ import annotations
 

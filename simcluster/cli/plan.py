@@ -1,4 +1,4 @@
-"""simcluster plan: the best layouts of a job on so many GPUs, out of all there are."""
+"""simcluster plan: the best layouts of a job on N GPUs, and the progress of the search on stderr."""
 
 from __future__ import annotations
 

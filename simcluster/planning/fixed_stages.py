@@ -1,4 +1,4 @@
-"""The program of one stage whose passes and messages have given times.  Pure."""
+"""The program of one stage whose passes and messages have given times, and its segments.  Pure."""
 
 from __future__ import annotations
 

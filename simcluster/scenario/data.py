@@ -1,4 +1,4 @@
-"""The ``data`` section of a scenario: documents, how sequences are packed with them, and how many tokens there are."""
+"""The ``data`` section of a scenario: documents, how they are packed, the number of tokens, and the loader."""
 
 from __future__ import annotations
 

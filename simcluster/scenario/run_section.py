@@ -1,4 +1,4 @@
-"""The ``run:`` section of a scenario: how long it trains, what fails, and what is done about that, as a document.
+"""The ``run:`` section of a scenario: how long and in which stages it trains, what fails, and what is done about it.
 
 Laws of durations are written "5 min" or as a mapping with a ``kind`` (``times``); rates one of four ways.  What a run
 makes of the cluster's states is asked of the step simulator (``longrun/studies``).

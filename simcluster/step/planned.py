@@ -1,4 +1,4 @@
-"""A planned scenario, its equal ranks, and the tables of its step for the compiled engine."""
+"""A planned scenario, times of parts of its step, its equal ranks, and its tables for the compiled engine."""
 
 from __future__ import annotations
 

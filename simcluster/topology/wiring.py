@@ -1,4 +1,4 @@
-"""Names, links and routes of a cluster: what is asked of its graph."""
+"""Names, links and routes of a cluster: what is asked of its graph, trees of switches included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a shell script, decided as far as they can be without running anything.
+"""Tests of a shell script and ``getopts``, decided as far as they can be without running anything.
 
 Files are taken to be there and commands to succeed; what the script never sets is taken as empty.
 """

@@ -1,4 +1,4 @@
-"""A recorded step beside the simulated one: by cause, collective, kind of kernel, layer and rank, and in words."""
+"""A recorded step next to the simulated one: by cause, collective, kernel, layer and rank; or a note of another job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded side: the steps of a profiled job as they were recorded, not as they would replay."""
+"""Both sides of a comparison: steps as a profiler would record the simulation, and as it recorded the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job as the processes of a run see it: where it is, what it is exposed to, what is wrong, what is due."""
+"""The job as the processes of a run see it: where it is, what can fail and is due, its spare nodes and crews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch checklist of a scenario: its step's points and, where it has a run, those of the whole launch."""
+"""The launch checklist of a scenario: points of its step and, where it has a run, of the whole launch; as text, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice on checkpoints: how often, and whether to write them behind training."""
+"""Advice on checkpoints: how often, whether to write them behind training, and copies in peers' memory."""
 
 from __future__ import annotations
 

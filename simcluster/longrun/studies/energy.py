@@ -1,4 +1,4 @@
-"""What runs that were played draw: kWh by fate, the power of the job on average and at most, and how it swings."""
+"""Energy of simulated steps and runs: utilisation, kWh by fate, and the mean, highest and swinging power."""
 
 from __future__ import annotations
 

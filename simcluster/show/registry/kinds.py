@@ -191,7 +191,7 @@ def _documented(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]
 
 
 def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
-    """What runs of weeks add."""
+    """Return the entries of a list that long runs add."""
     return lambda: [ShippedEntry(*facts) for facts in provided(f"list of {kind}")()]
 
 

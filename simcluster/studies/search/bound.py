@@ -191,7 +191,7 @@ class Bounds:
     ) -> float:
         """Return the step time of stages whose passes end at ``ends``; ``tails`` block after these (``_tails``).
 
-        ``drained`` is when the first stage has the last backward of other stages' microbatches behind it.
+        ``drained`` is when the first stage's last backward ends at the earliest, after those of other stages (s).
         """
         calls, before, done = self.calls(layout), 0.0, 0.0
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
