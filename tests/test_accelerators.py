@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TABLE = ROOT / "ACCELERATORS.md"
+TABLE = ROOT / "docs" / "ACCELERATORS.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TABLE.read_text().splitlines()

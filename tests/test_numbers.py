@@ -95,7 +95,7 @@ def test_what_follows_from_the_step_time_is_in_quick_rows(monkeypatch: pytest.Mo
 
 # --- the list itself --------------------------------------------------------------------------------------------------
 
-CONTRACT = (Path(__file__).parent.parent / "CONTRACT.md").read_text()
+CONTRACT = (Path(__file__).parent.parent / "docs" / "CONTRACT.md").read_text()
 UNITS = {"_s": ("s", "1/s"), "_bytes": ("bytes",), "_fraction": ("fraction",)}
 
 

@@ -417,7 +417,8 @@ def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: 
         assert title in told
     assert picture.read_bytes().startswith(b"\x89PNG")
     document = json.loads(answer.read_text())
-    section = (ROOT / "CONTRACT.md").read_text().partition("## A trace beside its simulation")[2].partition("\n## ")[0]
+    contract = (ROOT / "docs" / "CONTRACT.md").read_text()
+    section = contract.partition("## A trace beside its simulation")[2].partition("\n## ")[0]
     assert set(document) == set(re.findall(r"^\| `(\w+)", section, re.M))
     assert document["difference_s"] == pytest.approx(sum(document["causes_s"].values()), abs=1e-12)
 

@@ -6,11 +6,7 @@ from typing import Any
 
 ROOT_FILES = {  # a file of the repository: the page that it is
     "README.md": "index.md",
-    "MODELLING.md": "MODELLING.md",
     "ARCHITECTURE.md": "ARCHITECTURE.md",
-    "ACCELERATORS.md": "ACCELERATORS.md",
-    "CONTRACT.md": "CONTRACT.md",
-    "GLOSSARY.md": "GLOSSARY.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "examples/README.md": "examples.md",
