@@ -240,7 +240,7 @@ ACCELERATORS = ("engine", "symmetry")
 def test_reading_path_is_short() -> None:
     """What a newcomer reads, by ARCHITECTURE.md."""
     assert "simcluster/reference/plain.py" in READING_PATH
-    assert sum(len((ROOT / name).read_text().splitlines()) for name in READING_PATH) <= 1200
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in READING_PATH) <= 2500
 
 
 @pytest.mark.parametrize("name", [name for name in READING_PATH if name.endswith(".py")])
