@@ -49,7 +49,7 @@ from simcluster.results.played import Run
 from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.step import engine_choice, planned
+from simcluster.step import planned, simulation
 from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 from simcluster.topology.spec import TopologySpec
@@ -183,17 +183,17 @@ def pytest_configure() -> None:
     planned.plan = _once(planned.plan)
     # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does
     # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.
-    engine_choice.SIMPY_SECONDS = 0.01
+    simulation.SIMPY_SECONDS = 0.01
 
 
-SIMPY_SECONDS = engine_choice.SIMPY_SECONDS
+SIMPY_SECONDS = simulation.SIMPY_SECONDS
 """The package's own limit, above which it takes the compiled engine."""
 
 
 @pytest.fixture
 def usual_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose engines as users have them: for tests that compare their names, or with another process."""
-    monkeypatch.setattr(engine_choice, "SIMPY_SECONDS", SIMPY_SECONDS)
+    monkeypatch.setattr(simulation, "SIMPY_SECONDS", SIMPY_SECONDS)
 
 
 class _KeptByText:

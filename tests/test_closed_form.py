@@ -201,7 +201,7 @@ def test_a_hundred_thousand_gpus_are_not_objects() -> None:
 
 def test_a_job_on_a_built_in_cluster_is_simulated_without_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """As jobs of a million GPUs have to be; their flows are split evenly over all spines."""
-    monkeypatch.setattr("simcluster.topology.sizes.MAX_DRAWN_GPUS", 15)
+    monkeypatch.setattr("simcluster.topology.draft.MAX_DRAWN_GPUS", 15)
     size = {"cluster.nodes": 144, "gpus": 1152, "parallel.dp": 9, "training.global_batch": 144}
     scenario = load("llama3_405b_16384xh100", size)
     assert load_topology("dgx_h100").routing.kind == "adaptive"
@@ -210,7 +210,7 @@ def test_a_job_on_a_built_in_cluster_is_simulated_without_its_graph(monkeypatch:
 
 
 def test_an_irregular_cluster_that_is_too_large_says_what_its_graph_would_take(monkeypatch) -> None:
-    monkeypatch.setattr("simcluster.topology.sizes.MAX_DRAWN_GPUS", 15)
+    monkeypatch.setattr("simcluster.topology.draft.MAX_DRAWN_GPUS", 15)
     load_cluster("dgx_h100", [("nodes", 2)])
     with pytest.raises(InputError, match=r"has 16 GPUs, and has to be drawn link by link \(about .* GB and .* s\)"):
         load_cluster("dgx_h100", [("nodes", 2)]).graph  # noqa: B018

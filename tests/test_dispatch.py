@@ -17,9 +17,9 @@ from simcluster import InputError, Scenario, simulate
 from simcluster.collectives import Group
 from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED, TokenRoutes, to_experts
 from simcluster.planning.expert_dispatch import REACH
+from simcluster.results.traffic import sent_share
 from simcluster.scenario.files import load_cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
-from simcluster.traffic.sent import sent_share
 from simcluster.traffic.traffic import group_of, patterns
 
 V3 = TokenRoutes(256, 8, groups=8, top_groups=4)

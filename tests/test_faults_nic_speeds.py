@@ -10,7 +10,7 @@ import pytest
 from conftest import Tiny
 
 from simcluster.base.errors import InputError
-from simcluster.faults.nic_speeds import NicSpeeds
+from simcluster.faults.speeds import NicSpeeds
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import simulate
 from simcluster.studies.multi_job import simulate_together

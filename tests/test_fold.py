@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simcluster.base.multiset_hash import bits, mixed
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
-from simcluster.step import fold_check
+from simcluster.step import simulation
 from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.classes import Classes, find_classes, find_shared, unfolded
 from simcluster.symmetry.folding import Symmetry
@@ -122,7 +122,7 @@ def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, eng
     scenario = tiny(cluster=TOPOLOGIES[0], gpus=8, parallel={"tp": 2, "dp": 4}, faults=[slow])
     right = simulate(scenario, engine=engine)
     find = Symmetry.folding
-    monkeypatch.setattr(fold_check, "engine_is_compiled", lambda: True)
+    monkeypatch.setattr(simulation, "engine_is_compiled", lambda: True)
     monkeypatch.setattr(Symmetry, "folding", lambda self, rates, *_: find(self, rates, [1.0] * 8))
     with pytest.warns(RuntimeWarning, match=r"ranks that folding takes as equal are not, .*; every rank is simulated"):
         found = simulate(scenario, engine=engine)
@@ -350,7 +350,7 @@ def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPa
         checked.append(salt)
         return mixed(values, salt) & np.uint64(3) if 29 <= salt < 60 else mixed(values, salt)
 
-    monkeypatch.setattr("simcluster.symmetry.equitable_partition.mixed", poor)
+    monkeypatch.setattr("simcluster.symmetry.classes.mixed", poor)
     assert fold(ranks, found, []) == right
     assert max(checked) >= 200  # it had to begin again
     assert len(right.rank_representatives) == 8  # no two are as far from rank 5 on the same side of it

@@ -16,7 +16,7 @@ from simcluster.results.loads import link_table
 from simcluster.show.link_levels_plot import levels_of
 from simcluster.step.simulate import simulate
 from simcluster.studies.roofline import Roofline, roofline
-from simcluster.topology.levels import label
+from simcluster.topology.links import label
 
 BUSY = ("forward", "backward", "recompute", "input_grad", "weight_grad")
 JOBS = {

@@ -27,8 +27,7 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, tensors
 from simcluster.planning.ops import MemoryChange
 from simcluster.reference.record import Label, OpTimes, ranks_of
-from simcluster.results.memory_changes import POOLS
-from simcluster.results.memory_timeline import COLUMNS, MemoryTimeline, memory_timeline
+from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step.simulate import simulate

@@ -8,7 +8,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.collectives import Group
-from simcluster.collectives.meshes import mesh_orders
+from simcluster.collectives.group import mesh_orders
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_times

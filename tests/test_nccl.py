@@ -29,9 +29,8 @@ from simcluster.traffic.nccl import (
     predict,
 )
 from simcluster.traffic.nccl import constants as tuned
-from simcluster.traffic.nccl.chunks import nvls_loop
 from simcluster.traffic.nccl.platforms import Graphs
-from simcluster.traffic.nccl.tuner import bandwidth, latency
+from simcluster.traffic.nccl.tuner import bandwidth, latency, nvls_loop
 
 MIB = 2**20
 GIB = 2**30

@@ -10,10 +10,10 @@ import pytest
 from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, description
 from simcluster.collectives.description import Listed
+from simcluster.symmetry.usage_patterns import Places
 from simcluster.topology import Cluster
 from simcluster.topology.link_ends import kinds_in
 from simcluster.topology.regular import PROVED, Regular
-from simcluster.traffic.group_layouts import Places
 from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of, patterns
 

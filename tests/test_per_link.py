@@ -17,8 +17,8 @@ from simcluster.collectives.description import Phase
 from simcluster.collectives.group import Walks
 from simcluster.collectives.tree import Chained
 from simcluster.topology import Cluster
-from simcluster.topology.alike import ByMachine
-from simcluster.traffic.chain_trees import chained_trees
+from simcluster.topology.hops import ByMachine
+from simcluster.traffic.hop_columns import chained_trees
 from simcluster.traffic.link_usage import OnMost, drawn
 
 

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from simcluster.base.errors import InputError
 from simcluster.studies.bench.describe import bisection_bandwidth, describe
 from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
-from simcluster.topology.levels import switch_levels
+from simcluster.topology.links import switch_levels
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 sizes = st.integers(1, 6)

@@ -17,9 +17,8 @@ from simcluster.collectives import ALGORITHMS, Group
 from simcluster.model.transformer import parameters
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
-from simcluster.results.traffic import AxisTraffic
+from simcluster.results.traffic import AxisTraffic, sent_share
 from simcluster.step.simulate import simulate
-from simcluster.traffic.sent import sent_share
 
 GB = 1e9
 

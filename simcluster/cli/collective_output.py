@@ -21,7 +21,7 @@ from simcluster.studies.bench.collective_loads import (
     utilisation_over_time,
 )
 from simcluster.topology import Cluster
-from simcluster.topology.levels import label
+from simcluster.topology.links import label
 from simcluster.traffic.traffic import Traffic
 
 _MOST_LEVELS = 4

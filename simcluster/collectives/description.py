@@ -1,8 +1,7 @@
-"""A collective as data: which rank sends how much to which, in rounds.  One description, playable two ways.
+"""A collective as data: which rank sends how much to which, in rounds.
 
-Played as a *flow*, the hops of a phase are one activity with its usage of every link; played in *steps*, every hop of
-every round is a transfer of its own.  Ranks are positions in the group, 0 .. N-1.
-"""
+Simulated as a *flow*, the hops of a phase are one activity with its usage of every link. Simulated in *steps*, every
+hop of every round is a transfer of its own. Ranks are positions in the group, 0 .. N-1."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from typing import TypeVar, overload
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.errors import InputError
 
 Item = TypeVar("Item")
 
@@ -187,3 +187,39 @@ class Table(Lazy[Hop]):
     def __iter__(self) -> Iterator[Hop]:
         for part in self.parts(4096):
             yield from part
+
+
+def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
+    """Return hops, and in how many rounds on end they repeat (with other chunks).
+
+    Raises InputError for pipelined phases, which have no rounds.
+    """
+    if any(phase.pipelined for phase in phases):
+        raise InputError(
+            "detail: steps plays algorithms that go round by round; this one is a pipeline (tree and chain, nvls and "
+            "sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
+        )
+    return _repeated(phases)
+
+
+def _repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
+    hops: Sequence[Hop] = ()
+    rounds = 0
+    for phase in phases:
+        if phase.hops and not _alike(hops, phase.hops):
+            if rounds:
+                yield hops, rounds
+            hops, rounds = tuple(phase.hops), 0
+        rounds += phase.rounds if phase.hops else 0
+    if rounds:
+        yield hops, rounds
+
+
+def _alike(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
+    return len(some) == len(others) and all(
+        _route(one) == _route(other) for one, other in zip(some, others, strict=True)
+    )
+
+
+def _route(hop: Hop) -> tuple[int, int, float, int, int]:
+    return hop.source, hop.target, hop.share, hop.relay, hop.channel

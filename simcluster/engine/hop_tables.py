@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Int32s, Numbers
 from simcluster.collectives import Phase
-from simcluster.collectives.rounds import repeated_rounds
+from simcluster.collectives.description import repeated_rounds
 from simcluster.engine.tables import HopRounds, Kinds, firsts, int32s
 from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of

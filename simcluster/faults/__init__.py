@@ -18,12 +18,10 @@ from pydantic import Field
 
 from simcluster.faults.data import SequenceLengths
 from simcluster.faults.experts import ExpertImbalance
-from simcluster.faults.gpus import SlowGpu
 from simcluster.faults.jitter import Jitter
 from simcluster.faults.links import BackgroundLoad, LinkFlap, SlowLink
-from simcluster.faults.nic_speeds import NicSpeeds
 from simcluster.faults.spec import FaultSpec
-from simcluster.faults.speeds import Speeds
+from simcluster.faults.speeds import NicSpeeds, SlowGpu, Speeds
 from simcluster.faults.stalls import HostStall
 
 __all__ = [

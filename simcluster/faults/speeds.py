@@ -1,4 +1,4 @@
-"""GPUs of which no two are equally fast: a speed for each, drawn or measured."""
+"""GPUs and NICs that are slower than they should be: one of them, or a speed for each, drawn or measured."""
 
 from __future__ import annotations
 
@@ -6,13 +6,89 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint
-from simcluster.faults.draws import stream
-from simcluster.faults.own_speeds import MOST_LINES, SLOWEST, OwnSpeeds
-from simcluster.faults.where import Number
+from simcluster.faults.draws import Lognormal, Normal, stream
+from simcluster.faults.pace import Paced
+from simcluster.faults.spec import FaultSpec
+from simcluster.faults.where import During, Number, OnRanks, cables_to_switches
+from simcluster.topology import Cluster
+
+
+class SlowGpu(Paced, OnRanks, During):
+    """A GPU whose every kernel takes ``slowdown`` times as long, or that keeps ``speed`` of its speed.
+
+    On a ``rank``, several ``ranks`` or all of a ``node``; for ever, from ``start`` (s) to ``end``, or in the first
+    ``duty`` of every ``period``: periodic throttling.  A kernel that is under way goes on at the new speed.
+    """
+
+    EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.5}
+    NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.0}
+
+    FACTOR = "slowdown"
+
+    kind: Literal["slow_gpu"]
+    factor: Annotated[float, Field(strict=True, ge=1, le=1e6)]
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.named is None and self.node is None:
+            raise InputError("rank is required: which GPU is slow; or ranks, or node for all of a machine")
+        return self
+
+    @property
+    def neutral(self) -> bool:
+        return self.factor == 1
+
+    def slowness(self) -> float:
+        return self.factor
+
+
+SLOWEST = 0.01
+MOST_LINES = 1 << 21
+
+
+class OwnSpeeds(FaultSpec):
+    """A fault that gives each its own speed, by either a ``law`` with mean 1 or a ``table`` of numbers and speeds.
+
+    What has a speed is called ``MANY`` together and ``ONE`` by itself, and its number ``NUMBER``.  Raises InputError
+    for law and table at once, for neither, and for two speeds of one number.
+    """
+
+    MANY: ClassVar[str]
+    ONE: ClassVar[str]
+    NUMBER: ClassVar[str]
+
+    kind: str  # each kind has its own word; here, so that it stands first in a document
+    law: Annotated[Normal | Lognormal, Field(discriminator="kind")] | None = None
+    table: Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+    seed: Number | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.law is None) == (self.table is None):
+            both = f"law and table both say how fast {self.MANY} are; keep one"
+            what = both if self.law else f"how fast is each {self.ONE}? give one"
+            choice = f"law: {{kind: normal, sigma: 0.03}}, or table: the path of a CSV file, {self.NUMBER},speed"
+            raise InputError(f"{what}: {choice}")
+        seen: set[int] = set()
+        for number, _ in self.table or ():
+            if number in seen:
+                raise InputError(f"table has two speeds of {self.NUMBER} {number}; keep one")
+            seen.add(number)
+        return self
+
+    @property
+    def neutral(self) -> bool:
+        return self.law.neutral if self.law else all(speed == 1 for _, speed in self.table or ())
+
+    @property
+    def by_chance(self) -> bool:
+        return self.law is not None and not self.neutral
+
 
 Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
@@ -59,3 +135,72 @@ class Speeds(OwnSpeeds):
             return self
         table = tuple([(place[rank], speed) for rank, speed in self.table if rank in place])
         return self.model_copy(update={"table": table}) if table else None
+
+
+Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
+
+
+class NicSpeeds(OwnSpeeds):
+    """A speed for the NICs of every machine, for ever: the part of their bandwidth that they reach, in both directions.
+
+    The speeds are drawn from a ``law`` with mean 1 (never above 1, a NIC's line rate, nor below 0.01), one a machine,
+    machine n's the same however many there are; or they stand in a ``table`` of machines and speeds, others being at 1:
+    in a scenario file it may be the path of a CSV file, relative to it, with ``node,speed`` a line.  ``seed`` is the
+    number of the stream of draws, as for jitter; of several replicas each has other speeds.
+    """
+
+    EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
+    NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}
+    ONCE: ClassVar = "the NICs of a machine have one speed"
+    MANY: ClassVar = "NICs"
+    ONE: ClassVar = "machine's NIC"
+    NUMBER: ClassVar = "node"
+
+    kind: Literal["nic_speeds"]
+    table: Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+
+    def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
+        """The part that is left of every link between NICs and switches that is not as it should be."""
+        of_machines: dict[int, list[int]] = {}
+        for gpu, host in enumerate(cluster.host_of):
+            of_machines.setdefault(host, []).append(gpu)
+        if self.law is None:
+            speeds = dict(self.table or ())
+        else:
+            drawn = self.law.draw(stream(seed, "nic_speeds", self.seed), max(of_machines) + 1)
+            speeds = dict(enumerate(np.clip(drawn, SLOWEST, 1.0).tolist()))
+        return {
+            link: speeds[host]
+            for host, gpus in of_machines.items()
+            if speeds.get(host, 1.0) < 1
+            for link in cables_to_switches(cluster, gpus)
+        }
+
+    def complaints(self, scenario: Any) -> Iterator[Complaint]:
+        """Its machines are the job's, and have NICs."""
+        cluster, gpus = scenario.cluster.built, scenario.gpus
+        hosts = cluster.host_of[:gpus]
+        beyond = sorted({host for host, _ in self.table or ()} - {*hosts})
+        if beyond:
+            yield ("table",), f"the job has no machine {beyond[0]}: it is on 0 to {max(hosts, default=0)}"
+        elif not cables_to_switches(cluster, range(min(1, gpus))):
+            what = f"cluster {cluster.name!r} has no NIC on a switch"
+            yield (), f"{what}; use slow_link, which names links (between: [node, neighbour])"
+
+    def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
+        """The speeds of a table go with their machines; a law is drawn for those that are left."""
+        if self.table is None:
+            return self
+        now = {host: host_of[place[rank]] for rank, host in enumerate(host_of) if rank in place}
+        table = tuple([(now[host], speed) for host, speed in self.table if host in now])
+        return self.model_copy(update={"table": table}) if table else None
+
+    def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
+        """A table with the cluster's numbers; InputError for a law, which is drawn for all machines of a cluster."""
+        if self.table is None:
+            raise InputError("nic_speeds: a law draws for the machines of one job; give jobs that share them a table")
+        beyond = max(host for host, _ in self.table)
+        if beyond >= len(machines):
+            what = f"the job has no machine {beyond}; it has {len(machines)}, counted from 0"
+            raise InputError(f"nic_speeds: {what}; leave it out of the table")
+        return self.model_copy(update={"table": tuple([(machines[host], speed) for host, speed in self.table])})

@@ -50,8 +50,7 @@ from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.longrun.launch.imported_model import scenario_of_model
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
-from simcluster.topology.dragonfly import DragonflyPlusSpec
-from simcluster.topology.fabrics import MachinesSpec
+from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import simpy
 
-from simcluster.collectives.description import Hop
-from simcluster.collectives.rounds import repeated_rounds
+from simcluster.collectives.description import Hop, repeated_rounds
 from simcluster.reference.communication import InRounds
 from simcluster.reference.network import FluidNetwork, Process
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of

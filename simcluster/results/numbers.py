@@ -1,19 +1,29 @@
-"""The numbers of a result, each said once: its name in the JSON, its unit, its heading, and what it is of a step.
+"""The numbers of a result, each declared once: its name in the JSON, unit, heading and formula.
 
-To add one: an entry in METRICS, and its lines in CONTRACT.md and in ``flat``.  It is then in the result JSON, in the
-rows of ``compare`` and of sweeps, and with a heading in the tables of its ``columns``.  A step is known here by what is
-asked of it, so that nothing is imported of what plays one.
-"""
+To add one: an entry in METRICS, an attribute of ``FlatNumbers``, a line in CONTRACT.md. It is then in the result JSON,
+in the rows of ``compare`` and of sweeps, and with a heading in the tables of its ``columns``. A step is known here by a
+protocol, so that nothing is imported of what simulates one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, overload
 
+from simcluster.base.shown import Shown, look
+from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.results.step_time import StepTime
 from simcluster.schedules.comparison import OwnBubble
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    import pandas as pd
+
+    from simcluster.base.shown import CellPage, Picture
+    from simcluster.results.step_time import StepTime
 
 Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]
 Table = Literal["compare", "sweep", "plan", "report"]
@@ -160,3 +170,108 @@ def columns_of(table: Table) -> dict[str, Metric]:
     ['real_tokens_per_s_per_gpu', 'mfu', 'bubble_fraction']
     """
     return {name: metric for name, metric in METRICS.items() if table in metric.columns}
+
+
+class MetricValue:
+    """The metric of an attribute's name, of whatever step has the attribute."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, step: object, owner: type | None = None) -> float:
+        if step is None:
+            return self  # type: ignore[return-value]  # of the class itself: what documents read
+        return METRICS[self._name].of(step)
+
+
+class TimedNumbers(Shown):
+    """What is known of any played program: where its step's time went."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def times(self) -> StepTime: ...
+
+    step_time_s = MetricValue()
+    """Seconds per step: ``step_time``."""
+    bubble_fraction = MetricValue()
+    """The part of the step that the mean rank waits for other stages."""
+    bubble_over_ideal = MetricValue()
+    """The bubble over the step without it."""
+    exposed_communication_s = MetricValue()
+    """Seconds that communication holds the mean rank up."""
+    communication_s = MetricValue()
+    """Seconds with something on the wire, mean over ranks."""
+    overlap_fraction = MetricValue()
+    """The part of those beside computation."""
+
+    @property
+    def breakdown(self) -> pd.Series[float]:
+        """Seconds of the mean rank's step by what it does (``forward``, ``exposed_tp``, ``bubble``, ...); they sum to
+        the step time."""
+        import pandas as pd
+
+        return pd.Series(self.times.breakdown, name="seconds", dtype=float)
+
+    @overload
+    def gantt(self, *, interactive: Literal[True], ranks: Sequence[int] | None = None) -> CellPage: ...
+    @overload
+    def gantt(
+        self,
+        *,
+        interactive: Literal[False] = False,
+        ranks: Sequence[int] | None = None,
+        window: tuple[float, float] | None = None,
+        title: str | None = None,
+        labels: bool = True,
+        width: float = 14.0,
+        max_rows: int = 24,
+        rows: Literal["rank", "stage"] = "rank",
+    ) -> Picture: ...
+    @checked
+    def gantt(self, *, interactive: bool = False, **options: Any) -> Picture | CellPage:
+        """The timeline as a picture (a matplotlib Figure; options as of ``plots.gantt``), or as a part of a notebook to
+        zoom into.
+
+        ``ranks`` are any ranks of the job.  InputError for ranks that it does not have, and as ``plots.gantt``.
+        """
+        found: Picture | CellPage = look(self, "gantt", interactive=interactive, **options)
+        return found
+
+
+class FlatNumbers(TimedNumbers):
+    """What is known besides of a step of a job: its tokens, FLOP and memory."""
+
+    tokens_per_s = MetricValue()
+    """Tokens of all sequences, padding too."""
+    tokens_per_s_per_gpu = MetricValue()
+    """The same for each GPU."""
+    real_token_fraction = MetricValue()
+    """The part of the tokens that is no padding."""
+    real_tokens_per_s = MetricValue()
+    """Tokens without padding."""
+    real_tokens_per_s_per_gpu = MetricValue()
+    """The same for each GPU."""
+    samples_per_s = MetricValue()
+    """Sequences."""
+    model_flops_per_step = MetricValue()
+    """FLOP of the model, without recomputation."""
+    model_tflops_per_gpu = MetricValue()
+    """Model TFLOP/s of each GPU."""
+    mfu_bf16 = MetricValue()
+    """MFU over the peak in bf16, where matmuls are in fp8 or fp4."""
+    real_mfu = MetricValue()
+    """MFU, of what is done for real tokens."""
+    schedule_bubble_fraction = MetricValue()
+    """The bubble that the schedule has by itself."""
+    straggler_slowdown = MetricValue()
+    """How many times as long the step takes as without faults that can make stragglers."""
+    peak_memory_bytes = MetricValue()
+    """Bytes on the fullest GPU when it holds most."""
+    host_memory_bytes = MetricValue()
+    """Bytes of what is offloaded in the fullest host memory."""
+
+    @property
+    def gpus(self) -> int:
+        """Of the job."""
+        return int(METRICS["gpus"].of(self))

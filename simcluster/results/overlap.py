@@ -16,8 +16,7 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.runs import within
 from simcluster.base.shown import Shown
-from simcluster.results.host_waits import covered, inside
-from simcluster.results.span_states import EXPOSED, bits_of
+from simcluster.results.span_states import EXPOSED, bits_of, covered, inside
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers

@@ -18,9 +18,8 @@ from simcluster.results.account import Account
 from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import FreeCalls, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
-from simcluster.results.flat import TimedNumbers
-from simcluster.results.memory_changes import MemoryPeak
-from simcluster.results.memory_timeline import MemoryTimeline, memory_peaks, memory_timeline
+from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_peaks, memory_timeline
+from simcluster.results.numbers import TimedNumbers
 from simcluster.results.overlap import Overlaps, overlaps
 from simcluster.results.step_time import StepTime, mean_breakdown, step_time
 from simcluster.results.timeline import Spans, make_spans

@@ -24,8 +24,7 @@ from simcluster.faults.capacities import with_permanent
 from simcluster.results.calls import Call, calls
 from simcluster.scenario.link_changes import RATES, changes_of_links
 from simcluster.topology import Cluster
-from simcluster.topology.levels import label
-from simcluster.topology.links import resource_of
+from simcluster.topology.links import label, resource_of
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import AS_MEASURED, PaceFactors
 from simcluster.traffic.traffic import Traffic

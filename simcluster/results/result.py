@@ -12,14 +12,12 @@ from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.planning.offload_layers import moves_activations
-from simcluster.results.flat import FlatNumbers
-from simcluster.results.host_copies import activations_in_host, copies_of
+from simcluster.results.host_copies import PlayedCheckpoint, activations_in_host, copies_of, played_checkpoint
 from simcluster.results.measured import MeasuredStep
-from simcluster.results.memory_changes import MemoryPeak
-from simcluster.results.numbers import hfu, mfu, numbers_of
+from simcluster.results.memory_timeline import MemoryPeak
+from simcluster.results.numbers import FlatNumbers, hfu, mfu, numbers_of
 from simcluster.results.played import Run
 from simcluster.results.raised import held_by_pace, held_by_scale
-from simcluster.results.saving import PlayedCheckpoint, played_checkpoint
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, Plain, cautions, launch_note, overlaps_off
 from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words

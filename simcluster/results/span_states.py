@@ -1,4 +1,6 @@
-"""States of spans in the breakdown of a rank's step: computation by kind, communication by axis, host work."""
+"""Time intervals of streams, and the state of a span in the breakdown of a rank's step.
+
+A computation has its kind, a communication its axis, and host work the host."""
 
 from __future__ import annotations
 
@@ -6,9 +8,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Int32s, Ints
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints
 from simcluster.reference.record import RankOps
-from simcluster.results.host_waits import BESIDE
+
+BESIDE = ("d2h", "h2d", "storage", "host")
+"""Streams of copies to and from the host and on to storage, which are no communication between ranks, and of the host's
+own work."""
+
+
+def inside(edges: Floats, start: Floats, end: Floats) -> Bools:
+    """Return which intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
+    return covered(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
+
+
+def covered(size: int, first: Ints, last: Ints) -> Bools:
+    """Return which intervals between this number of edges lie between edges ``first[i]`` and ``last[i]``."""
+    depth = np.cumsum(np.bincount(first, minlength=size)[:-1] - np.bincount(last, minlength=size)[:-1])
+    return np.asarray(depth > 0)
+
 
 COMPUTE_KINDS = {
     "forward": ("forward",),

@@ -20,7 +20,7 @@ from simcluster.scenario.outer_plan import outer_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
 from simcluster.scenario.racks import racks_in_words
 from simcluster.schedules import schedules_with
-from simcluster.topology.sizes import MAX_GPUS
+from simcluster.topology.draft import MAX_GPUS
 
 if TYPE_CHECKING:
     from simcluster.devices.device import Device

@@ -20,9 +20,8 @@ from simcluster.documents.kinds import models_in
 from simcluster.documents.laws import Histogram
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults.data import SequenceLengths
-from simcluster.faults.nic_speeds import NicSpeeds
 from simcluster.faults.pace import Paced
-from simcluster.faults.speeds import Speeds
+from simcluster.faults.speeds import NicSpeeds, Speeds
 from simcluster.model.transformer import Model
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.key_types import Fragment, any_of, fragment_of

@@ -15,14 +15,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
 from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
-from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check
 from simcluster.schedules.chimera import chimera
 from simcluster.schedules.controllable import v_half, v_half_first, v_min, v_min_first
-from simcluster.schedules.dualpipe import dualpipe
-from simcluster.schedules.dualpipe_v import dualpipe_v
+from simcluster.schedules.dualpipe_v import dualpipe, dualpipe_v
 from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, snake
-from simcluster.schedules.gpipe import gpipe
+from simcluster.schedules.gpipe import breadth_first, gpipe
 from simcluster.schedules.hanayo import hanayo
 from simcluster.schedules.interleaved import depth_first_in_groups, interleaved
 from simcluster.schedules.one_f_one_b import depth_first, one_f_one_b

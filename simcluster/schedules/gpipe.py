@@ -1,9 +1,27 @@
-"""GPipe: all forwards, then all backwards."""
+"""GPipe: all forwards, then all backwards; and breadth-first, which is GPipe chunk by chunk."""
 
 from __future__ import annotations
 
 from simcluster.schedules.actions import Action, Schedule, loop_route
 from simcluster.schedules.check import require_counts, require_one_chunk
+
+
+def breadth_first(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """F of all microbatches through chunk 0, then chunk 1, and so on; then B, chunks and microbatches in reverse.
+
+    A chunk's weights are wanted once in each direction, which is what makes sharded weights cheap.  With f and b the
+    times of one chunk the makespan is (M v + P - 1)(f + b) for M >= P; all M v chunks are in flight.  Source:
+    Lamy-Poirier, arXiv:2211.05953, section 4.1, with B in the reverse order of F as torch's ``ScheduleLoopedBFS``.
+    InputError for counts below one.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(breadth_first(2, 2, 2))
+    ['r0 F0.0 F1.0 F0.1 F1.1 B1.1 B0.1 B1.0 B0.0', 'r1 F0.0 F1.0 F0.1 F1.1 B1.1 B0.1 B1.0 B0.0']
+    """
+    require_counts("breadth-first", num_stages, num_microbatches, num_chunks)
+    forwards = [(m, chunk) for chunk in range(num_chunks) for m in range(num_microbatches)]
+    row = [Action("F", *each) for each in forwards] + [Action("B", *each) for each in reversed(forwards)]
+    return Schedule.along(loop_route(num_stages, num_chunks), "breadth-first", (row,) * num_stages, num_microbatches)
 
 
 def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:

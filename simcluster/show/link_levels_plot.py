@@ -24,8 +24,7 @@ from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.show.palette import HEAT, LANE_SURROUND, QUIET_TEXT, TEXT, tinted
 from simcluster.show.topology_parts import NODES, Point, box
-from simcluster.topology.levels import label
-from simcluster.topology.links import compute_part
+from simcluster.topology.links import compute_part, label
 
 _FILL = LinearSegmentedColormap.from_list("load", HEAT[1:])
 _BOX_TINT = 0.72  # so pale are kinds of node that no colour of a load is one of them

@@ -12,7 +12,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.results.memory_changes import POOLS, MemoryPeak
+from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT

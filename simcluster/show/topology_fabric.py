@@ -31,8 +31,7 @@ from simcluster.show.topology_parts import (
     row,
 )
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.levels import switch_levels
-from simcluster.topology.links import Graph
+from simcluster.topology.links import Graph, switch_levels
 
 _MOST_COLUMNS = 4
 _MOST_ICONS = 8

@@ -37,7 +37,7 @@ def simulate(
 
     ``schedule`` replaces the scenario's: a Schedule, or a function (stages, microbatches, chunks) that returns one;
     InputError, with the place marked, if it is broken.  ``folded=False`` simulates every rank, with the same result to
-    the bit; a small step is simulated both ways, and these are compared (``step.fold_check``).  ``engine``
+    the bit; a small step is simulated both ways, and these are compared (``step.simulation``).  ``engine``
     replaces the scenario's: "simpy" simulates equal ranks once by the reference, "compiled" by the compiled engine,
     "auto" by the one that suits the number of ops; "reference", every rank by the reference, is the plain meaning of a
     step, which all others equal (``simcluster.reference.plain``).

@@ -16,9 +16,8 @@ from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, rows_al
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
-from simcluster.symmetry.barriers import is_alone
 from simcluster.symmetry.communicator_table import CommunicatorTable, Rows, in_rows, pairs_of, rows_of, tables_of
-from simcluster.symmetry.demand import Call, CommunicationDemand
+from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.usage_patterns import Counterparts, Draw, Pictures
 from simcluster.traffic.fairness import Usage

@@ -17,9 +17,8 @@ from pydantic import TypeAdapter
 
 from simcluster.documents.kinds import OneOf
 from simcluster.topology.cluster import Cluster, Device
-from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.explicit import GraphSpec
-from simcluster.topology.fabrics import MachinesSpec
+from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 from simcluster.topology.links import LinkSpec, RateSpec
 from simcluster.topology.machine_parts import HostSpec, MachineSpec, NicSpec
 from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec

@@ -31,12 +31,11 @@ from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.base.nearest import nearest
 from simcluster.base.shown import Shown
 from simcluster.topology.access_paths import Spread
-from simcluster.topology.draft import Draft
+from simcluster.topology.draft import Draft, check_drawn
 from simcluster.topology.link_ends import LinkKind
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router
-from simcluster.topology.sizes import check_drawn
 from simcluster.topology.turns import LinkImages
 from simcluster.topology.wiring import Wiring
 
@@ -236,7 +235,7 @@ class Cluster(Shown):
         return self.wiring.switch_ways(gpus, turn)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Links from a GPU to its host's memory ("d2h"), back ("h2d") or on to "storage" or "peers": see ``host_ways``.
+        """Links from a GPU to its host's memory ("d2h"), back ("h2d") or on to "storage" or "peers": see ``wiring``.
 
         InputError without any."""
         return self.wiring.host_way(gpu, direction)

@@ -1,9 +1,8 @@
-"""A cluster while it is described: nodes and links in columns, machines stamped from one.
+"""A cluster while it is described: nodes and links in columns, machines copied from one, and how large it may be.
 
-Builders say what there is block by block; a graph of 10^5 GPUs is an object only once somebody asks for it.  Nodes are
-numbered as they come.  Links have the numbers that they have in the graph: by the node where they begin, then as they
-come.
-"""
+Builders add it block by block; a graph of 10^5 GPUs is an object only once it is asked for. Nodes are numbered in the
+order in which they are added. Links have the numbers that they have in the graph: by the node where they begin, then in
+the order in which they are added."""
 
 from __future__ import annotations
 
@@ -17,7 +16,54 @@ import networkx as nx
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
+from simcluster.base.effort import in_words, require_begun
+from simcluster.base.errors import InputError
 from simcluster.topology.links import EdgeData, Graph
+
+MAX_GPUS = 2_000_000
+"""Largest cluster: of a million GPUs, where it is regular, the links alone are half a gigabyte and two seconds."""
+MAX_DRAWN_GPUS = 200_000
+"""Largest one whose graph has to be built."""
+MAX_LINKS = 4_000_000
+"""Most full-duplex links of one kind (GPU to NIC, leaf to spine, ...)."""
+_DRAWN_BYTES, _DRAWN_SECONDS = 7e3, 90e-6  # for each GPU, with names of links and routes: DGX H100, 131,072 of them
+_DRAWN_BESIDE = 2.5e-6
+"""Seconds for each GPU and each in its machine, among whose nodes it looks for its NICs: 3,200 of them, 800 in each of
+four machines, 3.3 s."""
+
+
+def check_gpus(gpus: int) -> None:
+    """InputError for more GPUs than can be simulated."""
+    if gpus > MAX_GPUS:
+        raise InputError(f"has {gpus:,} GPUs; at most {MAX_GPUS:,} can be simulated: use fewer nodes")
+
+
+def check_drawn(gpus: int, together: int = 1) -> None:
+    """InputError for more GPUs, so many ``together`` in a machine, than a graph is built of, or is begun unasked."""
+    if gpus > MAX_DRAWN_GPUS:
+        raise InputError(
+            f"has {gpus:,} GPUs, and has to be drawn link by link (about {gpus * _DRAWN_BYTES / 1e9:.2g} GB and "
+            f"{gpus * _DRAWN_SECONDS:.2g} s): at most {MAX_DRAWN_GPUS:,} are, and {MAX_GPUS:,} where all machines are "
+            "alike on a tree of switches, each GPU with one way out, and nothing is asked of single nodes: use fewer "
+            "nodes"
+        )
+    seconds = gpus * (_DRAWN_SECONDS + together * _DRAWN_BESIDE)
+    require_begun(
+        seconds,
+        f"has {gpus:,} GPUs, {together:,} in a machine, which would take about {in_words(seconds)} to draw link by "
+        "link",
+        "use fewer of them in a machine, or fewer machines",
+    )
+
+
+def check_links(links: int, of: str) -> None:
+    """InputError for more links ``of`` one kind ("leaf - spine") than can be simulated."""
+    if links > MAX_LINKS:
+        raise InputError(
+            f"has {links:,} links {of}; at most {MAX_LINKS:,} of a kind can be simulated: use fewer nodes, or fewer "
+            "and faster links"
+        )
+
 
 Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
 

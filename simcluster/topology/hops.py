@@ -1,15 +1,19 @@
-"""Adjacency of switches in arrays: ways of very many flows over a fabric."""
+"""Adjacency of switches in arrays, and how the GPUs of equal machines leave them: routes of very many flows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints
-from simcluster.base.multiset_hash import mixed, numbered, places
+from simcluster.base.arrays import Int32s, Ints, Numbers
+from simcluster.base.in_turn import in_turn
+from simcluster.base.multiset_hash import compact, mixed, numbered, places, rows_alike
+from simcluster.topology.draft import Draft
 from simcluster.topology.numbering import LinkNumbers
 
 
@@ -132,3 +136,116 @@ def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
             neighbours += [row] * (len(known) - len(neighbours))
         sets[switches] = np.array(numbers)[kind]
     return sets, neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """``count`` machines of ``size`` GPUs, numbered machine by machine; their links are numbered alike."""
+
+    count: int
+    size: int
+    numbers: LinkNumbers
+    known: dict[int, Ints] = field(default_factory=dict)
+    """The ways inside a machine that have been asked for so far, by pair: as ``ways_inside``; empty for none."""
+
+    @cached_property
+    def gpus(self) -> Int32s:
+        """The GPUs of every machine by place."""
+        return np.arange(self.count * self.size, dtype=np.int32).reshape(self.count, self.size)
+
+    def links(self, gpus: Numbers, columns: Ints) -> Int32s:
+        """Links of some GPUs, in the columns that each place has; -1 for no column."""
+        machine, place = np.divmod(gpus, self.size)
+        own = columns[place]
+        return np.where(own < 0, np.int32(-1), self.owned[machine[:, None], own])
+
+    @cached_property
+    def origin(self) -> Ints:
+        """Of every column of ``owned`` the place of the link that is it, or that it is the way back of."""
+        return np.concatenate([np.arange(self.numbers.width), self.numbers.back[self.numbers.width :]])
+
+    @property
+    def owned(self) -> Int32s:
+        """The links of every machine: those that begin in it, and the ways back of those that end outside."""
+        return self.numbers.owned
+
+    def ways_inside(self, pairs: Ints, walk: Callable[[int, int], list[int] | None]) -> Ints:
+        """Places of the links of the pairs (place x size + place): a row each, -1 behind the last.
+
+        A row of nothing but -1 is for a pair without one way that stays inside, or one not asked for.
+        """
+        for pair in pairs.tolist():
+            if pair not in self.known:
+                self.known[pair] = np.array(walk(*divmod(pair, self.size)) or [], dtype=np.int64)
+        found = np.full((self.size**2, max(1, max(map(len, self.known.values()), default=0))), -1, dtype=np.int64)
+        for pair, way in self.known.items():
+            found[pair, : len(way)] = way
+        return found
+
+
+class ByMachine(NamedTuple):
+    """Values of GPUs machine by machine: machine m has those of row ``kind[m]`` of ``table``, place by place."""
+
+    kind: Ints
+    table: Ints
+
+    def moved(self, machine: Ints, onto: Ints) -> tuple[Ints, Ints]:
+        """The different rows of some machines, each with what those have that take their places."""
+        pairs, _ = compact(self.kind[machine] * len(self.table) + self.kind[onto])
+        return self.table[pairs // len(self.table)], self.table[pairs % len(self.table)]
+
+    @classmethod
+    def of(cls, rows: NDArray[np.integer[Any]]) -> ByMachine:
+        """From all of them: a row for every machine."""
+        if (rows == rows[:1]).all():
+            return cls(np.zeros(len(rows), dtype=np.int64), rows[:1].astype(np.int64))
+        new = (rows[1:] != rows[:-1]).any(axis=1)  # many machines are as the one before
+        runs = rows[np.append(0, np.flatnonzero(new) + 1)]
+        least = int(runs.min())
+        size = int(runs.max()) - least + 1
+        exact = size ** runs.shape[1] < 1 << 63
+        code = np.zeros(len(runs), dtype=np.int64) if exact else rows_alike(runs)
+        for column in runs.T if exact else ():
+            code *= size
+            code += column - least
+        kind, first = numbered(code)
+        if not exact and (runs[first][kind] != runs).any():  # different ones with equal sums
+            kind = first = np.arange(len(runs))
+        return cls(kind[np.append(0, np.cumsum(new))], runs[first].astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """How every GPU leaves its machine and is entered: by which switch, its ``leaf`` (a number), and which links.
+
+    ``out`` and ``back`` have the columns of these links by place, -1 behind the last; ``order`` is the place of the GPU
+    in tree order, ``part`` numbers the parts of the fabric and ``position`` their places in natural order of all names,
+    by switch.  ``leaves`` are those of every machine.
+    """
+
+    part: Ints
+    position: Ints
+    order: Int32s
+    leaf: Int32s
+    out: Ints
+    back: Ints
+    leaves: ByMachine
+
+    @classmethod
+    def of(
+        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], draft: Draft, hops: Hops,
+        position: Ints,
+    ) -> Ends:  # fmt: skip
+        """From machine 0, whose GPUs leave by these ``ways``, columns from their leaf on, and by ``nics``."""
+        numbers = machines.numbers
+        out = np.full((len(ways), max(map(len, ways))), -1, dtype=np.int64)
+        for place, way in enumerate(ways):
+            out[place, : len(way)] = way
+        back = np.where(out < 0, -1, numbers.back[out])
+        enter = [numbers.came[column] for column in back[:, 0]]
+        leaf = hops.switches(np.stack([draft.blocks[block].column(0, column) for block, column in enter], axis=1))
+        nodes = list(dict.fromkeys(nics))  # by their first GPU
+        first = [list(nics).index(node) for node in nodes]
+        (of_node,), _ = in_turn([[*leaf[:, first].T]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
+        order = np.stack([of_node[nodes.index(nic)] for nic in nics], axis=1)
+        return cls(hops.parts(), position, order.ravel(), leaf.astype(np.int32).ravel(), out, back, ByMachine.of(leaf))

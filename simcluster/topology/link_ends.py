@@ -13,8 +13,7 @@ from simcluster.base.arrays import Ints
 from simcluster.base.link_columns import LinkRows
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.draft import Draft
-from simcluster.topology.levels import called
-from simcluster.topology.links import Graph
+from simcluster.topology.links import Graph, called
 from simcluster.topology.numbering import LinkNumbers
 
 _AT_ONCE = 1 << 20  # links, which bounds what is kept beside their kinds

@@ -14,9 +14,8 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Spec
-from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.draft import Draft, Recorder, check_links
 from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
-from simcluster.topology.sizes import check_links
 
 Place = Literal["gpu", "pcie", "host"]
 Few = Annotated[int, Field(strict=True, ge=1, le=1024)]

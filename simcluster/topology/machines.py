@@ -13,10 +13,9 @@ from pydantic import model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Count
 from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.draft import Draft, Recorder, check_gpus, check_links
 from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Title, add_gpus, add_nics, connect
 from simcluster.topology.machine_parts import NicPort
-from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site, TreeSpec
 

@@ -22,16 +22,13 @@ from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
-from simcluster.topology.alike import Ends, Machines
-from simcluster.topology.draft import Draft
-from simcluster.topology.hops import Hops
-from simcluster.topology.host_ways import host_way
+from simcluster.topology.draft import Draft, check_drawn
+from simcluster.topology.hops import Ends, Hops, Machines
 from simcluster.topology.link_ends import LinkEnds, LinkKind
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.numbering import LinkNumbers
 from simcluster.topology.paths import Paths, Rows
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.sizes import check_drawn
 from simcluster.topology.turns import (
     Automorphism,
     Ground,
@@ -42,7 +39,7 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
-from simcluster.topology.wiring import Wiring, has_storage_nics, linked_to_each_other, nvswitch_of
+from simcluster.topology.wiring import Wiring, has_storage_nics, host_way, linked_to_each_other, nvswitch_of
 
 PROVED = {
     "routing": frozenset({"shortest", "static", "ecmp", "adaptive"}),

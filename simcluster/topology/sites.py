@@ -20,10 +20,9 @@ from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import OneOf
 from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft
+from simcluster.topology.draft import Draft, check_gpus
 from simcluster.topology.links import COMPUTE, LinkSpec, Title
 from simcluster.topology.regular import Regular
-from simcluster.topology.sizes import check_gpus
 from simcluster.topology.spec import Fields, TopologySpec
 
 

@@ -20,10 +20,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Count, Spec
-from simcluster.topology.draft import Draft
+from simcluster.topology.draft import Draft, check_links
 from simcluster.topology.links import COMPUTE, EdgeData, Fraction, Name, PresetSpec, edge_data
 from simcluster.topology.machine_parts import NicPort
-from simcluster.topology.sizes import check_links
 
 _WIDEST = 1e9  # of a tree's levels, up over down or down over up: beyond it cables cannot be counted
 

@@ -18,8 +18,7 @@ from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.access_paths import Ways
-from simcluster.topology.alike import ByMachine, Ends, Machines
-from simcluster.topology.hops import Hops
+from simcluster.topology.hops import ByMachine, Ends, Hops, Machines
 from simcluster.topology.policies import RoutingSpec
 
 _BY_DESTINATION = ("static", "shortest", "adaptive")

@@ -13,9 +13,8 @@ from pydantic import model_validator
 from simcluster.base.units import Seconds
 from simcluster.documents.spec import Count
 from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.draft import Draft, Recorder, check_gpus, check_links
 from simcluster.topology.links import COMPUTE, RateSpec, Title, add_gpus
-from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site
 

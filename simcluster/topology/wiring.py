@@ -1,10 +1,11 @@
-"""Names, links and routes of a cluster: what is asked of its graph, trees of switches included."""
+"""Names, links and routes of a cluster, trees of switches and ways between a GPU and its host included."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,68 @@ from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
-from simcluster.topology.access_paths import Spread, Ways
-from simcluster.topology.host_ways import host_way
+from simcluster.topology.access_paths import WHOLE, Spread, Ways, split
 from simcluster.topology.link_ends import LinkKind, kinds_in
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Rows, one_by_one
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.routing import Router
 from simcluster.topology.turns import LinkImages
+
+
+def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
+    """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none.
+
+    "storage": from host memory to the fabric, none on a machine without one; "peers": there and back.
+    """
+    if direction in ("storage", "peers"):
+        cables = _cables(graph, gpu)
+        parts = split(WHOLE, len(cables)) if cables else []
+        ways = [cables] if direction == "storage" else [cables, [(switch, port) for port, switch in cables]]
+        return tuple(
+            [(link_index[cable], part / WHOLE) for way in ways for cable, part in zip(way, parts, strict=True)]
+        )
+    nodes = _nodes(graph, gpu, direction)
+    if direction == "h2d":
+        nodes.reverse()
+    return tuple([(link_index[pair], 1.0) for pair in pairwise(nodes)])
+
+
+def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
+    """From the GPU to the host bridge that is the fewest hops away, or over the GPU's own PCIe link."""
+    near = graph.adj if direction == "d2h" else graph.pred
+    paths = [[gpu]]
+    seen = {gpu: None}
+    for path in paths:
+        for node in near[path[-1]]:
+            if graph.nodes[node]["kind"] == "host":
+                return [*path, node]
+            if graph.nodes[node]["kind"] == "pcie" and node not in seen:
+                seen[node] = None
+                paths.append([*path, node])
+    for kind in ("pcie", "nic"):
+        own = [node for node in near[gpu] if graph.nodes[node]["kind"] == kind]
+        own.sort(key=lambda node: "network" in graph.nodes[node])  # the NIC of the collectives first
+        if own:
+            return [gpu, own[0]]
+    raise InputError(
+        f"GPU {gpu} has no link to host memory: its cluster has neither a host bridge nor a PCIe link to a PCIe "
+        "switch or a NIC; use a topology whose machines have them, such as dgx_h100 or pcie_ethernet"
+    )
+
+
+def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
+    """From the NICs that are the fewest hops away (the GPU itself, where that has switch ports) to their switches."""
+    kinds = graph.nodes(data="kind")
+    near, seen = [gpu], {gpu: None}
+    while near:
+        found = [(node, other) for node in near for other in graph.adj[node] if kinds[other] == "switch"]
+        if found:
+            return found
+        passed = [node for node in near if node == gpu or kinds[node] not in ("gpu", "nic")]
+        near = list(dict.fromkeys([other for node in passed for other in graph.adj[node] if other not in seen]))
+        seen |= dict.fromkeys(near)
+    return []
 
 
 def meeting_paths(

@@ -14,8 +14,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
-from simcluster.traffic.chain_trees import chained_trees
-from simcluster.traffic.hop_columns import HopColumns, added_up, usages
+from simcluster.traffic.hop_columns import HopColumns, added_up, chained_trees, usages
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 _PARTS = 2.0**20

@@ -39,7 +39,7 @@ from simcluster.interop.export.work import RunWork
 from simcluster.interop.kineto.chrome import ENDINGS, counter, head_of, make_folder, named, nanoseconds, quoted
 from simcluster.interop.kineto.chrome import write_trace as write_file
 from simcluster.results.loads import hottest_over_time
-from simcluster.results.memory_changes import POOLS
+from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
 from simcluster.step.simulate import ResultLike, result_of
 

@@ -18,7 +18,7 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import TraceLabel
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import COPY, HOST, computing, having, is_comm
-from simcluster.results.host_waits import inside
+from simcluster.results.span_states import inside
 
 
 @dataclass(frozen=True)

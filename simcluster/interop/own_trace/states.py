@@ -18,8 +18,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.own_trace.side import COPIES, NANO, PHASES, StepSide
-from simcluster.results.host_waits import inside
-from simcluster.results.span_states import EXPOSED
+from simcluster.results.span_states import EXPOSED, inside
 
 
 class CallTime(NamedTuple):

@@ -13,7 +13,7 @@ from simcluster.interop.recorded.graph import StepGraph, computing
 from simcluster.interop.recorded.longest_path import PathTimes
 from simcluster.interop.recorded.lowering import RecordedPart
 from simcluster.interop.recorded.recorded import Recorded
-from simcluster.results.host_waits import inside
+from simcluster.results.span_states import inside
 from simcluster.results.waits import READABLE, WaitMatrix
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.results.memory_changes import POOLS
+from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob

@@ -13,7 +13,7 @@ from simcluster.base.arrays import Floats
 from simcluster.collectives.entry import Parts
 from simcluster.studies.bench.collective import collective_traffics, played
 from simcluster.topology import Cluster
-from simcluster.topology.levels import label, switch_levels
+from simcluster.topology.links import label, switch_levels
 from simcluster.traffic.traffic import Traffic
 
 Link = tuple[str, str]

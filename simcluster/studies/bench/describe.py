@@ -14,8 +14,7 @@ from simcluster.studies.bench import places
 from simcluster.studies.bench.report import LinkGroup, NetworkReport, RingReport, TopologyReport
 from simcluster.studies.bench.symmetry import LINK_KEYS, LinkTable, maximum_flows, node_classes
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.levels import label, network_names, switch_levels
-from simcluster.topology.links import COMPUTE, Graph, compute_part
+from simcluster.topology.links import COMPUTE, Graph, compute_part, label, network_names, switch_levels
 from simcluster.traffic.fairness import solo_rate
 from simcluster.traffic.traffic import group_rings, hop_spread, usage_of
 

@@ -16,11 +16,10 @@ from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
-from simcluster.results.host_waits import BESIDE
 from simcluster.results.longer import longer_on_path
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
+from simcluster.results.span_states import BESIDE, COMPUTE_KINDS, EXPOSED
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, replay, result_of

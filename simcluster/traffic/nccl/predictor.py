@@ -8,7 +8,7 @@ Two models.  ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, 
 ``launch``: the host issues the call; ``start``: a channel starts, in one node.  Latency and bandwidth are those of the
 newest tables, whichever version chose: they are NVIDIA's newest measurements.  ``filling`` is what the pipeline of
 chunks takes to fill, fitted for rings and derived for trees and NVLink SHARP; ``loops`` are those that NVLink SHARP
-makes beyond those of its largest chunk (``traffic.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of
+makes beyond those of its largest chunk (``traffic.nccl.tuner``).  NVLink SHARP on few GPUs keeps the wire rate of
 eight, S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire
 rate, 309 GB/s).  A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
 (``Graph.wire``).
@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 from simcluster.base.errors import InputError
-from simcluster.traffic.nccl import chunks
 from simcluster.traffic.nccl.case import (
     Case,
     Prediction,
@@ -37,7 +36,7 @@ from simcluster.traffic.nccl.case import (
 )
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.traffic.nccl.platforms import Platform
-from simcluster.traffic.nccl.tuner import bandwidth, tuner_prediction
+from simcluster.traffic.nccl.tuner import bandwidth, engaged, filling, short_loops, tuner_prediction
 
 Model = Literal["tuner", "effective"]
 MODELS: tuple[Model, ...] = ("tuner", "effective")
@@ -80,10 +79,10 @@ def _effective(asked: Case, size: float) -> Prediction:
         rate *= graph.wire / graph.inter
     if case.algorithm == "nvls_tree":  # sum and copies cross the NICs, all but the node's own part: 2 (m - 1) / m S
         rate = min(rate, graph.channels * graph.inter * case.nodes / (2 * (case.nodes - 1)))
-    filling = chunks.filling(case, size, rate) + fitted.loop * chunks.short_loops(case, size)
-    issue, start = fitted.launch, fitted.start * chunks.engaged(case, size) if case.nodes == 1 else 0.0
+    fill = filling(case, size, rate) + fitted.loop * short_loops(case, size)
+    issue, start = fitted.launch, fitted.start * engaged(case, size) if case.nodes == 1 else 0.0
     return replace(
-        estimate, latency=issue + start + estimate.latency, bandwidth=1.0 / (1.0 / rate + filling / size), issue=issue
+        estimate, latency=issue + start + estimate.latency, bandwidth=1.0 / (1.0 / rate + fill / size), issue=issue
     )
 
 
