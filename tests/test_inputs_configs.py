@@ -12,7 +12,6 @@ from simcluster.importers.deepspeed import HOST_UPDATE, scenario_from_deepspeed
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.megatron_log import measured_of_log
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.published_models import published_model, published_names
 from simcluster.importers.python_config import PythonConfigs
@@ -684,22 +683,6 @@ def test_what_is_not_modelled_of_deepspeed(config: dict[str, Any], words: str) -
 def log(*times: float, batch: int = 64) -> str:
     line = " [x] iteration {:8d}/ 100 | x: 1 | elapsed time per iteration (ms): {} | global batch size: {} |\n"
     return "noise\n" + "".join(line.format(number, time, batch) for number, time in enumerate(times, 1))
-
-
-def test_the_measured_step_of_a_log() -> None:
-    measured, words = measured_of_log(log(9000, 8000, *[1500.0] * 30, 1600, 1400), "train.log", 64)
-    assert measured == {
-        "step_time": "1.5 s", "source": "train.log: median of 31 logged iterations behind the first 3"
-    }  # fmt: skip
-    assert words.endswith("(1.4 to 1.6 s)")
-    ramped = log(*[500.0] * 5, batch=16) + log(1000.0, 1010.0, 1020.0)
-    assert "5 of another batch left out" in measured_of_log(ramped, "train.log", 64)[1]
-    for text, problem in (
-        ("no log", "has no line"),
-        (log(1.0, batch=8), "have a global batch of 8, and the scenario has 64"),
-    ):
-        with pytest.raises(InputError, match=problem):
-            measured_of_log(text, "train.log", 64)
 
 
 def test_the_command_takes_a_script_its_values_and_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, 
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread, plain_fields
 from simcluster.importers.recipe_programs import not_beside, of_another_file, what_is_started
-from simcluster.importers.written_containers import written_container
+from simcluster.importers.written_containers import written_call
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
@@ -107,8 +107,8 @@ def _is_idle(attribute: str) -> bool:
 
 def settings_of_written(text: str, source: str) -> ReadRecipe | None:
     """What a configuration says that Megatron-Bridge wrote with all its fields; None for any other text."""
-    found = written_container(text, source)
-    if found is None:
+    found = written_call(text, source)
+    if found is None or found.name != "ConfigContainer":
         return None
     read = _recipe(found, "the file", source)
     copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}

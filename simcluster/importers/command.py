@@ -39,11 +39,12 @@ from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.megatron_log import measured_of_log
 from simcluster.importers.model_classes import model_called
 from simcluster.importers.models_by_path import NamedModel, model_published
 from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.printed_configs import deepspeed_printed, plain_log
 from simcluster.importers.shell.syntax import is_script
+from simcluster.importers.step_times import has_step_times, measured_of_log
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
 from simcluster.importers.trainer_scripts import scenario_of_trainer
@@ -53,7 +54,8 @@ from simcluster.scenario.scenario import from_document
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
-_MAX_BYTES = 2_000_000
+_MAX_BYTES, _MAX_LOG = 2_000_000, 100_000_000
+_LOGS = (".log", ".out", ".err", ".txt")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
 """Kinds whose files of these endings have arguments and variables; those of megatron always do."""
@@ -120,7 +122,7 @@ def _text(name: str) -> str:
         raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
         if not raw.strip():
             raise InputError("stdin is empty; paste what is to be imported")
-    if len(raw) > _MAX_BYTES:
+    if len(raw) > (_MAX_LOG if name.endswith(_LOGS) else _MAX_BYTES):
         raise InputError(
             f"{name}: is larger than {_MAX_BYTES:,} bytes, which no such file is; give the configuration alone"
         )
@@ -128,7 +130,7 @@ def _text(name: str) -> str:
 
 
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
-    _refuse(args, "device", *(("log",) if args.kind in ("torchtitan", "deepspeed") else ()))
+    _refuse(args, "device")
     if args.kind != "deepspeed":
         _refuse(
             args, "model", *(() if args.kind == "torchtitan" and args.file.endswith(".py") else ("sequence_length",))
@@ -165,9 +167,10 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document
-    if args.log:
-        log = decode(read_bytes(args.log), args.log)
-        measured, words = measured_of_log(log, Path(args.log).name, document["training"]["global_batch"])
+    log = plain_log(decode(read_bytes(args.log), args.log) if args.log else text)
+    if args.log or has_step_times(log):
+        numbers = {"gpus": _gpus_of(args.cluster), **document}
+        measured, words = measured_of_log(log, Path(args.log or args.file).name, numbers)
         document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
     document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
     folder = Path(args.output).parent if args.output else Path()
@@ -194,13 +197,17 @@ def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
         "cluster": cluster,
         "source": args.file,
     }
-    if is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text):
+    printed = deepspeed_printed(text, args.file)
+    if not printed and (is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text)):
         machine = _machine_of(args.cluster)
         return scenario_of_trainer(
             text, model=_model_named(args), sequence_length=args.sequence_length, given=_given(args),
             gpus_per_node=machine[0] if machine else None, beside=partial(_beside, args.file), **more,
         )  # fmt: skip
     named = _model_named(args)
+    if printed:
+        text, more = printed.config, {**more, "launched": printed.ranks}
+        named = named or (_model_of(printed.model, args, "the log") if printed.model else None)
     if not named:
         raise InputError(
             "a DeepSpeed configuration says nothing of the model and of the length of its sequences; name both: "
@@ -208,6 +215,8 @@ def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
         )
     length = {"sequence_length": args.sequence_length} if args.sequence_length else {}
     found = scenario_from_deepspeed(text, model={**named.section, **length}, **more)
+    if printed and printed.recomputes:
+        found.document["training"]["recompute"] = "full"
     told = () if length else (f"{named.length} (--sequence-length sets another)",)
     return replace(found, assumed=(*found.assumed, *told))
 
@@ -218,12 +227,16 @@ def _model_named(args: argparse.Namespace) -> NamedModel | None:
         return None
     path = Path(args.model)
     if path.suffix == ".json":
-        config = parse_config(decode(read_bytes(path), args.model), args.model)
-        if args.sequence_length:
-            return NamedModel(args.model, model_from_config(config, sequence_length=args.sequence_length))
-        fields, length = model_at_usual_length(config)
-        return NamedModel(args.model, fields, length=length)
+        return _model_of(parse_config(decode(read_bytes(path), args.model), args.model), args, args.model)
     return model_published(model_called(args.model) or model_document(args.model)["name"])
+
+
+def _model_of(config: dict[str, Any], args: argparse.Namespace, name: str) -> NamedModel:
+    """Return the model of a config.json at the length that is asked for, or at the usual one."""
+    if args.sequence_length:
+        return NamedModel(name, model_from_config(config, sequence_length=args.sequence_length))
+    fields, length = model_at_usual_length(config)
+    return NamedModel(name, fields, length=length)
 
 
 def _cluster(name: str, output: str | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from simcluster.documents.reading import read_document
 
 _TABLES: Mapping[str, Any] = read_document(Path(__file__).with_suffix(".yaml")).data
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
+_LOGS = (".log", ".out", ".err")
 _MOST = 200_000  # characters that are looked through
 
 
@@ -26,7 +27,8 @@ def require_kind(text: str, source: str, kind: str) -> None:
                 f"{source}: this is a file of {name}, which cannot be imported; write a scenario (simcluster new), or "
                 "import the config.json of its model (simcluster import hugging-face)"
             )
-    if not settings or any(_is_marked(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
+    known = settings or source.endswith(_LOGS)
+    if not known or any(_is_marked(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
         return
     for other, kinds in _TABLES["imports"].items():
         for what, marks in kinds.items():

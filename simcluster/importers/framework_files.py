@@ -30,14 +30,14 @@ _FIELD = re.compile(r"^([ \t]*[\w-]+):[ \t]+[^\s#]")
 _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 _CONFIGS = "primus/configs/"
 _MOST_FILES = 20
-_INVERTED = {
+INVERTED = {
     "add_bias_linear": "disable-bias-linear", "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
     "masked_softmax_fusion": "no-masked-softmax-fusion", "bias_dropout_fusion": "no-bias-dropout-fusion",
     "apply_rope_fusion": "no-rope-fusion", "overlap_p2p_comm": "no-overlap-p2p-communication",
     "async_tensor_model_parallel_allreduce": "no-async-tensor-model-parallel-allreduce",
     "scatter_gather_tensors_in_pipeline": "no-scatter-gather-tensors-in-pipeline",
 }  # fmt: skip
-_FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
+FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
 _OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # as options of Megatron-LM, below
 _PATCHES = {
     "patch_zero_bubble": ("enable_zero_bubble", "zero_bubble_", "enable_1f1b_v", "enable_zb_", "num_seq_splits"),
@@ -52,11 +52,11 @@ _ALGORITHMS: dict[str, dict[str, Any]] = {
     "v-min": {**_V, "zero_bubble_v_schedule_mem_setup": "min"},
 }  # fmt: skip
 """Schedules of ``pp_algorithm`` as options of the zero-bubble fork."""
-_FIELDS_ALONE = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden_size:[ \t]+\d", re.MULTILINE)
+_ALONE = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden_size:[ \t]+\d", re.MULTILINE)
 
 
 def is_framework_file(text: str) -> bool:
-    alone = all(pattern.search(text) for pattern in _FIELDS_ALONE)
+    alone = all(pattern.search(text) for pattern in _ALONE)
     return alone or any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
 
 
@@ -85,7 +85,7 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
 def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
     """What a YAML of fields says, whatever sections they are in; InputError for what is no YAML."""
     plain = flattened(_read(text, source), source)
-    return _options({name.rpartition(".")[2]: value for name, value in plain.items()})
+    return options_of_values({name.rpartition(".")[2]: value for name, value in plain.items()})
 
 
 def _read(text: str, source: str) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
     usual, model, own = _parts_of_primus(module, "megatron", source, beside)
     fields: dict[str, Any] = {}
     for said in (usual, model):  # most of what the module says are defaults of Megatron-LM
-        known = (name for name in said if _dashed(name) in MAPPED or name in _INVERTED or name in _FIELDS)
+        known = (name for name in said if _dashed(name) in MAPPED or name in INVERTED or name in FIELDS)
         fields |= {name: said[name] for name in known}
     fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
     fields, assumed = _switched(fields, {**usual, **model, **own}, own)
@@ -213,18 +213,19 @@ def _arguments(
     assumed: tuple[str, ...] = (),
 ) -> Arguments:
     """Return fields as options; those of the file (``own``) that are off, or have another name there, are ``off``."""
-    options = {**_options(fields), **more}
+    options = {**options_of_values(fields), **more}
     return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed, own) if key not in options))
 
 
-def _options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def options_of_values(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return fields of Megatron-LM's arguments as the options that give them."""
     found: dict[str, tuple[str, ...]] = {}
     for name, value in fields.items():
-        option = _INVERTED.get(name) or _FIELDS.get(name, _dashed(name))
+        option = INVERTED.get(name) or FIELDS.get(name, _dashed(name))
         value = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
-        given = value is False if name in _INVERTED else value is not None and value is not False
+        given = value is False if name in INVERTED else value is not None and value is not False
         if given and option and not name.startswith(_OWN):
-            found[option] = () if name in _INVERTED else option_words(value)
+            found[option] = () if name in INVERTED else option_words(value)
     return found
 
 

@@ -42,6 +42,7 @@ from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options, option_called
 from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
+from simcluster.importers.printed_configs import arguments_printed
 from simcluster.importers.processes import filled_otherwise, started_by
 from simcluster.model.recipes import recipe_named
 
@@ -67,7 +68,7 @@ def scenario_from_arguments(
     beside: Beside = nothing_beside,
     source: str = "<arguments>",
 ) -> Imported:
-    """The scenario of a Megatron-LM command line, launch script or file of options in YAML, on a cluster (as
+    """The scenario of a Megatron-LM command line, launch script, file of options in YAML or log, on a cluster (as
     ``cluster`` stands in a scenario).
 
     ``gpus`` left out is what the launcher is told to start, and otherwise all of the cluster, or the fewest that the
@@ -115,6 +116,8 @@ def _written(
     text: str, source: str, given: Mapping[str, str], beside: Beside, gpus_per_node: int | None, gpus: int | None
 ) -> Arguments:
     """Return the arguments in a text of any kind."""
+    if printed := arguments_printed(text, gpus_per_node):
+        return printed
     if is_framework_file(text):
         return arguments_of_framework(text, source, beside)
     if is_option_file(text):

@@ -36,6 +36,7 @@ from simcluster.importers.option_values import (
     REFUSED_PREFIXES,
     option_called,
 )
+from simcluster.importers.printed_configs import yaml_printed
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 from simcluster.importers.python_values import Unread
 from simcluster.importers.recipe_programs import told_gpus
@@ -77,6 +78,7 @@ def scenario_from_bridge(
     not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
+    text = text if python else yaml_printed(text)
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     said = _of_read(read, text) if read else _of_text(text, source, beside, given)
     no_effect, unknown = list(said.no_effect), list(said.unknown)

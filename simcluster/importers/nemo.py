@@ -15,12 +15,14 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.bridge_recipes import ReadRecipe
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems
 from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_bridge import options_of_settings
 from simcluster.importers.megatron_models import Words, model_options, whole_model
-from simcluster.importers.nemo_recipes import settings_of_nemo_recipe
+from simcluster.importers.nemo_recipes import settings_of_nemo_recipe, settings_of_written_recipe
+from simcluster.importers.printed_configs import yaml_printed
 from simcluster.importers.processes import filled_otherwise
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 from simcluster.importers.python_values import Unread
@@ -61,12 +63,11 @@ def scenario_from_nemo(
     of a program by name.  ``gpus`` left out is trainer.num_nodes x trainer.devices, and ``gpus_per_node`` are those of
     a machine of the cluster.  Raises InputError with all that is not modelled or missing.
     """
-    recipe = None
     if source.endswith(".py") or function:
-        recipe = settings_of_nemo_recipe(text, source, function, beside, given)
-        plain = recipe.settings
+        recipe: ReadRecipe | None = settings_of_nemo_recipe(text, source, function, beside, given)
     else:
-        plain = _resolved(flattened(_sections(text, source), source))
+        recipe = settings_of_written_recipe(text, source)
+    plain = recipe.settings if recipe else _resolved(flattened(_sections(yaml_printed(text), source), source))
     problems = Problems(source)
     no_effect: list[str] = []
     unknown = [f"what the recipe does {place}" for place in recipe.undecided] if recipe else []

@@ -35,6 +35,7 @@ from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread, plain_fields
 from simcluster.importers.recipe_programs import of_another_file, what_is_started
+from simcluster.importers.written_containers import written_call
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
@@ -74,6 +75,14 @@ def settings_of_nemo_recipe(
         raise InputError(f"{source}: {function} makes no recipe that can be read as data")
     read = _recipe(found, function, source, configs)
     return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
+
+
+def settings_of_written_recipe(text: str, source: str) -> ReadRecipe | None:
+    """Return what a recipe says that NeMo-Run wrote; None for any other text."""
+    found = written_call(text, source)
+    return (
+        _recipe(found, "the file", source, PythonConfigs("", source)) if found and "trainer" in found.fields else None
+    )
 
 
 def _of_another_file(found: Built, what: str, configs: PythonConfigs) -> InputError:

@@ -16,6 +16,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
 from simcluster.importers.imported import Imported
+from simcluster.importers.printed_configs import job_printed
 from simcluster.importers.processes import seen_in_a_machine
 from simcluster.importers.python_arguments import NONE_GIVEN
 from simcluster.importers.split_points import layers_between
@@ -72,8 +73,11 @@ def scenario_from_torchtitan(
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
         settings = settings_of_registry(text, source, function, families, beside, sequence_length)
+    elif printed := job_printed(text, source):
+        settings = _dumped(printed, source)
     else:
-        settings = flattened(parse_toml_or_json(text, source), source)
+        data = parse_toml_or_json(text, source)
+        settings = _dumped(data, source) if text.lstrip().startswith("{") else flattened(data, source)
     if section := next((name for name in settings if name.partition(".")[0] in _REINFORCES), ""):
         what = "is of reinforcement learning, whose step is more than one of pre-training"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
@@ -82,6 +86,14 @@ def scenario_from_torchtitan(
     if settings.get("fault_tolerance.enable") is True:
         job.assumed.append("one replica group alone: what fault tolerance averages between several is not modelled")
     return job.imported(dict(cluster), gpus)
+
+
+def _dumped(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the settings of a job config that torchtitan writes with all its fields: those that are set."""
+    plain = {name.replace("model_spec.", "model."): value for name, value in flattened(data, source).items()}
+    none = {"activation_checkpoint.mode": "none"} if data.get("activation_checkpoint", {}) is None else {}
+    on = {name: value for name, value in plain.items() if value is not None and (value or is_known(name))}
+    return none | on
 
 
 class _Job(JobSettings):

@@ -1,4 +1,6 @@
-"""A configuration that Megatron-Bridge wrote (``run_config.yaml`` beside checkpoints), as the calls that make it again.
+"""Configurations that frameworks wrote as the calls that make them again.
+
+Megatron-Bridge writes ``run_config.yaml`` beside checkpoints, NeMo-Run ``NAME_config.yaml`` of a recipe of NeMo 2.
 
 Sections and classes stand there as ``_target_: module.Name`` with their fields; ``_call_: false`` is the name alone,
 and ``_args_`` stands for what has no name, as the number of an enumeration's member.
@@ -6,6 +8,7 @@ and ``_args_`` stands for what has no name, as the number of an enumeration's me
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,15 +16,19 @@ from simcluster.documents.reading import parse_document
 from simcluster.importers.python_values import Built, Unread
 
 _KERNELS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}  # AttnBackend of Megatron-Core
+_SHARED, _REFERRED = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=[:-] )\*\w+$", re.MULTILINE)
 _FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def written_container(text: str, source: str) -> Built | None:
-    """The ConfigContainer that the text is written from; None for any other text."""
+def written_call(text: str, source: str) -> Built | None:
+    """Return the call that a configuration is written from; None for any other text.
+
+    What several parts share (``&id001``) is read where it is written, and nothing (null) elsewhere.
+    """
     if "_target_:" not in text:
         return None
-    made = _made(parse_document(text, source=source).data)
-    return made if isinstance(made, Built) and made.name == "ConfigContainer" else None
+    made = _made(parse_document(_SHARED.sub("", _REFERRED.sub("null", text)), source=source).data)
+    return made if isinstance(made, Built) else None
 
 
 def _made(value: Any) -> Any:

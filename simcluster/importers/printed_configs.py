@@ -1,0 +1,176 @@
+"""Configurations that frameworks print when a training starts, taken out of a log.
+
+They are resolved: what a launch script or a recipe computes is there as a value.  The forms are those of the functions
+that print them: ``_print_args`` of megatron/training/arguments.py; ``maybe_log`` of torchtitan's configuration (before:
+``JobConfig`` of config_manager.py); ``DeepSpeedConfig.print`` and ``print_user_config`` of deepspeed/runtime/config.py;
+``print_yaml`` of Megatron-Bridge's ConfigContainer; the experiment configuration of NeMo 1's example programs
+(``OmegaConf.to_yaml``); ``TrainingArguments.__str__`` and the configuration of a model of transformers.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.importers.arguments import Arguments
+from simcluster.importers.framework_files import FIELDS, INVERTED, options_of_values
+from simcluster.importers.option_values import LATENT, MAPPED, NOT_MODELLED, OF_EXPERTS, REFUSED, option_called
+
+_COLORS = re.compile(r"\x1b\[[\d;]*m")
+_PREFIX = re.compile(r"^(\[(?:rank|default)?\d+\]:|[ \t]*\d+:[ ])", re.MULTILINE)
+_ARGUMENTS = re.compile(r"-{3,} arguments -{3,}[^\n]*\n(.*?)\n[^\n]*-{3,} end of arguments -{3,}", re.DOTALL)
+_ARGUMENT = re.compile(r"^[ \t]*(\w+) (?:\.+ ?| )(.*)$", re.MULTILINE)
+_PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
+_TITAN = re.compile(r"Running with (?:args|configs): (?=\{)")
+_CONTAINER = re.compile(
+    r"^_target_: [\w.]+\.ConfigContainer\n(?:(?:[ \t-][^\n]*|[A-Za-z_][\w.]*:(?: [^\n]*)?)\n?)*", re.M
+)
+_EXPERIMENT = re.compile(r"Experiment configuration \*+ *\n(?:\[NeMo[^\n]*\n)?((?:[ \t]+[^\n]*\n?|\n)+)")
+_DEEPSPEED = re.compile(r"\bjson = (?=\{)")
+_MODEL = re.compile(r"Model config \w+ (?=\{)")
+_WORLD = re.compile(r"\bworld_size \.+ (\d+)\b")
+_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_MEMBER = re.compile(r"<?[A-Za-z]\w*\.(\w+)(?:: [^>]*>)?")
+_FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_OFF = ("0", "0.0", "[]", "none", "None", "False")
+_ON_BY_DEFAULT = frozenset((
+    "align_grad_reduce", "barrier_with_L1_time", "bert_binary_head", "bias_gelu_fusion", "bias_swiglu_fusion",
+    "data_sharding", "enable_msc", "enable_one_logger", "fp8_wgrad", "gradient_reduce_div_fusion",
+    "pin_cpu_grads", "pin_cpu_params", "retro_verify_neighbor_count", "tp_comm_bulk_dgrad", "tp_comm_bulk_wgrad",
+    "tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_split_ag", "tp_comm_split_rs", "transformer_pipeline_model_parallel_size",
+))  # fmt: skip
+"""Fields of Megatron-LM's arguments that are on, or follow from others, where nobody asks for anything."""
+_NEED: dict[str, tuple[str, ...]] = {
+    "num_experts": (*(name.replace("-", "_") for name in OF_EXPERTS), "moe_token_drop_policy",
+                    "expert_model_parallel_size", "expert_tensor_parallel_size"),
+    "multi_latent_attention": (*(name.replace("-", "_") for name in LATENT), "q_lora_rank"),
+    "group_query_attention": ("num_query_groups",), "fp8": ("fp8_recipe", "fp8_param_gather"),
+    "optimizer_cpu_offload": ("optimizer_offload_fraction",),
+    "virtual_pipeline_model_parallel_size": ("overlap_p2p_comm",),
+}  # fmt: skip
+"""Fields that say nothing where another one is off."""
+
+
+def plain_log(text: str) -> str:
+    """Return a log without colors and without the prefixes of ranks, of which those of the first one are kept."""
+    text = _COLORS.sub("", text)
+    places = [match.start() for form in (_ARGUMENTS, _TITAN, _DEEPSPEED) if (match := form.search(text))]
+    begin = text.rfind("\n", 0, min(places)) + 1 if places else 0
+    prefix = _PREFIX.match(text, begin)
+    if not prefix:
+        return text
+    own = prefix[1].strip()
+    lines = (line.lstrip() for line in text.splitlines(keepends=True))
+    return "".join(line.removeprefix(own).removeprefix(" ") for line in lines if line.startswith(own))
+
+
+def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
+    """Return the arguments that Megatron-LM prints, as options; None where the text has none.
+
+    Of the hundreds of fields, those count that a scenario has a place for, and switches that are on.
+    """
+    found = _ARGUMENTS.search(plain := plain_log(text)) if "end of arguments" in text else None
+    if found is None:
+        return None
+    fields = {name: _value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
+    for switch, names in _NEED.items():
+        if fields.get(switch) in (None, False):
+            fields = {name: value for name, value in fields.items() if name not in names}
+    if padded := _PADDED.search(plain):
+        fields["vocab_size"] = fields.get("vocab_size") or int(padded[1])
+    virtual = fields.pop("virtual_pipeline_model_parallel_size", None)
+    if fields.get("num_layers_per_virtual_pipeline_stage") is None:
+        fields["num_virtual_stages_per_pipeline_rank"] = virtual
+    if fields.get("sequence_parallel") is True:
+        fields.pop("async_tensor_model_parallel_allreduce", None)  # which validate_args switches off
+    world = fields.get("world_size")
+    kept = {name: value for name, value in fields.items() if _counts(name, value)}
+    nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
+    launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
+    said = "of the arguments in the log those count that a scenario has a place for, and switches that are on"
+    return Arguments(options_of_values(kept), launched=launched, assumed=(said,))
+
+
+def _counts(name: str, value: Any) -> bool:
+    """Return whether a field is one that a scenario has a place for, or a switch that is on."""
+    if name in INVERTED:
+        return value is False
+    option = option_called(FIELDS.get(name) or name.replace("_", "-"))
+    if name in _ON_BY_DEFAULT or value is None or value is False or value == "":
+        return False
+    lists = isinstance(value, list) and option in NOT_MODELLED
+    return option in MAPPED or value is True or lists or (option in REFUSED and str(value) not in _OFF)
+
+
+def _value(text: str) -> Any:
+    """Return a value as Python prints it: data, the word of a format or of an enumeration's member, or a text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        member = _MEMBER.fullmatch(text)
+        return _FORMATS.get(member[1], member[1]) if member else text
+
+
+def job_printed(text: str, source: str) -> dict[str, Any] | None:
+    """Return the job config that torchtitan prints; None where the text has none."""
+    return _json(_TITAN, plain_log(text), source) if _TITAN.search(text) else None
+
+
+def yaml_printed(text: str) -> str:
+    """Return the YAML of the configuration that Megatron-Bridge or NeMo prints; the text itself where it has none."""
+    if experiment := _EXPERIMENT.search(text):
+        return textwrap.dedent(experiment[1])
+    container = _CONTAINER.search(text) if "ConfigContainer" in text else None
+    return container[0] if container else text
+
+
+@dataclass(frozen=True)
+class PrintedDeepSpeed:
+    """The configuration that DeepSpeed prints as JSON, its ranks, and the model's config.json where that is printed."""
+
+    config: str
+    ranks: int | None
+    model: dict[str, Any] | None
+    recomputes: bool
+
+
+def deepspeed_printed(text: str, source: str) -> PrintedDeepSpeed | None:
+    """Return what DeepSpeed and transformers print when a training starts; None where the text has none of it.
+
+    Raises InputError for the arguments of transformers' trainer without a configuration of DeepSpeed.
+    """
+    if not _DEEPSPEED.search(text):
+        if "TrainingArguments(" in text and "***** Running training" in text:
+            raise InputError(
+                f"{source}: is the log of a training without DeepSpeed; write the scenario with simcluster import "
+                "hugging-face and the config.json of its model"
+            )
+        return None
+    plain = plain_log(text)
+    config = _json(_DEEPSPEED, plain, source)
+    resolved = {name: re.search(rf"\b{name} \.* *(\d+)\s*$", plain, re.MULTILINE) for name in _BATCHES}
+    config |= {name: int(found[1]) for name, found in resolved.items() if found}
+    world = _WORLD.search(plain)
+    model = _json(_MODEL, plain, source) if _MODEL.search(plain) else None
+    return PrintedDeepSpeed(
+        json.dumps(config), int(world[1]) if world else None, model, "gradient_checkpointing=True" in plain
+    )
+
+
+def _json(marker: re.Pattern[str], text: str, source: str) -> dict[str, Any]:
+    """Return the JSON object behind a marker."""
+    found = marker.search(text)
+    begin = found.end() if found else 0
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"{source}: the configuration behind {text[begin - 20 : begin].strip()!r} is cut off or mixed with other "
+            "lines; give the log of one rank, or the configuration alone as JSON"
+        ) from None
+    return dict(value)
