@@ -239,15 +239,13 @@ def own_pretrain_config(tp: int = 2):
 @pytest.mark.parametrize(
     ("sets", "where", "expected"),
     [
-        ("cfg.model.sequence_parallel = bool(tp > 1)", "parallel.sequence_parallel", True),
+        ("cfg.model.sequence_parallel = tp > 1", "parallel.sequence_parallel", True),
         ("cfg.model.sequence_parallel = tp >= 4", "parallel.sequence_parallel", False),
-        ("cfg.model.context_parallel_size = [1, 2, 4][1:][0]", "parallel.cp", 2),
+        ("cfg.model.context_parallel_size = {1: 4, 2: 2}[tp]", "parallel.cp", 2),
         ("cfg.model.context_parallel_size = (1, 4)[-1]", "parallel.cp", 4),
-        ("cfg.model.context_parallel_size = max(1, 8 // tp)", "parallel.cp", 4),
-        ("cfg.train.global_batch_size = 2**7", "training.global_batch", 128),
-        ("cfg.train.global_batch_size = len('abcd') * 32", "training.global_batch", 128),
-        ("cfg.model.recompute_granularity = f'{\"fu\"}ll'", "training.recompute", "full"),
-        ("cfg.model.recompute_granularity = 'full granularity'[:4]", "training.recompute", "full"),
+        ("cfg.model.context_parallel_size = 8 // tp", "parallel.cp", 4),
+        ("cfg.train.global_batch_size = 64 if tp == 1 else 4 * 32", "training.global_batch", 128),
+        ("cfg.model.recompute_granularity = 'full' if not tp in (1, None) else None", "training.recompute", "full"),
     ],
 )
 def test_expressions_of_a_recipe_are_worked_out(importer: Importer, sets: str, where: str, expected: object) -> None:

@@ -14,7 +14,7 @@ from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.published_models import published_model, published_names
-from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.recipes import recipe_named
 from simcluster.model.transformer import Model, parameters
@@ -414,11 +414,11 @@ def test_muon_and_layouts_of_functions_in_recipes() -> None:
 
 def test_python_is_read_and_not_run(tmp_path: Path) -> None:
     text = f"import os\nX = open('{tmp_path}/x', 'w')\ndef f():\n    os.system('touch {tmp_path}/y')\n    return X"
-    PythonConfigs(text, "x.py").read("f")
+    RecipeFile(text, "x.py").read("f")
     assert not list(tmp_path.iterdir())
     for bad in ("def f(:", "def f():\n    return f()\n", "(" * 500):
         with pytest.raises(InputError):
-            PythonConfigs(bad, "x.py").read("f")
+            RecipeFile(bad, "x.py").read("f")
 
 
 @pytest.mark.parametrize(
@@ -725,53 +725,3 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys
     capsys.readouterr()
     assert main(given) == 2
     assert "name both: --model llama3-8b, or a config.json, and --sequence-length" in capsys.readouterr().err
-
-
-PACKAGE = {
-    "src/megatron/bridge/recipes/own/__init__.py": "from megatron.bridge.recipes.own.base import shared_config, WIDE\n",
-    "src/megatron/bridge/recipes/own/base.py": """
-from .optimizers import muon_of as made
-
-WIDE = 4
-
-
-def shared_config(batch=64):
-    cfg = _pretrain_common()
-    cfg.model = GPTProvider(num_layers=32, hidden_size=1024, num_attention_heads=8, vocab_size=32000)
-    cfg.model.pipeline_model_parallel_size = WIDE
-    cfg.train.global_batch_size = batch
-    cfg.train.micro_batch_size = 1
-    cfg.optimizer, cfg.scheduler = made(lr=1e-4)
-    return cfg
-""",
-    "src/megatron/bridge/recipes/own/optimizers.py": """
-def muon_of(lr):
-    return OptimizerConfig(optimizer="dist_muon", lr=lr), SchedulerConfig(lr_warmup_iters=10)
-""",
-    "scripts/performance/configs/own/pretrain.py": """
-from megatron.bridge.recipes.own import WIDE, shared_config as base
-
-
-def own_pretrain_16gpu_h100_config():
-    cfg = base(batch=32)
-    cfg.model.tensor_model_parallel_size = WIDE // 2
-    apply_flex_dispatcher_backend(cfg.model, "deepep")
-    return cfg
-""",
-}
-
-
-def test_a_recipe_is_read_on_in_the_files_that_it_imports_from(tmp_path: Path) -> None:
-    for file, text in PACKAGE.items():
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(text)
-    out = tmp_path / "own.yaml"
-    recipe = str(tmp_path / "scripts/performance/configs/own/pretrain.py")
-    command = ["import", "megatron-bridge", recipe, "--cluster", "dgx_h100", "-o", str(out)]
-    assert main(command) == 0
-    found = load(out)
-    assert (found.gpus, found.parallel.dp) == (16, 2)
-    assert (found.parallel.tp, found.parallel.pp, found.training.global_batch) == (2, 4, 32)
-    assert found.training.optimizer == "muon"
-    (tmp_path / "src/megatron/bridge/recipes/own/base.py").unlink()
-    assert main(command) == 2

@@ -1,4 +1,4 @@
-"""Settings of Megatron-Bridge recipes in Python, read as data: one function that makes a configuration."""
+"""Settings of Megatron-Bridge's recipes: of a function in Python, read as data, or of ``run_config.yaml``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from simcluster.importers.flat_settings import flattened
 from simcluster.importers.model_classes import (
     defaults_of_class,
     fuses_positions,
-    is_model,
     model_of_class,
     model_of_sizes,
     no_decoder,
@@ -23,90 +22,95 @@ from simcluster.importers.model_classes import (
 )
 from simcluster.importers.models_by_path import NamedModel, model_named, model_published
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
-from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, telling
-from simcluster.importers.python_config import PythonConfigs
-from simcluster.importers.python_values import Built, Unread, plain_fields
-from simcluster.importers.recipe_programs import not_beside, of_another_file, what_is_started
+from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
+from simcluster.importers.python_values import Built, Unread, given_values, plain_fields
 from simcluster.importers.written_containers import written_call
 
+RESOLVED = (
+    "run it once and give the run_config.yaml that Megatron-Bridge writes beside its checkpoints, or a log with its "
+    "configuration"
+)
+"""What to give for a recipe that works its values out."""
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
 _IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
-_IDLE_FIELDS, _IDLE_SECTIONS = _TABLES["no_effect"].split(), _TABLES["no_effect_sections"].split()
+_IDLE_FIELDS, _IDLE_SECTIONS = (frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_sections"))
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
 _STARTS = ("pretrain", "megatron_pretrain", "finetune")
-_OF_OVERRIDES = (
-    "create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe",
-)  # fmt: skip
+_OF_OVERRIDES = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
 PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
 _OF_TOKENIZER = "the vocabulary of the model's own configuration, where Megatron-Bridge takes that of the tokenizer"
 _LENGTHS = "the model's sequence length, though dataset.seq_length is {}, which Megatron-Bridge refuses"
 AS_THEY_COME = "sequences are full, though samples of fine-tuning are as long as they come"
+_FORMATS = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """What a function says: its name, its model (none where its fields say it), its settings by dotted name, what is
-    modelled otherwise, what it does that is not known here, and which arguments of its program nobody gives.
+    """What a function says: its model (none where its fields say it), its settings by dotted name, what is modelled
+    otherwise, what it does that is not known here, and how many GPUs its name or its file says.
     """
 
-    function: str
     model: NamedModel
     settings: dict[str, Any]
     assumed: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    gpus: int | None = None
 
 
 def settings_of_recipe(
     text: str, source: str, function: str, beside: Beside = nothing_beside, given: Mapping[str, str] = NONE_GIVEN
 ) -> ReadRecipe:
-    """What the function of the file says that is read, where ``given`` are arguments of the program by name.
+    """Return what the function of the file says, where ``given`` are arguments of it by name.
 
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
-    not asked for by name, and for what makes no configuration.
+    not asked for by name, and for what makes no configuration that is read.
     """
     started: list[Any] = []
     known: dict[str, Callable[..., Any]] = {
-        "apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision,
-        **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
+        "apply_flex_dispatcher_backend": _flexible,
+        "get_mixed_precision_config": lambda named=None, *_, **__: Built(named) if isinstance(named, str) else named,
         "process_config_with_overrides": lambda config=None, *_, **__: config,
-        **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
+        **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: [Unread("what the command line says")] * 2),
+        **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
     }  # fmt: skip
-    arguments = ProgramArguments(given)
-    configs = PythonConfigs(
-        text, source, known=known, models=is_model, beside=beside, arguments=arguments, idle=_is_idle
-    )
-    function, found = what_is_started(configs, function, _PRETRAINS, started, _STARTS)
-    arguments.require_used(source)
+    file = RecipeFile(text, source, known=known, idle=_is_idle)
+    function = function or file.chosen(_PRETRAINS, _STARTS)
+    found = file.read(function, given_values(given))
+    found = found if isinstance(found, Built) or not started else started[0]
     if not isinstance(found, Built):
-        raise InputError(f"{source}: {function} makes no configuration that can be read as data")
+        raise InputError(f"{source}: {function} makes no configuration that can be read as data; {RESOLVED}")
     if found.name != "ConfigContainer" and found.name not in _BASES:
         if _ADAPTERS.search(found.name) or found.fields.get("peft") is not None:
             why = f", as {found.name} says" if _ADAPTERS.search(found.name) else ""
             raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}{why}")
-        what = f"{source}: {function} takes its configuration from {found.name}"
-        with telling(arguments.missing):
-            raise of_another_file(what, found.name, configs.missing_module(found.name))
+        raise of_another_file(f"{source}: {function} takes its configuration", found.name, file, RESOLVED)
     if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
-    read = _recipe(found, function, source, configs, beside)
-    return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
+    read = _recipe(found, function, source, file, beside)
+    return replace(read, undecided=tuple(file.undecided), gpus=file.gpus_of(function))
+
+
+def of_another_file(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
+    """Return what to say of a part of a recipe that another file makes."""
+    if against := no_decoder(file.place_of(called)):
+        return InputError(f"{what} from {called}, whose model {against}")
+    return InputError(f"{what} from {file.place_of(called)[:80]}, which is another file's: {remedy}")
 
 
 def _is_idle(attribute: str) -> bool:
-    """Whether an attribute of a configuration, as it is written, is one that changes no time."""
+    """Return whether an attribute of a configuration, as it is written, is one that changes no time."""
     _, *sections, field = attribute.split(".")
-    return field in _IDLE_FIELDS or any(section in _IDLE_SECTIONS for section in sections)
+    return field in _IDLE_FIELDS or not _IDLE_SECTIONS.isdisjoint(sections)
 
 
 def settings_of_written(text: str, source: str) -> ReadRecipe | None:
-    """What a configuration says that Megatron-Bridge wrote with all its fields; None for any other text."""
+    """Return what a configuration says that Megatron-Bridge wrote with all its fields; None for any other text."""
     found = written_call(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
@@ -124,125 +128,104 @@ def settings_of_written(text: str, source: str) -> ReadRecipe | None:
 
 
 def _recipe(
-    found: Built, function: str, source: str, configs: PythonConfigs | None = None, beside: Beside = nothing_beside
+    found: Built, function: str, source: str, file: RecipeFile | None = None, beside: Beside = nothing_beside
 ) -> ReadRecipe:
-    """What a container says, made by the function; InputError for adapters and models that are not known."""
+    """Return what a container says; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None or found.name.startswith("_peft"):
         raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}")
     model = found.fields.get("model")
     if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
-    known = _known_model(model, source, configs, beside)
+    known = _known_model(model, source, beside)
     name = known.name
     settings: dict[str, Any] = {f"model.{field}": value for field, value in said_of_model(name).items()}
     if isinstance(model, Built) and not name:
         settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
-    if configs:  # what is written has all fields
+    if file:  # what is written has all fields
         called = name or (model.name if isinstance(model, Built) else "")
         settings = {"model.apply_rope_fusion": fuses_positions(called), **settings}
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
         settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}
         settings |= _section(section, value)
-    of_tokenizer = _vocabulary(name, settings, found.fields.get("tokenizer"))
-    if not of_tokenizer and _keeps_vocabulary(found, name, settings):
-        settings["model.make_vocab_size_divisible_by"] = 1
-    settings |= of_tokenizer
+    settings |= _vocabulary(found, name, settings)
     samples = settings.pop("dataset.seq_length", None) if "model.seq_length" in settings else None
     differ = (_LENGTHS.format(samples),) if samples not in (None, settings.get("model.seq_length")) else ()
     if not name:
-        require_sizes(model, settings, f"{source}: the model of {function}", configs)
+        require_sizes(model, settings, f"{source}: the model of {function}", file, RESOLVED)
     named = settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings
     own = (_OF_TOKENIZER,) if named and name else ()
-    return ReadRecipe(function, known, _settled(settings), (*known.assumed, *own, *differ, *_packed(found)))
+    data = found.fields.get("dataset")
+    fields = data.fields.items() if isinstance(data, Built) else ()
+    packed = found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields)
+    assumed = (*known.assumed, *own, *differ, *((PACKED,) if packed else ()))
+    return ReadRecipe(known, _settled(settings), assumed)
 
 
 def _is_unset(name: str, section: str, value: Any) -> bool:
-    """Whether a section says of a setting that a base or the model's class makes that it is None."""
+    """Return whether a section says None of a setting that a base or the model's class makes."""
     if value is None:
         return name == section or name.startswith(f"{section}.")
     field = name.removeprefix(f"{section}.")
     return isinstance(value, Built) and field != name and value.fields.get(field, name) is None
 
 
-def _has_vocabulary(model: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a model says its vocabulary, and does not wait for that of the tokenizer, as GPT-3's classes do."""
-    return "model.vocab_size" in settings or bool(model and not model.startswith("gpt3"))
+def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vocabulary of a tokenizer that is none, where it counts, or that the model's own is not padded.
 
-
-def _keeps_vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> bool:
-    """Whether the vocabulary is the model's own, which is not padded, and not the tokenizer's, which is
-    (``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py, whatever should_pad_vocab says before).
-
-    Of pre-training on a base that is not read nothing is said: which of both it takes changed with its version.
+    ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads that of the tokenizer alone, whatever
+    should_pad_vocab says before.  Of pre-training on a base that is not read nothing is said: which of both it takes
+    changed with its version.  GPT-3's classes wait for the tokenizer.
     """
-    if found.name != "ConfigContainer" and "sft" not in found.name:
-        return False
-    return _has_vocabulary(model, settings) and settings.get("tokenizer.use_tokenizer_vocab_size") is not True
-
-
-def _vocabulary(model: str, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """That of a tokenizer which is none, for models that have none of their own or take the tokenizer's at any rate."""
-    if settings.get("tokenizer.tokenizer_type") != "NullTokenizer":
-        return {}
-    if _has_vocabulary(model, settings) and settings.get("tokenizer.use_tokenizer_vocab_size") is not True:
-        return {}
-    size = settings.get("tokenizer.vocab_size")
+    own = "model.vocab_size" in settings or bool(model and not model.startswith("gpt3"))
+    own = own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True
+    tokenizer = found.fields.get("tokenizer")
     said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, Built) else None
-    if model and isinstance(said, Unread) and said.text.endswith(".vocab_size"):
-        return {}  # the model's, as Hugging Face has it
-    return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
+    of_model = model and isinstance(said, Unread) and said.text.endswith(".vocab_size")  # as Hugging Face has it
+    if not own and not of_model and settings.get("tokenizer.tokenizer_type") == "NullTokenizer":
+        size = settings.get("tokenizer.vocab_size")
+        return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
+    keeps = own and (found.name == "ConfigContainer" or "sft" in found.name)
+    return {"model.make_vocab_size_divisible_by": 1} if keeps else {}
 
 
-def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: PythonConfigs | None = None) -> None:
-    """InputError for a model that is no decoder, or whose sizes are not said; ``what`` names it, and ``configs`` is the
-    file that makes it."""
+def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
+    """Raise InputError for a model (``what`` names it) that is no decoder, or whose sizes are not said."""
     kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
-    module = configs.module_of(kind) if configs else ""
-    if against := no_decoder(f"{module}.{kind}"):
+    if against := no_decoder(file.place_of(kind) if file else kind):
         raise InputError(f"{what} ({kind[:80]}) {against}")
-    against = ""
     if "model.num_layers" not in settings:
         against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
-        against += f"; it is {not_beside(module)}" if module and configs and not configs.is_beside(kind) else ""
     elif isinstance(model, Built) and not defaults_of_class(model.name):
         against = "is of a class that is not known here, nor what that says of norms, activation and attention"
-    if against and module and kind.rpartition(".")[2][:1].islower():
-        raise of_another_file(f"{what} comes from {kind[:80]}", kind, module)
     if against and (other := no_decoder(what.rpartition(" ")[2])):
         raise InputError(f"{what} {other}")
-    if against and configs and configs.asked:
-        asked = configs.asked[0]
-        against += (
-            f"; its argument {asked} is given by whoever calls it: name a function that does, or --arg {asked}=..."
-        )
     if against:
-        with telling(configs.arguments.missing if configs else ()):
-            raise InputError(f"{what} ({kind[:80]}) {against}")
+        raise InputError(f"{what} ({kind[:80]}) {against}; {remedy}")
 
 
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are left where several sections say one: a recipe's mixed precision has the last word on those
-    of the model, the optimizer and DDP (its setup writes over them), as have overlaps of their own section, and a
-    distributed optimizer is on where the optimizer or DDP has it."""
+    """Return the settings that are left where several sections say one.
+
+    A recipe's mixed precision has the last word on those of the model, the optimizer and DDP (its setup writes over
+    them), as have overlaps of their own section; a distributed optimizer is on where the optimizer or DDP has it.
+    """
     found = dict(settings)
     if "mixed_precision.bf16" in found:  # a configuration written out, in place of a name
         found["mixed_precision"] = None
-    for name in ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16"):
-        if found.get("mixed_precision") or "mixed_precision.bf16" in found:
-            found.pop(name, None)
-    if found.get("mixed_precision") or any(name.startswith("mixed_precision.") for name in found):
+    sections = {name.partition(".")[0] for name in found if "." in name}
+    if found.get("mixed_precision") or "mixed_precision.bf16" in found:
+        found = {name: value for name, value in found.items() if name not in _FORMATS}
+    if found.get("mixed_precision") or "mixed_precision" in sections:
         found.pop("ddp.grad_reduce_in_fp32", None)
     else:
         found.setdefault("ddp.grad_reduce_in_fp32", False)  # as DDP's configuration has it
     if "mixed_precision.fp8" not in found:
         found.pop("mixed_precision.fp8_recipe", None)
-    if found.pop("optimizer.overlap_param_gather", None) is True:
-        found["ddp.overlap_param_gather"] = True
-    if found.pop("optimizer.use_distributed_optimizer", None) is True:
-        found["ddp.use_distributed_optimizer"] = True
-    overlaps = any(name.startswith("comm_overlap.") for name in found)
-    if overlaps:  # CommOverlapConfig turns on what a recipe does not turn off in it, those of DDP where that shards
+    for name in ("overlap_param_gather", "use_distributed_optimizer"):
+        if found.pop(f"optimizer.{name}", None) is True:
+            found[f"ddp.{name}"] = True
+    if "comm_overlap" in sections:  # CommOverlapConfig turns on what is not off in it, that of DDP where that shards
         said = {f"ddp.{name}": found.pop(f"comm_overlap.{name}", True) for name in _OVERLAPS}
         found |= said if found.get("ddp.use_distributed_optimizer") is True else {}
         found["model.overlap_p2p_comm"] = found.pop("comm_overlap.overlap_p2p_comm", True)
@@ -250,18 +233,8 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _packed(found: Built) -> tuple[str, ...]:
-    """That samples share a sequence, where they do."""
-    data = found.fields.get("dataset")
-    fields = data.fields if isinstance(data, Built) else {}
-    named = [name for name, value in fields.items() if "pack" in name and value not in (None, False)]
-    if not named and found.name != "_sft_common":
-        return ()
-    return (PACKED,)
-
-
 def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
-    """What ``apply_flex_dispatcher_backend`` sets, on GPUs that have the backend."""
+    """Set what ``apply_flex_dispatcher_backend`` does, on GPUs that have the backend."""
     if isinstance(model, Built) and backend in ("deepep", "hybridep"):
         model.fields |= {
             "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend,
@@ -269,13 +242,8 @@ def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> Non
         }  # fmt: skip
 
 
-def _precision(named: Any = None, *_: Any, **__: Any) -> Any:
-    """What ``get_mixed_precision_config`` makes of a name."""
-    return Built(named) if isinstance(named, str) else named
-
-
-def _known_model(model: Any, source: str, configs: PythonConfigs | None, beside: Beside) -> NamedModel:
-    """The model that a class or a place on Hugging Face names; none where neither does."""
+def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
+    """Return the model that a class or a place on Hugging Face names; none where neither does."""
     while isinstance(model, Built):
         if known := model_of_class(model.name):
             return model_published(known)
@@ -283,18 +251,16 @@ def _known_model(model: Any, source: str, configs: PythonConfigs | None, beside:
         name = next((each for each in given if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
             unread = next((each.text for each in given if isinstance(each, Unread)), model.name)
-            with telling(configs.arguments.missing if configs and not name else ()):
-                return model_named(name or unread, source, beside)
+            return model_named(name or unread, source, beside)
         alike = "" if defaults_of_class(model.name) else model_of_sizes(model.name, model.fields)
-        if alike:
+        if alike or model.of is None:
             return model_published(alike)
-        if model.of is None:
-            break
         model = model.of
     return NamedModel()
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:
+    """Return what a section of the container says, by dotted name."""
     if isinstance(value, Built):
         fields = {f"{section}.{name}": item for name, item in value.fields.items()}
         if section == "mixed_precision" and not value.name.endswith("Config"):
@@ -322,7 +288,7 @@ def _section(section: str, value: Any) -> dict[str, Any]:
 
 
 def _made_by(value: Any) -> str:
-    """The call that makes a section, as it is written as far as it is not read."""
+    """Return the call that makes a section, as it is written as far as it is not read."""
     if isinstance(value, Built):
         return " ".join((value.name, *(each.text for each in value.args if isinstance(each, Unread))))
     return value.text if isinstance(value, Unread) else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,14 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_launcher import launched_recipe
-from simcluster.importers.bridge_recipes import ReadRecipe, settings_of_recipe, settings_of_written
+from simcluster.importers.bridge_recipes import RESOLVED, ReadRecipe, settings_of_recipe, settings_of_written
 from simcluster.importers.environment_settings import assumed_of_environment, variables_in
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.model_classes import said_of_model
-from simcluster.importers.models_by_path import NamedModel, model_named
+from simcluster.importers.models_by_path import model_named
 from simcluster.importers.option_values import (
     MAPPED,
     NO_EFFECT,
@@ -37,9 +35,8 @@ from simcluster.importers.option_values import (
     option_called,
 )
 from simcluster.importers.printed_configs import yaml_printed
-from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
+from simcluster.importers.python_recipes import NONE_GIVEN
 from simcluster.importers.python_values import Unread
-from simcluster.importers.recipe_programs import told_gpus
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _SECTIONS = _TABLES["sections"].split()
@@ -80,10 +77,11 @@ def scenario_from_bridge(
     python = source.endswith(".py") or bool(function)
     text = text if python else yaml_printed(text)
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
-    said = _of_read(read, text) if read else _of_text(text, source, beside, given)
-    no_effect, unknown = list(said.no_effect), list(said.unknown)
+    recipe, said = ("", read) if read else _overrides(text, source, beside)
+    no_effect: list[str] = []
+    unknown = [f"what the recipe does {place}" for place in said.undecided]
     problems = Problems(source)
-    options: Words = _recipe_options(said.recipe) if said.recipe else {}
+    options: Words = _recipe_options(recipe) if recipe else {}
     options |= model_options(said.model.section) if said.model.name else {}
     became: dict[str, str] = {}
     options |= (own := options_of_settings(said.settings, source, problems, no_effect, unknown, became))
@@ -91,60 +89,25 @@ def scenario_from_bridge(
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
         no_effect += [name for name in said.settings if not said.settings[name]]
         unknown = [name for name in unknown if said.settings.get(name.partition(" ")[0])]
-    missing = read.missing if read else ()
-    with telling(missing):
-        found = scenario_from_options(
-            options, cluster=cluster, gpus=gpus, launched=said.gpus, available=available,
-            source=source, problems=problems.found,
-        )  # fmt: skip
+    found = scenario_from_options(
+        options, cluster=cluster, gpus=gpus, launched=said.gpus, available=available, source=source,
+        problems=problems.found,
+    )  # fmt: skip
     environment = assumed_of_environment(variables_in(said.settings, _ENVIRONMENT))
     if environment:
         no_effect = [name for name in no_effect if name.partition(".")[0] != _ENVIRONMENT]
-    assumed = (*said.assumed, *environment, *([told] if (told := not_given(missing)) else []))
+    assumed = (*said.assumed, *environment)
     assumed += () if "gpus" in found.document else (ALL_GPUS,)
     assumed += (said.model.length,) if said.model.length and "seq-length" not in own else ()
     if said.model.name:
         found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
-    if said.recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
-        assumed += (f"{said.recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
+    if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
+        assumed += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
     off = [name for name, option in became.items() if not option]
     return Imported(
         found.document, (*found.mapped, *off), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *said.model.unknown, *found.unknown),
-    ).accounted((*said.settings, *said.no_effect), became)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Said:
-    """What a file says: a recipe by its name or a model (neither where its fields say it), settings by dotted name.
-
-    Also what is assumed, has no effect and is not known, and how many GPUs there are.
-    """
-
-    recipe: str
-    model: NamedModel
-    settings: Mapping[str, Any]
-    assumed: tuple[str, ...]
-    no_effect: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    gpus: int | None = None
-
-
-def _of_read(read: ReadRecipe, text: str) -> _Said:
-    unknown = tuple(f"what the recipe does {place}" for place in read.undecided)
-    return _Said("", read.model, read.settings, read.assumed, (), unknown, told_gpus(read.function, text))
-
-
-def _of_text(text: str, source: str, beside: Beside, given: Mapping[str, str]) -> _Said:
-    """Of a command of the performance launcher, or overrides."""
-    if launch := launched_recipe(text, source, beside, given):
-        recipe = _known_recipe(launch.recipe, source)
-        more = launch.assumed, launch.no_effect, launch.unknown
-        return _Said(recipe, NamedModel(), launch.settings, *more, launch.gpus)
-    recipe, settings, named, assumed = _overrides(text, source, beside)
-    if recipe:
-        assumed = (f"{recipe}: the model of it; parallelism and batch are what is written here", *assumed)
-    return _Said(recipe, named, settings, assumed)
+    ).accounted(said.settings, became)  # fmt: skip
 
 
 def options_of_settings(
@@ -179,8 +142,10 @@ def options_of_settings(
     return options
 
 
-def _overrides(text: str, source: str, beside: Beside) -> tuple[str, dict[str, Any], NamedModel, tuple[str, ...]]:
-    """The recipe, if one is named, the overrides by dotted name, the model that is named, and what is assumed of it."""
+def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]:
+    """Return the recipe, if one is named, and the overrides with the model that they name."""
+    if re.search(r"\b(run_script|setup_experiment)\.py\b", text):
+        raise InputError(f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED}")
     recipe, settings = _settings(text, source)
     named = model_named(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
     if not recipe and not named.name and "model.num_layers" not in settings:
@@ -188,11 +153,14 @@ def _overrides(text: str, source: str, beside: Beside) -> tuple[str, dict[str, A
             f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
             "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
         )
+    if recipe:
+        said = (f"{recipe}: the model of it; parallelism and batch are what is written here",)
+        return recipe, ReadRecipe(named, settings, said)
     if not named.name:
-        return recipe, settings, named, ()
+        return "", ReadRecipe(named, settings)
     settings = {f"model.{field}": value for field, value in said_of_model(named.name).items()} | settings
     what = "what the file does not say is as Megatron-Core has it, since no recipe is named"
-    return recipe, settings, named, (what, *named.assumed)
+    return "", ReadRecipe(named, settings, (what, *named.assumed))
 
 
 def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
@@ -277,7 +245,7 @@ def _unread(name: str, value: Unread, source: str, no_effect: list[str], unknown
     if section in _SECTIONS and field not in _NO_EFFECT_FIELDS and (option in MAPPED or name == "mixed_precision"):
         raise InputError(
             f"{source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is run here; write "
-            "its value (--arg NAME=VALUE gives an argument of the program)"
+            "its value, or run it once and give the configuration that it writes or logs"
         )
     idle = section in _NO_EFFECT_SECTIONS or field in _NO_EFFECT_FIELDS or option in NO_EFFECT
     (no_effect if idle or section in ("dataset", "tokenizer") else unknown).append(name)

@@ -24,7 +24,7 @@ from simcluster.importers.megatron_models import Words, model_options, whole_mod
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe, settings_of_written_recipe
 from simcluster.importers.printed_configs import yaml_printed
 from simcluster.importers.processes import filled_otherwise
-from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
+from simcluster.importers.python_recipes import NONE_GIVEN
 from simcluster.importers.python_values import Unread
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -64,7 +64,7 @@ def scenario_from_nemo(
     a machine of the cluster.  Raises InputError with all that is not modelled or missing.
     """
     if source.endswith(".py") or function:
-        recipe: ReadRecipe | None = settings_of_nemo_recipe(text, source, function, beside, given)
+        recipe: ReadRecipe | None = settings_of_nemo_recipe(text, source, function, given)
     else:
         recipe = settings_of_written_recipe(text, source)
     plain = recipe.settings if recipe else _resolved(flattened(_sections(yaml_printed(text), source), source))
@@ -86,13 +86,10 @@ def scenario_from_nemo(
     assumed += _formats(plain, options, alone=recipe is None)
     launched, machines = _machines(plain, None if gpus else gpus_per_node)
     assumed += machines
-    missing = recipe.missing if recipe else ()
-    with telling(missing):
-        found = scenario_from_options(
-            options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
-            problems=problems.found,
-        )  # fmt: skip
-    assumed += (said,) if (said := not_given(missing)) else ()
+    found = scenario_from_options(
+        options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
+        problems=problems.found,
+    )  # fmt: skip
     assumed += () if "gpus" in found.document else (ALL_GPUS,)
     if recipe and recipe.model.name:
         found.document["model"] = whole_model(recipe.model.section, found.document["model"], settings)

@@ -42,7 +42,8 @@ _ON_BY_DEFAULT = frozenset((
     "align_grad_reduce", "barrier_with_L1_time", "bert_binary_head", "bias_gelu_fusion", "bias_swiglu_fusion",
     "data_sharding", "enable_msc", "enable_one_logger", "fp8_wgrad", "gradient_reduce_div_fusion",
     "pin_cpu_grads", "pin_cpu_params", "retro_verify_neighbor_count", "tp_comm_bulk_dgrad", "tp_comm_bulk_wgrad",
-    "tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_split_ag", "tp_comm_split_rs", "transformer_pipeline_model_parallel_size",
+    "tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_split_ag", "tp_comm_split_rs",
+    "transformer_pipeline_model_parallel_size",
 ))  # fmt: skip
 """Fields of Megatron-LM's arguments that are on, or follow from others, where nobody asks for anything."""
 _NEED: dict[str, tuple[str, ...]] = {

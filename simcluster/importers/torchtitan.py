@@ -18,7 +18,7 @@ from simcluster.importers.framework_files import is_primus_file, titan_settings_
 from simcluster.importers.imported import Imported
 from simcluster.importers.printed_configs import job_printed
 from simcluster.importers.processes import seen_in_a_machine
-from simcluster.importers.python_arguments import NONE_GIVEN
+from simcluster.importers.python_recipes import NONE_GIVEN
 from simcluster.importers.split_points import layers_between
 from simcluster.importers.torchtitan_models import model_of_job
 from simcluster.importers.torchtitan_precision import precision_of
@@ -72,7 +72,7 @@ def scenario_from_torchtitan(
         settings = titan_settings_of_primus(text, source, beside, is_known)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
-        settings = settings_of_registry(text, source, function, families, beside, sequence_length)
+        settings = settings_of_registry(text, source, function, families, sequence_length)
     elif printed := job_printed(text, source):
         settings = _dumped(printed, source)
     else:

@@ -11,7 +11,7 @@ from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.beside import Beside
 from simcluster.importers.published_models import published_model
-from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.python_values import Built, Unread
 from simcluster.importers.torchtitan_settings import TABLES, JobSettings
 
@@ -30,7 +30,7 @@ def model_of_flavor(beside: Beside, name: str, flavor: str) -> dict[str, Any] | 
     """
     for path in _paths(name):
         text = beside(path)
-        found = _flavor(PythonConfigs(text, path, closed=_MAKES_LAYERS), name, flavor) if text else None
+        found = _flavor(RecipeFile(text, path, closed=_MAKES_LAYERS), name, flavor) if text else None
         if found is not None and (fields := _fields(found, name)):
             return fields
     return None
@@ -40,7 +40,7 @@ def flavors_beside(beside: Beside, name: str) -> list[str]:
     """The names of flavors in the files that lie beside."""
     found: dict[str, None] = {}
     for path in _paths(name):
-        tables = PythonConfigs(text, path, closed=_MAKES_LAYERS).constants if (text := beside(path)) else {}
+        tables = RecipeFile(text, path, closed=_MAKES_LAYERS).constants if (text := beside(path)) else {}
         for table in tables.values():
             made = isinstance(table, dict) and any(isinstance(value, Built) for value in table.values())
             found |= dict.fromkeys(map(str, table if made else ()))
@@ -53,7 +53,7 @@ def _paths(name: str) -> list[str]:
     return [folder + file for folder in ("", "../", f"torchtitan/models/{name}/") for file in _FILES]
 
 
-def _flavor(configs: PythonConfigs, name: str, flavor: str) -> Built | None:
+def _flavor(configs: RecipeFile, name: str, flavor: str) -> Built | None:
     """What the flavor stands for in a table of the file."""
     tables = {each: value for each, value in configs.constants.items() if isinstance(value, dict) and flavor in value}
     named = sorted(tables, key=lambda each: not each.lower().startswith(name.replace("_", "")[:6]))
@@ -64,7 +64,7 @@ def _flavor(configs: PythonConfigs, name: str, flavor: str) -> Built | None:
         if isinstance(found, Built) and found.name.endswith("partial") and found.args:
             found, given = found.args[0], found.fields
         if isinstance(found, Unread) and found.text in configs.functions:
-            found = configs.read(found.text, **given)
+            found = configs.read(found.text, given)
         if isinstance(found, Built):
             return found
     return None
