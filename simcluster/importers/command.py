@@ -132,9 +132,8 @@ def _text(name: str) -> str:
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
     _refuse(args, "device")
     if args.kind != "deepspeed":
-        _refuse(
-            args, "model", *(() if args.kind == "torchtitan" and args.file.endswith(".py") else ("sequence_length",))
-        )
+        registry = args.kind == "torchtitan" and args.file.endswith(".py")
+        _refuse(args, "model", *(() if registry else ("sequence_length",)))
     if args.arg and args.kind != "megatron" and not args.file.endswith(_TAKE_ARG.get(args.kind, ())):
         _refuse(args, "arg")
     if not args.cluster:

@@ -74,8 +74,8 @@ def scenario_from_arguments(
     ``gpus`` left out is what the launcher is told to start, and otherwise all of the cluster, or the fewest that the
     layout takes.  ``available`` is how many GPUs the cluster has, where that is known.  ``given`` are values of a
     script's variables, and ``beside`` the text of a file that lies with it.
-    Raises InputError with all options that are not modelled or have no value that can be, all that are missing, and for
-    what ``arguments`` and ``launches`` refuse.  An option that is not known is in ``unknown``.
+    Raises InputError with all options that are not modelled, have no value that can be or are missing, and for what
+    ``arguments`` and ``launches`` refuse.  An option that is not known is in ``unknown``.
     """
     given = given or {}
     written = with_given(_written(text, source, given, beside, gpus_per_node, gpus), given)
@@ -93,10 +93,8 @@ def scenario_from_arguments(
     if model.name:
         own = {f"model.{name.replace('-', '_')}": words for name, words in written.options.items()}
         found.document["model"] = whole_model(model.section, found.document["model"], own)
-    found = replace(
-        found, assumed=(*arguments.assumed, *found.assumed), unknown=(*found.unknown, *arguments.unknown)
-    )  # fmt: skip
-    found = replace(found, assumed=(*found.assumed, *assumed_of_program(arguments)))
+    assumed = (*arguments.assumed, *found.assumed, *assumed_of_program(arguments))
+    found = replace(found, assumed=assumed, unknown=(*found.unknown, *arguments.unknown))
     read = (name for name in written.options if name not in arguments.options)  # by what translates them
     found = replace(found, mapped=(*found.mapped, *read, *written.off))
     found = found.accounted((*written.options, *written.off), {name: option_called(name) for name in written.options})
@@ -297,7 +295,7 @@ def _inner_width(run: Options, hidden: int) -> int:
 
 
 def _software(run: Options, position: str) -> dict[str, Any]:
-    """Which mechanisms the step has, where options or the day's Megatron-Core say so."""
+    """Return which mechanisms the step has, where options or the day's Megatron-Core say so."""
     software: dict[str, Any] = {}
     if run.flag("no-gradient-accumulation-fusion"):
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
