@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -150,13 +150,15 @@ class Communicators:
         planned = {each: method for (name, each), (method, _) in self._form(number).items() if name == kind}
         return planned[min(planned, key=lambda each: abs(each - size))]
 
-    def calls(self, ranks: Container[int]) -> dict[tuple[str, Call], Method]:
-        """How the groups of these ranks do their collectives, by axis and call; sends are not among them."""
-        found: dict[tuple[str, int], None] = {}
+    def calls(self, ranks: range) -> dict[tuple[str, Call], Method]:
+        """Return how the groups that begin with these ranks do their collectives, by axis and call, without sends."""
+        found: list[tuple[str, int]] = []
         for kind in self.kinds:
             if not kind.directed:
-                pairs = zip(kind.table[:, 0].tolist(), kind.form[kind.those.told].tolist(), strict=True)
-                found.update({(str(kind.name), form): None for first, form in pairs if first in ranks})
+                first = kind.table[:, 0]
+                own = kind.form[kind.those.told[(first >= ranks.start) & (first < ranks.stop)]]
+                begins = firsts(own, len(self._forms))
+                found += [(str(kind.name), form) for form in own[np.sort(begins[begins >= 0])].tolist()]
         return {(axis, call): method for axis, form in found for call, (method, _) in self._forms[form].items()}
 
     def usages(self, number: int) -> tuple[Usage, ...]:
