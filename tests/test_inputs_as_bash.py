@@ -19,25 +19,21 @@ def pool(text: str) -> list[str]:
 
 TEXTS = pool("""$A :: "$A" :: ${A} :: x :: "x" :: y :: "y z" :: $M :: "${M}" :: 70B :: $E :: "$E" :: true :: $T""")
 NUMBERS = pool("""$N :: ${N} :: 1 :: 0 :: $Z :: 8 :: "$N" :: $((N+1))""")
-PATTERNS = pool(
-    """x* :: *y :: 70? :: "$A"* :: *"$M"* :: [a-z] :: * :: *"x"* :: *$M* :: ${A}* :: [[:digit:]]* :: *"*"* :: @(x|y)"""
-)
+PATTERNS = pool("""x* :: *y :: 70? :: "$A"* :: *"$M"* :: [a-z] :: * :: *"x"* :: *$M* :: ${A}* :: [0-9]* :: *"*"*""")
 CASES = pool("""*"$M"* :: *"-b"* :: "$A" :: $E :: "7"* :: [0-9] :: *"*"* :: x|y :: *$A|zz""")
 VALUES = pool(r"""
     ${A:-d} :: ${E:-d} :: ${E-d} :: ${E:+d} :: ${A:+d} :: ${P##*/} :: ${P%/*} :: ${P%.json} :: ${P#/} :: ${P%%/*} ::
     ${L//-/_} :: ${L/-/+} :: ${L%-*} :: ${L##*-} :: ${M^^} :: ${M,,} :: ${M:0:2} :: ${#L} :: ${#ARR[@]} ::
     ${ARR[1]} :: ${ARR[@]} :: ${ARR[*]} :: ${ARR[@]:1} :: ${ARR[-1]} :: ${U:-${A}} :: ${M//[0-9]/} :: ${P//\//.} ::
     $'a\tb' :: "a"'b'c :: $A$M :: $((N*8+2)) :: $((2**3)) :: $((7/2)) :: $((7%4)) :: $((N==1)) :: $(($N+${Z})) ::
-    $(( N > 0 ? 4 : 2 )) :: `echo $A` :: $(echo $L | cut -d- -f2) :: $(echo $M | tr -d B) :: $(echo a b | wc -w) ::
-    $(expr $N + 3) :: $(echo $L | grep -o b) :: $(echo $L | awk -F- '{print $3}') :: $(echo "$L" | sed s/-/+/g) ::
-    $(printf '%s-' a b) :: $(f() { echo $1; }; f g) :: $P/$L/$A :: x-$A-$N.$L :: $A$M/y :: `echo q`$A`echo r` ::
+    $(( N > 0 ? 4 : 2 )) :: $(expr $N + 3) :: $P/$L/$A :: x-$A-$N.$L :: $A$M/y :: `expr 1 + 1`$A`expr 2 + 2` ::
     "$A"/$M/"$L"$N :: $A.$L,$N
 """)
 WORDS = pool(r"""
-    $A :: "$L" :: "${ARR[@]}" :: ${ARR[@]} :: --x=$N :: "--y z" :: $E :: "$E" :: $(echo a b) :: "$(echo a b)" ::
+    $A :: "$L" :: "${ARR[@]}" :: ${ARR[@]} :: --x=$N :: "--y z" :: $E :: "$E" :: $(expr 1 + 2) :: "$(expr 3 + 4)" ::
     ${ARR[1]} :: --b="${ARR[*]}" :: "${ARR[1]}" :: -e${N}f :: "$A"$M :: $OPT :: "$OPT" :: ${OPT}x :: a\ b :: $P/$L/$A ::
-    --c=$A-$M-$L.json :: "$A"/$M/$L :: --c=`echo q`/$M :: ${B:+--b $B} :: "${D:-}" :: $@ :: "$@" :: $((N+1)) ::
-    --f=$((N*2)) :: x#y :: {1..3} :: a{b,c}d :: "it's" :: 'q r'
+    --c=$A-$M-$L.json :: "$A"/$M/$L :: --c=`expr 5 + 1`/$M :: ${B:+--b $B} :: "${D:-}" :: $@ :: "$@" :: $((N+1)) ::
+    --f=$((N*2)) :: x#y :: "it's" :: 'q r'
 """)
 
 
@@ -66,14 +62,14 @@ class Author:
             text += self.one(" && ", " || ") if double else " -a "
             text += self.comparison(double=double)
         text = f"[[ {self.one('', '! ')}{text} ]]" if double else f"[ {text} ]"
-        other = self.one("(( N > Z ))", 'echo "$L" | grep -q -- -b', '! echo "$L" | grep -q z', 'test "$A" = x')
+        other = self.one("(( N > Z ))", 'test "$A" = x')
         return self.one(text, text, f"{text} {self.one('&&', '||')} {other}", other)
 
     def statement(self, depth: int = 0) -> str:
         name = self.one("B", "C", "D")
         inner = self.statement(depth + 1) if depth < 2 else f"{name}=i"
         leaves = self.one("", "; [[ $i == 2 ]] && break", "; [ $i = a ] && continue", f"; {name}+=+")
-        listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"', "{1..3}", "a{b,c}", "$(echo p q)")
+        listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"', "p q")
         subject = self.one("$A", "$M", "$L", "$E", "${P##*/}")
         return self.one(
             f"{name}{self.one('=', '+=')}{self.one(*VALUES)}",
@@ -83,7 +79,7 @@ class Author:
             f"{self.test()} && {name}=t || {name}=e",
             f"case {subject} in {self.one(*CASES)}) B=c0;; *.json) B=c1;; *) {inner} ;; esac",
             f"for i in {listed}; do {name}=${{{name}}}$i{leaves}; done",
-            f'f() {{ local X=$1; [ "$1" = x ] && return; {name}=f$#$X; }}\nf {self.one("x", "$M 2", "a b", "$OPT")}',
+            f'f() {{ [ "$1" = x ] && return; {name}=f$#$1; }}\nf {self.one("x", "$M 2", "a b", "$OPT")}',
             f"ARR+=({self.one(*VALUES)}); {name}=${{ARR[@]}}",
             f"while [ $# -gt {self.one('0', '1')} ]; do case $1 in u|w) {name}+=$2; shift;; esac; shift; done",
             f"set -- {self.one(*WORDS)} {self.one(*WORDS)}; {name}=x$#",
@@ -122,24 +118,16 @@ def test_scripts_are_read_as_bash_runs_them() -> None:
 
 
 WRITTEN = pool(r"""
-    declare -A B=([7b]=32 [13b]=40); S=13b; C=${B[$S]}; D=${#B[@]} :: declare -A B; B[7b]=32; B["13b"]=40; C=${B[7b]} ::
-    declare -A B=([q]=1 [r]=2); for k in "${!B[@]}"; do D+=$k; done; D=${#D}; B= ::
-    ARR[1]=y; ARR[3]=z; B=${ARR[*]} :: B=$(( ${U:-3} * 2 )); C=$((N * ${Z:-5} + ${E:-7})) ::
-    f() { echo "$(( $1 * 2 ))"; }; B=$(f 4) :: f() { return 1; }; if f; then B=1; else B=2; fi; f || C=3; f && D=4 ::
-    is() { [[ $1 == *70* ]]; }; is $M && B=y; is x || C=n ::
-    is() { echo $M | grep -q 8; }; if is; then B=y; else B=n; fi ::
-    f() { local A=q C; C=1; B=$A; }; f; D=$A$C :: f() { local A=2; g; }; g() { B=$A; }; f; C=$A ::
-    (B=1; A=2); C=$A; B= :: V=B; export "$V"="6 7" :: V=C; declare "$V=6" :: V=B; export $V=$M ::
-    for a in TP=2 "PP=4 x"; do K=$(echo $a | cut -f1 -d=); L=${#K}; export "$K"="${a:$L+1}"; done; B=$TP; C=$PP ::
-    set -- -t 4 -vp2 z; while getopts "t:p:v" o; do case $o in t) B=$OPTARG;; p) C=$OPTARG;; v) D=v;; esac; done ::
+    declare -A B=([7b]=32 [13b]=40); S=13b; C=${B[$S]}; D=${#B[@]}; B= ::
+    declare -A B; B[7b]=32; B["13b"]=40; C=${B[7b]}; B= ::
+    declare -A B=([q]=1 [r]=2); for k in "${!B[@]}"; do D+=$k; done; D=${#D}; B= :: ARR[1]=y; ARR[3]=z; B=${ARR[*]} ::
+    B=$(( ${U:-3} * 2 )); C=$((N * ${Z:-5} + ${E:-7})) :: is() { [[ $1 == *70* ]]; }; is $M && B=y; is x || C=n ::
+    f() { false; }; f || B=1 :: (B=1; A=2); C=$A; B= :: V=B; export "$V"="6 7" :: V=C; declare "$V=6" ::
+    V=B; export $V=$M :: for ((i=1; i<4; i++)); do B+=$i; done :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2} ::
     set -- a b c; B="${@: -1}"; C=${*:2:1} :: [[ llama3-8b =~ ([0-9]+)b$ ]] && B=${BASH_REMATCH[1]} ::
-    B=$(seq 3 | tail -1); C=$(seq -s, 0 3); for i in $(seq 2 2 6); do D+=$i; done ::
-    B=$(basename /a/b.sh .sh); C=$(dirname /a/b/c); D=$(basename $P) :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2} ::
-    for i; do B+=$i; done ::
-    read -r B C < <(echo "32 4096") :: mapfile -t Q < <(printf 'a b\nc\n'); B=${#Q[@]}${Q[0]} ::
-    Q=(1 2 3); i=1; B=$(( ${Q[0]} + Q[i] * 2 )); C=$((${#Q[@]} - 1)) :: B=$(echo -e "a\tb" | cut -f2) ::
-    if [ \( 1 = 2 -o 2 = 2 \) -a $N -eq 1 ]; then B=1; else B=2; fi :: f() { false; }; f || B=1 ::
-    f() { grep -q b <<< "$1"; }; f abc && B=1; f x || C=1 :: B=$(echo $L | cut -d- -f2-); C=$(echo $M | tr -cd 0-9)
+    for i; do B+=$i; done :: Q=(1 2 3); B=$(( ${Q[0]} + ${Q[1]} * 2 )); C=$((${#Q[@]} - 1)) ::
+    if [ \( 1 = 2 -o 2 = 2 \) -a $N -eq 1 ]; then B=1; else B=2; fi :: [[ ( $A = y || $A = x ) && $N = 1 ]] && B=1 ::
+    B="${E:-"a b"}" :: if [ -z $E ]; then B=1; fi :: B=$((07 + N)); let C=N+2 D=3
 """)
 
 

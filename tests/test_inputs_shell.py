@@ -13,9 +13,9 @@ from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.shell.arithmetic import whole_number
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
+from simcluster.importers.shell.words import whole_number
 from simcluster.scenario.scenario import load_text
 
 FOLDER = Path(__file__).parent / "inputs" / "launch"
@@ -262,7 +262,8 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
         ("A=7; B=${C:-$((A * 2))}", "14"),
         ('A=7; B="${C:-$(( ${A} + 1 ))}"', "8"),
         ("A=3; B=$(expr $A + 4)", "7"),
-        ("A=3; B=`echo $A`", "3"),
+        ("A=3; B=`expr $A`", "3"),
+        ("\nB=$(echo $A | tr -d x)", "$(echo...:2)"),
         ("A=4; if ((A > 3)); then B=big; else B=small; fi", "big"),
         ("A=4; if [ $A -gt 3 -a $A -lt 5 ]; then B=yes; fi", "yes"),
         ("A=4; [ $A == 5 ] && B=five || B=other", "other"),
@@ -324,7 +325,6 @@ def test_processes_of_other_batch_systems(head: str, gpus: int) -> None:
     [
         ("if [ $1 = 8 ]; then\n N=8\nelif [ $1 = 2 ]; then\n N=2\n # the\n # next\nelif [ $1 = 3 ]; then\n N=3\nfi",
          {"1": "2"}, 2),
-        ('A=(--num-layers 5 --other 6)\nN=$(echo "${A[@]}" | grep -oP \'(?<=--num-layers )\\d+\')', {}, 5),
         ("# bash run.sh <layers>\nN=${1:-4}", {}, 4),
     ],
 )  # fmt: skip
@@ -451,7 +451,25 @@ def test_a_refusal_that_rests_on_gpus_that_are_counted_says_so(
 def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:
     text = "P='*-'\nfor ((layer=1; layer<8; layer++)); do\n    P+='*E'\ndone\nP+='/*E'\n"
     assert after(text, "P") == "*-" + "*E" * 7 + "/*E"
-    assert after(text.replace("8", "$LAYERS"), "P") == "*-*E/*E"  # not known how often: once
+    unknown = text.replace("8", "$LAYERS")
+    assert after(unknown, "P") == "*-/*E"
+    assert "the test layer<$LAYERS in line 2 is taken as not met" in read(unknown).assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 takes what echo"),
+        ("torchrun pretrain_gpt.py $(flags)", "line 2 takes what flags prints.*import the command that bash -x prints"),
+        (
+            "if grep -q x f; then TP=2; fi\ntorchrun pretrain_gpt.py --num-layers 2 --seq-length $(( $TP * `wc -l` ))",
+            "wc",
+        ),
+    ],
+)
+def test_what_commands_print_is_asked_for_with_the_line(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario_from_arguments(f"#!/bin/bash\n{text}\n", cluster={"topology": "dgx_h100"}, source="x.sh")
 
 
 def test_places_of_an_array() -> None:

@@ -15,6 +15,8 @@ from simcluster.base.errors import InputError
 
 _MAX_CHARACTERS = 200_000
 _SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
+_PRINTED = re.compile(r"\$\(([\w.-]*)\.\.\.:(\d+)\)")
+"""What stands for a command's output in the words of a script."""
 _COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
 _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
 _SPACE = "\x1f"  # in what a shell would run, which is one word
@@ -109,7 +111,10 @@ def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
 
 
 def for_a_shell(word: str) -> str:
-    """The complaint about a value that only a shell knows; nothing where the word is plain."""
+    """Return the complaint about a value that only a shell knows; empty where the word is plain."""
+    if printed := _PRINTED.search(word):
+        what = f"line {printed[2]} takes what {printed[1] or 'a command'} prints, and nothing is run here"
+        return f"{what}; give it with --arg NAME=VALUE, or import the command that bash -x prints, or the run's log"
     shell = _SHELL.search(word)
     what = "is for a shell to fill in, and nothing is run here; write its value (of a script: --arg NAME=VALUE)"
     return f"{shell[0][:40]} {what}" if shell else ""

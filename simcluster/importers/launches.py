@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.arguments import Arguments, from_words, with_given
+from simcluster.importers.arguments import Arguments, for_a_shell, from_words, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
 from simcluster.importers.environment_settings import assumed_of_environment, attention_in
@@ -134,6 +134,10 @@ def _training(text: str, state: State) -> tuple[list[str], list[str]]:
         starts = f" (it starts {', '.join(programs)[:200]})" if programs else ""
         what = f"no command in it has options such as --num-layers{starts}"
         remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+        if printed := next(
+            (found for words, _ in state.commands for word in words if (found := for_a_shell(word))), ""
+        ):
+            remedy = f"{printed.partition(';')[0]}: import the command that bash -x prints, or the run's log"
         for words, _ in state.commands:
             if named := _configured(from_words(words, repeated=True).options):
                 what = f"its options are in the file that --{named[0]} names ({named[1][:80]}), which is not there"

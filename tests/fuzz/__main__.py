@@ -87,7 +87,6 @@ def warm(commands: Iterable[str] = WARM) -> None:
         "scipy.stats",
         "scipy.optimize",
         "networkx",
-        "tree_sitter_bash",
         "simcluster.interactive.page.answers",
         "simcluster.interactive.page.server",
     ):

@@ -1,277 +1,343 @@
-"""A shell script read from its top to its end: what it assigns, and which commands it comes to."""
+"""A launch script read from its top to its end: what it assigns, and which commands it comes to.
+
+Read are assignments, arrays, defaults, whole numbers, tests on known words, functions, loops over known words,
+here-documents and scripts that it starts.  What commands print is not known: ``bash -x`` prints the command that a
+script comes to.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from typing import TYPE_CHECKING
 
-from simcluster.importers.shell.arithmetic import assign, whole_number
-from simcluster.importers.shell.assigned import assignment, declared
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import listed
+from simcluster.importers.imported import deciding_word
 from simcluster.importers.shell.batch import batch_lines, batch_variables
-from simcluster.importers.shell.conditions import MOST_CALLS
-from simcluster.importers.shell.filters import said, told
-from simcluster.importers.shell.flow import run_all, run_case, run_counted, run_for, run_if, run_list, run_while
-from simcluster.importers.shell.printed import passed_on, printed
-from simcluster.importers.shell.started import read_command, read_text
-from simcluster.importers.shell.state import State, joined
-from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
-from simcluster.importers.shell.words import argv_of, expanded, given_text, heredoc_text, words_of
+from simcluster.importers.shell.conditions import is_met
+from simcluster.importers.shell.started import files_written, start
+from simcluster.importers.shell.state import State, Value
+from simcluster.importers.shell.syntax import Statement, parse
+from simcluster.importers.shell.tokens import ASSIGNMENT, array_words
+from simcluster.importers.shell.words import pattern_of, text_of, whole_number, words_of
 
-if TYPE_CHECKING:
-    from tree_sitter import Node
-
+_MOST_ROUNDS, _MOST_CALLS, _MOST_DEPTH = 200, 20, 8
+_DECLARES = frozenset(["export", "local", "declare", "typeset", "readonly"])
 _OF_THE_ENVIRONMENT = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|setvars|set_env|\.env$", re.IGNORECASE)
 """Files that set up the programs, and nothing of a training."""
-_SILENT = frozenset(["true", ":", "mkdir", "unset", "test", "set"])
+_SET = re.compile(r"--[A-Za-z][\w-]*|\b[A-Za-z_]\w*(?=\+?=)")
+"""Options and variables that a part of a script sets."""
+_ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
+_NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
+_PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def read_script(text: str, state: State) -> State:
-    """Reads the whole script into the state, which is returned; InputError for what cannot be read at all."""
+    """Read the whole script into the state, which is returned; InputError for what cannot be read at all."""
     asked = [word for line in batch_lines(text) for word in line.split()]
     for name, value in batch_variables(asked).items():
         state.variables.setdefault(name, value)
     state.around += asked
-    state.run = run
-    run(tree_of(text, state.source), state)
+    _run(parse(text, state.source), state)
     return state
 
 
-def run(node: Node, state: State) -> None:
-    """Reads one statement."""
+def _run(statement: Statement, state: State) -> bool | None:
+    """Read a statement, and return whether it succeeds, None if unknown; commands are taken to succeed."""
     state.spend()
     if state.stopped or state.leaving:
-        return
-    kind = kind_of(node)
-    reader = _STATEMENTS.get(kind)
-    if reader:
-        reader(node, state)
-    elif kind in ("command", "test_command"):
-        _command(node, state)
-    elif kind == "compound_statement" and text_of(node).startswith("(("):
-        assign(text_of(node)[2:-2], state)
-    elif kind != "comment" and node.named_children:
-        run_all(node.named_children, state)
+        return True
+    match statement.kind:
+        case "list" | "{":
+            return ([_run(part, state) for part in statement.parts] or [True])[-1]
+        case "(":
+            kept, stopped = dict(state.variables), state.stopped
+            found = _run(statement.parts[0], state)
+            state.variables, state.stopped = state.variables | kept, stopped
+            return found
+        case "pipeline":
+            return (
+                files_written(statement.parts, state, read_text) or [_run(part, state) for part in statement.parts][-1]
+            )
+        case "not":
+            found = _run(statement.parts[0], state)
+            return None if found is None else not found
+        case "&&" | "||":
+            return _run_joined(statement, state)
+        case "[[":
+            return is_met(statement.words, state, double=True)
+        case "arithmetic":
+            number = _assign_number(statement.words[0], state)
+            return None if number is None else number != 0
+        case "if":
+            return _run_if(statement, state)
+        case "case":
+            _run_case(statement, state)
+        case "for":
+            _run_for(statement, state)
+        case "while" | "until" | "counted" | "select":
+            _run_while(statement, state)
+        case "function":
+            state.functions[statement.words[0]] = statement.parts[0]
+        case _:
+            return files_written([statement], state, read_text) or _run_command(statement, state)
+    return True
 
 
-def _unset(node: Node, state: State) -> None:
-    for child in node.named_children:
-        state.variables.pop(text_of(child), None)
+# --- conditions -------------------------------------------------------------------------------------------------------
 
 
-def _function(node: Node, state: State) -> None:
-    name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-    if name is not None and body is not None:
-        state.functions[text_of(name)] = body
+def _run_joined(statement: Statement, state: State) -> bool | None:
+    """Statements with ``&&`` or ``||`` between them."""
+    (left, right), wanted, leaned = statement.parts, statement.kind == "&&", state.leaned
+    found = _run(left, state)
+    if found is (not wanted) or (found is wanted and _is_check(left, right, state, leaned)):
+        return found
+    if found is None and right.kind not in ("[[", "not") and right.words[:1] not in (["["], ["test"]):
+        return None
+    other = _run(right, state)
+    return other if found is wanted or other is not wanted else None
 
 
-def _pipeline(node: Node, state: State) -> None:
-    parts = [child for child in node.named_children if kind_of(child) != "comment"]
-    first, last = parts[0], parts[-1]
-    ends = words_of(last.named_children[0], state) if last.named_children else []
-    if state.prints is not None:
-        known = all(kind_of(part) == "command" for part in parts[1:])
-        text = printed([first], state) if known else None
-        state.say(passed_on([argv_of(part, state) for part in parts[1:]], text, state))
-    elif len(parts) > 1 and ends[:1] and ends[0] in ("bash", "sh", "sbatch") and kind_of(first) == "command":
-        read_text(" ".join(_argv(first, state)[1:]), state, read_script)
+def _is_check(condition: Statement, body: Statement, state: State, leaned: int) -> bool:
+    """Return whether a condition that ends the script is one that the user sees to before: it rests on something
+    assumed since ``leaned``, or is about what the script asks for."""
+    if state.leaned > leaned:
+        return _ends(body, state)
+    asks = _ASKS.search(condition.text or " ".join(condition.words)) is not None
+    return asks and _ends(body, state, returns=not state.calls)
+
+
+def _ends(statement: Statement, state: State, *, returns: bool = True) -> bool:
+    """Return whether a statement ends the script, or (``returns``) a function."""
+    if statement.kind in ("list", "{"):
+        return any(_ends(part, state, returns=returns) for part in statement.parts)
+    word = statement.words[0] if statement.kind == "command" and statement.words else ""
+    if (body := state.functions.get(word)) is not None and state.depth < _MOST_CALLS:
+        state.depth += 1
+        found = _ends(body, state, returns=returns)
+        state.depth -= 1
+        return found
+    return word == "exit" or (returns and word == "return")
+
+
+def _undecided(condition: str, body: str, state: State, line: int) -> None:
+    """Note a part of the script that is not read, since nothing tells whether bash runs it."""
+    place = f"{' '.join(condition.split())[:60]} in line {line}"
+    if changed := [name for name in _SET.findall(body) if deciding_word(name)]:
+        sets = f"it sets {listed(changed[:4])}; give the command that bash -x prints"
+        state.unknown[f"what the script does where {place} is met ({sets})"] = None
     else:
-        run_all(parts, state)
+        state.assumed[f"the test {place} is taken as not met"] = None
 
 
-def _redirected(node: Node, state: State) -> None:
-    """A command with a here-document, or one that writes a file that is read again below."""
-    body = node.child_by_field_name("body") or node.named_children[0]
-    goes, text, adds = "", None, False
-    for part in _redirects(node):
-        kind = kind_of(part)
-        if kind == "heredoc_redirect":
-            start = next((child for child in part.children if kind_of(child) == "heredoc_start"), None)
-            lines = next((child for child in part.children if kind_of(child) == "heredoc_body"), None)
-            plain = start is not None and text_of(start)[:1] in "'\"\\"
-            text = heredoc_text(lines, state, plain=plain) if lines is not None else ""
-        elif kind == "file_redirect" and any(text_of(child) in (">", ">>", "&>", ">&") for child in part.children):
-            if text_of(part.children[0]) == "2":
-                continue
-            goes = goes or " ".join(words_of(part.named_children[-1], state))
-            adds = any(text_of(child) == ">>" for child in part.children)
-    words = _argv(body, state) if kind_of(body) == "command" else []
-    if words[:1] and words[0] in _READERS and (given := given_text(node, state)) is not None:
-        _READERS[words[0]](words[1:], given, state)
+def _run_if(statement: Statement, state: State) -> bool | None:
+    parts = list(statement.parts)
+    while len(parts) > 1:
+        condition, body = parts.pop(0), parts.pop(0)
+        leaned = state.leaned
+        met = _run(condition, state)
+        if met and _is_check(condition, body, state, leaned):
+            state.assumed[f"the check in line {statement.line} of the script is passed"] = None
+        elif met:
+            return _run(body, state)
+        elif met is None:
+            _undecided(condition.text, body.text, state, statement.line)
+    return _run(parts[0], state) if parts else True
+
+
+def _run_case(statement: Statement, state: State) -> None:
+    text = state.taken_as_unset(text_of(statement.words[0], state))
+    if text is None:
+        _undecided(f"case {statement.words[0]}", " ".join(part.text for part in statement.parts), state, statement.line)
         return
-    if text is None and goes and text_of(body).startswith("sed "):
-        edits = body.named_children if kind_of(body) == "pipeline" else [body]
-        text = _edited([argv_of(part, state) for part in edits], state)
-        if text is not None:
-            state.files[goes] = text
+    for patterns, body in zip(statement.patterns, statement.parts, strict=True):
+        known = [state.taken_as_unset(pattern_of(pattern, state)) for pattern in patterns]
+        if any(fnmatch.fnmatchcase(text, pattern) for pattern in known if pattern is not None):
+            if text or not _ends(body, state):
+                _run(body, state)
             return
-    if text is None and words[:1] in (["echo"], ["printf"]):
-        text = said(words)
-    if text is not None and words[:1] == ["tee"]:
-        goes = goes or words[-1]
-    if text is not None and goes and words[:1] in (["cat"], ["tee"], ["echo"], ["printf"]):
-        state.files[goes] = (state.files.get(goes, "") if adds else "") + text
-    elif goes and state.prints is not None:
-        state.say("" if printed([body], state) is not None else None)
-    elif text is not None and state.prints is not None:
-        state.say(passed_on([words], text, state))
-    elif text is not None and any(word in ("bash", "sh", "sbatch", "/bin/bash") for word in words):
-        state.around += words
-        read_text(text, state, read_script)
-    elif text is not None and re.search(r"\|\s*(sudo )?(bash|sh|sbatch)\b", text_of(node).partition("\n")[0]):
-        read_text(text, state, read_script)
-    else:
-        run(body, state)
 
 
-def _edited(commands: list[list[str]], state: State) -> str | None:
-    """What ``sed s/WORD/TEXT/ FILE | sed s/WORD/TEXT/ | ...`` prints; None without the file."""
-    *edits, name = commands[0]
-    text = state.text_named(name, wanted=False) if len(edits) > 1 else None
-    return passed_on([edits, *commands[1:]], text, state)
+def _run_for(statement: Statement, state: State) -> None:
+    name, *words = statement.words or [""]
+    values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
+    for value in values[:1] if name in state.fixed else values[:_MOST_ROUNDS]:
+        state.put(name, value)
+        if _leaves_loop(statement.parts[0], state):
+            return
 
 
-def _redirects(node: Node) -> list[Node]:
-    found = [child for child in node.named_children if kind_of(child).endswith("_redirect")]
-    return [*found, *(inner for child in found for inner in child.named_children if kind_of(inner) == "file_redirect")]
+def _run_while(statement: Statement, state: State) -> None:
+    """``while`` and ``until``, and ``for ((BEGIN; TEST; STEP))``."""
+    counted, condition = statement.kind == "counted", statement.parts[0]
+    begin, test, step = [*statement.words[0].split(";"), "", ""][:3] if counted else ("", condition.text, "")
+    _assign_number(begin, state)
+    for _ in range(_MOST_ROUNDS):
+        number = whole_number(test, state) if counted else None
+        met = (None if number is None else number != 0) if counted else _run(condition, state)
+        if met is None or statement.kind == "select":
+            _undecided(test, statement.parts[-1].text, state, statement.line)
+        if state.stopped or met is not (statement.kind != "until") or _leaves_loop(statement.parts[-1], state):
+            return
+        if test in ("true", ":", "[ 1 ]", "1"):  # it starts again what has ended
+            return
+        _assign_number(step, state)
 
 
-def _argv(node: Node, state: State) -> list[str]:
-    found: list[str] = []
-    for child in node.named_children:
-        if kind_of(child) == "variable_assignment":
-            assignment(child, state)
-        elif not kind_of(child).endswith("_redirect"):
-            found += words_of(child, state)
+def _leaves_loop(body: Statement, state: State) -> bool:
+    """Read the body of a loop once, and return whether it leaves the loop."""
+    _run(body, state)
+    last = state.leaving in ("break", "return")
+    if state.leaving != "return":
+        state.leaving = ""
+    return last
+
+
+# --- assignments ------------------------------------------------------------------------------------------------------
+
+
+def _assign(raw: str, match: re.Match[str], state: State) -> None:
+    """``NAME=VALUE``, ``NAME+=VALUE``, ``NAME=(WORDS)`` or ``NAME[KEY]=VALUE``."""
+    name, key, adds = match.groups()
+    text = raw[match.end() :]
+    found = re.search(rf"\$(?:{name}(?!\w)|\{{{name}\}})", text) if state.get(name) is None else None
+    if found and text.strip('"') != found[0]:  # OPTIONS="$OPTIONS --more"
+        state.put(name, "")
+    words = array_words(text[1:].removesuffix(")")) if text.startswith("(") else None
+    value: Value = text_of(text, state) if words is None else [each for word in words for each in words_of(word, state)]
+    if words and all(re.match(r"\[[^]]+\]=", word) for word in words):
+        value = {text_of(key, state): text_of(each, state) for key, each in (word[1:].split("]=", 1) for word in words)}
+    old = state.get(name)
+    if key is not None:
+        value = _with_element(old, text_of(key, state), text_of(text, state), state)
+    elif adds and old is not None:
+        value = old + value if isinstance(old, str) and isinstance(value, str) else [*_elements(old), *_elements(value)]
+    state.put(name, value)
+
+
+def _elements(value: Value) -> list[str]:
+    return [value] if isinstance(value, str) else list(value.values() if isinstance(value, dict) else value)
+
+
+def _with_element(old: Value | None, key: str, value: str, state: State) -> Value:
+    number = whole_number(key, state)
+    if isinstance(old, list) and number is not None and 0 <= number <= len(old):
+        return [*old[:number], value, *old[number + 1 :]]
+    return {**(old if isinstance(old, dict) else {}), key: value}
+
+
+def _assign_number(text: str, state: State) -> int | None:
+    """Assign what ``((...))`` or ``let`` says, if it does, and return the value."""
+    found = _NUMBER.fullmatch(text)
+    if not found:
+        return whole_number(text, state)
+    name, step, sign, right = found.groups()
+    expression = f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right
+    value = whole_number(expression, state)
+    state.put(name, str(value) if value is not None else f"$(({name}))")
+    return value
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _run_command(statement: Statement, state: State) -> bool | None:
+    state.line = statement.line
+    raw = list(statement.words)
+    while raw and (match := ASSIGNMENT.match(raw[0])):
+        _assign(raw.pop(0), match, state)
+    if raw and raw[0] in ("[", "test"):
+        return is_met([word for word in raw[1:] if word != "]"], state, double=False)
+    for each in raw[1:] if raw and raw[0] in _DECLARES else []:
+        if match := ASSIGNMENT.match(each):
+            _assign(each, match, state)
+        elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
+            state.put(pair[1], pair[2])
+    words = [word for each in raw for word in words_of(each, state)] if not raw or raw[0] not in _DECLARES else []
+    if not words or words[0] in ("true", "false", ":", "echo", "printf"):
+        return words[:1] != ["false"]
+    name, rest = words[0], words[1:]
+    if name in ("grep", "egrep", "getopts"):
+        return False if name == "getopts" and not state.positional else None
+    if name in state.functions and state.depth < _MOST_CALLS:
+        return _call(state.functions[name], rest, state)
+    if name.startswith("-") and state.commands:
+        _continue(words, state)
+    elif not _run_builtin(name, rest, state):
+        start(words, state, read_text)
+    state.leaned += 1
+    return None if name == "read" else True
+
+
+def _run_builtin(name: str, words: list[str], state: State) -> bool:
+    """Read a command of the shell itself, and return whether it is one."""
+    match name:
+        case "exit":
+            state.stopped = f"line {state.line} of the script ends it"
+        case "break" | "continue":
+            state.leaving = name
+        case "return" if state.calls:
+            state.leaving, state.returned = name, words[:1] in ([], ["0"])
+        case "shift":
+            state.positional = state.positional[int(words[0]) if words and words[0].isdecimal() else 1 :]
+        case "set":
+            state.positional = words[words.index("--") + 1 :] if "--" in words else state.positional
+        case "unset":
+            for each in words:
+                state.variables.pop(each, None)
+        case "let":
+            for word in words:
+                _assign_number(word, state)
+        case "read" | "mapfile" | "readarray":
+            for each in filter(str.isidentifier, words):
+                state.put(each, f"$({name}...:{state.line})")
+        case "eval":
+            read_text(" ".join(words), state)
+        case "source" | "." if words:
+            _source(words[0], state)
+        case _:
+            return False
+    return True
+
+
+def _call(body: Statement, words: list[str], state: State) -> bool | None:
+    """Read a function with its arguments, and return whether it succeeds."""
+    kept, state.positional = state.positional, words
+    state.depth, state.calls = state.depth + 1, state.calls + 1
+    found = _run(body, state)
+    found = state.returned if state.leaving == "return" else found
+    state.depth, state.calls = state.depth - 1, state.calls - 1
+    state.positional, state.leaving = kept, ""
     return found
 
 
-def _command(node: Node, state: State) -> None:
-    words = _argv(node, state)
-    if not words:
-        return
-    name, rest = words[0], words[1:]
-    if name in state.functions and state.depth < MOST_CALLS:
-        _call(state.functions[name], rest, state)
-    elif (name == "return" and state.depth) or (name in ("break", "continue") and state.loops):
-        state.leaving = name
-        state.returned = rest[0] if name == "return" and rest else None
-    elif name == "exit":
-        state.stopped = f"line {node.start_point[0] + 1} of the script ends it"
-    elif name == "shift":
-        state.positional = state.positional[int(rest[0]) if rest and rest[0].isdecimal() else 1 :]
-    elif name == "set" and "--" in rest:
-        state.positional = rest[rest.index("--") + 1 :]
-    elif name == "let":
-        for word in rest:
-            assign(word, state)
-    elif name == "eval":
-        read_text(" ".join(rest), state, read_script)
-    elif name in ("source", "."):
-        around = not rest or _OF_THE_ENVIRONMENT.search(rest[0]) is not None
-        text = state.text_named(rest[0], wanted=not around) if rest else None
-        if text is not None:
-            read_text(text, state, read_script)
-        elif not around:
-            file = rest[0].rpartition("/")[2][:60]
-            state.assumed[f"what {file} sets is not known: it is not there"] = None
-    elif name.startswith("-") and state.commands:
-        _goes_on(words, state, node.start_point[0] + 1)
-    elif name in ("echo", "printf"):
-        state.say(said(words))
-    elif name in _READERS and (given := given_text(node, state)) is not None:
-        _READERS[name](rest, given, state)
-    elif state.prints is not None:
-        state.say(_result(words, given_text(node, state), state))
-    else:
-        read_command(words, state, read_script)
+def _source(name: str, state: State) -> None:
+    around = _OF_THE_ENVIRONMENT.search(name) is not None
+    text = state.text_named(name, wanted=not around)
+    if text is not None:
+        read_text(text, state)
+    elif not around:
+        state.assumed[f"what {name.rpartition('/')[2][:60]} sets is not known: it is not there"] = None
 
 
-def _call(body: Node, words: list[str], state: State) -> None:
-    """Reads a function with its arguments."""
-    kept, state.positional, state.depth = state.positional, words, state.depth + 1
-    state.calls += 1
-    state.returned = None
-    state.hidden.append({})
-    run(body, state)
-    state.show(state.hidden.pop())
-    state.calls -= 1
-    state.positional, state.depth = kept, state.depth - 1
-    state.leaving = ""
-
-
-def _subshell(node: Node, state: State) -> None:
-    """Statements in brackets, which change no variable of those around them."""
-    kept, stopped = dict(state.variables), state.stopped
-    run_all(node.named_children, state)
-    state.variables |= kept
-    state.stopped = stopped
-
-
-def _read(words: list[str], given: str, state: State) -> None:
-    """``read A B <<< WORDS``, and ``read -a ARRAY``, apart at what IFS says."""
-    separators = state.variables.pop("IFS", "")
-    names = [word for word in words if not word.startswith("-")]
-    text = given.partition("\n")[0]
-    parts = re.split(f"[{re.escape(joined(separators))}]", text) if separators else text.split()
-    if any(re.fullmatch(r"-\w*a", word) for word in words):
-        state.put(names[0] if names else "REPLY", parts)
-        return
-    for place, name in enumerate(names or ["REPLY"]):
-        last = place >= len(names) - 1
-        state.put(name, " ".join(parts[place:]) if last else "".join(parts[place : place + 1]))
-
-
-def _read_lines(words: list[str], given: str, state: State) -> None:
-    """``mapfile -t ARRAY <<< LINES``."""
-    state.put(words[-1] if words and not words[-1].startswith("-") else "MAPFILE", given.splitlines())
-
-
-_READERS = {"read": _read, "mapfile": _read_lines, "readarray": _read_lines}
-
-
-def _result(words: list[str], given: str | None, state: State) -> str | None:
-    """What a command prints that is neither echo nor a function of the script; None where that is not known."""
-    name, rest = words[0], words[1:]
-    if name in _SILENT:
-        return ""
-    if name == "expr":
-        number = whole_number(" ".join(rest), state)
-        return None if number is None else f"{number}\n"
-    if name == "cat" and len(rest) == 1:
-        return state.files.get(rest[0])
-    own = told(words)
-    return passed_on([words], given, state) if own is None else own
-
-
-def _goes_on(words: list[str], state: State, line: int) -> None:
-    """A line that begins with an option: bash has ended the command above it, and who wrote it has not meant that."""
+def _continue(words: list[str], state: State) -> None:
+    """A line that begins with an option: bash has ended the command above it, and its author has not meant that."""
     before, around = state.commands[-1]
-    kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank behind a backslash is a word
+    kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
     state.commands[-1] = (kept, around)
-    said = (
-        f"line {line} goes on with the command above it, which bash ends before (no backslash stands at its very end)"
-    )
-    state.assumed[said] = None
+    ends = "bash ends before (no backslash stands at its very end)"
+    state.assumed[f"line {state.line} goes on with the command above it, which {ends}"] = None
 
 
-def _expansions(node: Node, state: State) -> None:
-    """A statement that is one expansion, as a command kept in a variable."""
-    read_text(joined(expanded(node, state)), state, read_script)
-
-
-_STATEMENTS = {
-    "variable_assignment": assignment,
-    "declaration_command": declared,
-    "subshell": _subshell,
-    "unset_command": _unset,
-    "if_statement": run_if,
-    "case_statement": run_case,
-    "while_statement": run_while,
-    "for_statement": run_for,
-    "c_style_for_statement": run_counted,
-    "function_definition": _function,
-    "list": run_list,
-    "pipeline": _pipeline,
-    "redirected_statement": _redirected,
-    **dict.fromkeys(("simple_expansion", "expansion"), _expansions),
-}
+def read_text(text: str, state: State) -> None:
+    """Read a script that is in the script."""
+    if state.depth >= _MOST_DEPTH:
+        raise InputError(
+            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
+        )
+    state.depth += 1
+    stopped = state.stopped
+    read_script(text, state)
+    state.depth -= 1
+    state.stopped, state.leaving = stopped, ""

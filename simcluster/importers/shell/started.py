@@ -1,109 +1,122 @@
-"""Commands of a script that start a program: kept with what stands around them, or read on where a shell is started."""
+"""Commands of a script that start a program, a shell or another script, and files that it writes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 
-from simcluster.base.errors import InputError
-from simcluster.importers.shell.state import PAIR, State, is_unset
+from simcluster.importers.shell.state import State, is_unset
+from simcluster.importers.shell.syntax import Statement
+from simcluster.importers.shell.words import document_text, text_of, words_of
 
-Read = Callable[[str, State], State]
+Read = Callable[[str, State], None]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
-_COMMANDS = ("llamafactory-cli", "llamafactory.cli")
+_PROGRAMS = ("llamafactory-cli", "llamafactory.cli")
 """That may have all their options in a file."""
-_MOST_DEPTH = 8
+_CLOCKS = re.compile(r"-(?:lgc|lmc|ac|pl|-lock-\w+-clocks|-applications-clocks|-power-limit)(?:=.*)?")
+_PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _LISTS = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
 """Of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
-_CLOCKS = re.compile(r"-(?:lgc|lmc|ac|pl|-lock-\w+-clocks|-applications-clocks|-power-limit)(?:=.*)?")
+_EDIT = re.compile(r"s([/|#,:@])([\w <>.-]*)\1((?:(?!\1|&|\\).)*)\1g?")
+"""Of sed: one plain word for another."""
 
 
-def read_text(text: str, state: State, read: Read) -> None:
-    """Reads a script that stands in the script."""
-    if state.depth >= _MOST_DEPTH:
-        raise InputError(
-            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
-        )
-    state.depth += 1
-    stopped = state.stopped
-    read(text, state)
-    state.depth -= 1
-    state.stopped, state.leaving = stopped, ""
-
-
-def read_command(words: list[str], state: State, read: Read) -> None:
-    """Keeps a command that runs a Python program; goes into one that starts a shell, or another script."""
+def start(words: list[str], state: State, read: Read) -> None:
+    """Keep a command that runs a program; read what a shell, or another script, is given to run."""
     for place, word in enumerate(words):
-        if PAIR.fullmatch(word) or _LISTS.fullmatch(word):
+        if _PAIR.fullmatch(word) or _LISTS.fullmatch(word):
             continue
         base, before, behind = word.rsplit("/", 1)[-1], words[:place], words[place + 1 :]
+        text, arguments = None, list(state.positional)
         if base in _SHELLS and behind:
-            _go_into(before, state, partial(_shell, behind, state, read))
-            return
-        if word.endswith(".py"):
-            _hand_over(before, state)
+            text, arguments = _of_shell(behind, state)
+        elif word.endswith(".py"):
+            _pass_variables(before, state)
             break
-        if place and re.search(r"\.py\s", word):  # of ssh, pdsh, docker
-            _go_into(before, state, partial(read_text, word, state, read))
+        elif place and re.search(r"\.py\s", word):  # of ssh, pdsh, docker
+            text = word
+        elif base.endswith((".sh", ".slurm", ".sbatch")):
+            text, arguments = state.text_named(word), behind
+        else:
+            continue
+        if text is not None:
+            _read_inside(text, before, arguments, state, read)
             return
-        if base.endswith((".sh", ".slurm", ".sbatch")):
-            text = state.text_named(word)
-            if text is None and _hands_on(behind):
-                break
-            if text is not None:
-                _go_into(before, state, partial(_read_with, behind, text, state, read))
+        if not _passes_on(behind):
             return
-    bases = [word.rsplit("/", 1)[-1] for word in words]
-    if "nvidia-smi" in bases and any(map(_CLOCKS.fullmatch, words)):
+        break  # a script that is not there is given the program to run, with its options
+    if any(word.rsplit("/", 1)[-1] == "nvidia-smi" for word in words) and any(map(_CLOCKS.fullmatch, words)):
         state.assumed["the GPUs' clocks and power are the cluster's, and not what nvidia-smi sets"] = None
-    if any(word.endswith(".py") or word.startswith("--") or word in _COMMANDS for word in words):
+    if any(word.endswith(".py") or word.startswith("--") or word in _PROGRAMS for word in words):
         state.commands.append((words, list(state.around)))
 
 
-def _go_into(words: list[str], state: State, reads: Callable[[], object]) -> None:
-    """Reads what stands behind these words of a command, with the variables that they set and with them around it."""
-    around = len(state.around)
-    _hand_over(words, state)
-    state.around += words
-    reads()
+def _of_shell(words: list[str], state: State) -> tuple[str | None, list[str]]:
+    """Return the text that a shell is given to read, and its arguments."""
+    flags = [place for place, word in enumerate(words) if word.startswith(("-", "+"))]
+    place = next((place for place in range(len(words)) if place not in flags), len(words) - 1)
+    command = any("c" in words[flag] for flag in flags if flag < place and not words[flag].startswith("--"))
+    return words[place] if command else state.text_named(words[place]), words[place + 1 :]
+
+
+def _read_inside(text: str, before: list[str], arguments: list[str], state: State, read: Read) -> None:
+    """Read a script with its arguments, and with the words and variables of the command around it."""
+    around, positional = len(state.around), state.positional
+    _pass_variables(before, state)
+    state.around += before
+    state.positional = arguments
+    read(text, state)
+    state.positional = positional
     del state.around[around:]
 
 
-def _read_with(arguments: list[str], text: str, state: State, read: Read) -> None:
-    """Reads a script with its arguments."""
-    kept, state.positional = state.positional, arguments
-    read_text(text, state, read)
-    state.positional = kept
+def _passes_on(words: list[str]) -> bool:
+    program = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+    return program is not None and any(word.startswith("--") for word in words[program:])
 
 
-def _hand_over(words: list[str], state: State) -> None:
-    """Sets the variables that a command gives to what it starts: ``env TP=4``, ``docker run -e TP=4``, ``sbatch
+def _pass_variables(words: list[str], state: State) -> None:
+    """Set the variables that a command passes to what it starts: ``env TP=4``, ``docker run -e TP=4``, ``sbatch
     --export=ALL,TP=4``, ``qsub -v TP=4,PP=2``."""
     for before, word in zip(["", *words], words, strict=False):
         listed = _LISTS.fullmatch(word)
         several = listed or before == "-v"
         parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if several else [word]
-        for pair in filter(None, map(PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
-            if pair[1] not in state.fixed and not (pair[2] and is_unset(pair[2])):
+        for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
+            if not (pair[2] and is_unset(pair[2])):
                 state.put(pair[1], pair[2])
 
 
-def _hands_on(words: list[str]) -> bool:
-    """Whether a script that is not there is given the program to run, with its options."""
-    program = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
-    return program is not None and any(word.startswith("--") for word in words[program:])
+def files_written(commands: list[Statement], state: State, read: Read) -> bool:
+    """Keep a text that a pipeline writes to a file, or read one that it gives to a shell; return whether it does."""
+    redirects = [each for command in commands for each in command.redirects]
+    if (len(commands) == 1 and not redirects) or any(command.kind != "command" for command in commands):
+        return False
+    argv = [[word for raw in command.words for word in words_of(raw, state)] for command in commands]
+    first, last = argv[0], argv[-1]
+    target = next((word for sign, word in redirects if sign.lstrip("&1") in (">", ">>", ">|")), None)
+    file = text_of(target, state) if target else first[-1] if first[:1] == ["tee"] else ""
+    text = next((body for sign, body in redirects if sign in ("<<", "<<'")), None)
+    if text is not None and ("<<", text) in redirects:
+        text = document_text(text, state)
+    elif text is None and first[:1] in (["echo"], ["printf"]):
+        text = " ".join(word for word in first[1:] if not re.fullmatch(r"-[neE]+|%s(\\n)?", word)) + "\n"
+    elif text is None and first[:1] == ["sed"]:
+        text = _edited(argv, state)
+    if text is not None and any(re.fullmatch(r"(.*/)?(bash|sh|sbatch)", word) for word in last):
+        state.around += last
+        read(text, state)
+        return True
+    if text is not None and file:
+        added = any(sign == ">>" for sign, _ in redirects)
+        state.files[file] = (state.files.get(file, "") if added else "") + text
+    return text is not None and file != ""
 
 
-def _shell(words: list[str], state: State, read: Read) -> None:
-    command = False
-    for place, word in enumerate(words):
-        if word.startswith(("-", "+")) and not word.startswith("--"):
-            command = command or "c" in word
-        elif not word.startswith("--"):
-            text = word if command else state.text_named(word)
-            if text is None and _hands_on(words[place + 1 :]):
-                state.commands.append((words, list(state.around)))
-            if text is not None:
-                _read_with(words[place + 1 :], text, state, read)
-            return
+def _edited(commands: list[list[str]], state: State) -> str | None:
+    """Return what ``sed s/WORD/TEXT/ FILE | sed s/WORD/TEXT/ | ...`` prints; None for other edits."""
+    edits = [_EDIT.fullmatch(words[1]) if len(words) > 1 and words[0] == "sed" else None for words in commands]
+    text = state.text_named(commands[0][2], wanted=False) if len(commands[0]) == 3 else None
+    for edit in edits:
+        text = text.replace(edit[2], edit[3]) if text is not None and edit else None
+    return text
