@@ -9,8 +9,10 @@ import pytest
 import yaml
 from conftest import Tiny
 
+import simcluster
 from simcluster.cli import main
-from simcluster.show.summary import beside_events
+from simcluster.show.study_answers import distribution_answer
+from simcluster.show.text import text_of
 from simcluster.studies.whatif.frozen_links import frozen_links
 
 JITTER = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.3}}
@@ -31,15 +33,16 @@ def test_where_nothing_meets_both_are_equal_to_the_bit(tiny: Tiny) -> None:
     found = frozen_links(tiny(**JOB, parallel={"tp": 2, "pp": 2}, faults=FAULTS), cases=3)
     assert [each.off for each in found] == [0.0] * 3
     assert len({each.events for each in found}) == 3
-    assert beside_events([each.off for each in found]) == []
 
 
 def test_where_communication_slows_computation_down_they_are_near(tiny: Tiny) -> None:
     scenario = tiny(**JOB, parallel={"pp": 4}, overlap=BESIDE, faults=[JITTER])
     (one, other) = frozen_links(scenario)
     assert 0 < abs(one.off) < 0.05
-    (line,) = beside_events([one.off, other.off])
-    assert f"{one.off:+.2%} and {other.off:+.2%} from events" in line
+    found = simcluster.monte_carlo(scenario.with_({"replicas": 2}))
+    said = text_of(distribution_answer(found, [one.off, other.off]))
+    assert f"{one.off:+.2%} and {other.off:+.2%} from events" in said
+    assert "from events" not in text_of(distribution_answer(found, [0.0]))
 
 
 def test_it_is_printed_where_it_matters(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

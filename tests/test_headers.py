@@ -18,7 +18,6 @@ from simcluster.faults.words import all_in_words
 from simcluster.show.layout import gpus_of_cluster, layout
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.summary import what_was_run
-from simcluster.show.summary import summary
 
 JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 
@@ -44,7 +43,7 @@ def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixt
     result = simcluster.simulate(simcluster.load("tiny_3d", changes))
     line = layout(result.scenario)
     assert "cp 2 (ring)" in line
-    assert line in summary(result)
+    assert line in str(result)
     assert line in what_was_run(entry_of_result(result))[0]
     assert main(["compare", "tiny_3d", "--parallel.dp", "null", "--vary", "parallel.cp=1,2"]) == 0
     assert f"cp 2: 8 GPUs of {result.scenario.cluster.built.name} | {line}\n" in capsys.readouterr().out

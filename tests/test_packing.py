@@ -18,7 +18,6 @@ from simcluster.model.packing.lengths import LognormalLengths
 from simcluster.model.packing.packed import Packed, mean_of_padded
 from simcluster.model.packing.rules import PACKING, dealt
 from simcluster.scenario.scenario import from_document
-from simcluster.show.summary import summary
 from simcluster.studies.packings import compare_packing
 
 EXAMPLE = np.array([1200.0, 700, 300, 1900, 100, 2048, 600, 450])
@@ -174,7 +173,7 @@ def test_without_a_mask_documents_cost_what_whole_sequences_do(tiny: Tiny) -> No
 
 def test_words_say_what_is_real(tiny: Tiny) -> None:
     found = simulate(tiny(data={"documents": LAW, "packing": "pad", "unique": "2T"}))
-    text = summary(found)
+    text = str(found)
     assert "data: documents lognormal median 40.0 sigma 1.2, packing pad, 2e+12 unique tokens" in text
     assert f"real tokens  {found.facts.real:.1%}, the rest is padding" in text
     assert "faults:" not in text

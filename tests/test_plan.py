@@ -13,18 +13,16 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.cli.plan import text_of
-from simcluster.cli.plan_table import layout_table
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.standing import held_from_one_gpu_up, standing
+from simcluster.show.plan_answer import held_from_one_gpu_up, layout_table, name_of, plan_answer, standing, why
+from simcluster.show.text import text_of
 from simcluster.step.simulate import replay
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
 from simcluster.studies.search.plan import LISTED, Found, Ranked, alone, plan
 from simcluster.studies.search.progress import SearchState
 from simcluster.studies.search.space import Layout, broken_keys, own_layout, space_of
-from simcluster.studies.search.words import name_of, why
 
 SMALL = {
     "training.micro_batch": (1, 2),
@@ -292,9 +290,9 @@ def test_the_table_fits_a_terminal_of_80_columns(found: Found) -> None:
     assert whole.within(None) == whole.within(120) == whole
     assert narrow.width <= 80
     assert {"tp", "pp", "dp", "step", "MFU", "memory"} <= set(narrow.header) < set(whole.header)
-    lines = text_of(found, 80).partition("memory: at most")[0].splitlines()
+    lines = text_of(plan_answer(found, 80)).partition("memory: at most")[0].splitlines()
     assert max(map(len, lines)) <= 80
-    assert "exposed: " not in text_of(found, 40), "what has no column has no place in the key"
+    assert "exposed: " not in text_of(plan_answer(found, 40)), "what has no column has no place in the key"
 
 
 PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none", "--vary", "training.micro_batch=1"]

@@ -22,14 +22,13 @@ from simcluster.cli import plan as plan_command
 from simcluster.cli import terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.standing import not_proven, standing
+from simcluster.show.plan_answer import name_of_layout, not_proven, standing, why
 from simcluster.step.simulate import replay
 from simcluster.studies.search import playing
 from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.playing import LayoutPlayer
 from simcluster.studies.search.progress import SearchState
 from simcluster.studies.search.space import Layout
-from simcluster.studies.search.words import name_of_layout, why
 
 FEW = {
     "training.micro_batch": (1,),

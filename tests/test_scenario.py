@@ -20,7 +20,6 @@ from simcluster.planning.parallel import Plan
 from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document, load, load_text
 from simcluster.scenario.sections import LONG_NAMES
-from simcluster.show.summary import summary
 from simcluster.step.simulate import simulate
 from simcluster.topology import DgxSpec
 from simcluster.topology.uniform import FlatSpec
@@ -233,7 +232,7 @@ def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.
     monkeypatch.setattr(FlatSpec, "build", counted)
     scenario = load("tiny_dp", overrides)
     result = simulate(scenario)
-    assert summary(result)
+    assert str(result)
     assert result.warnings() == result.to_dict()["warnings"]
     assert scenario.without_faults().cluster.built is scenario.cluster.built
     assert load("tiny_dp", {**overrides, "training.micro_batch": 2}).cluster.unscaled is scenario.cluster.unscaled

@@ -44,7 +44,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import entry_of_result
-from simcluster.show.report.words import signed_percent
+from simcluster.show.report.html import typeset
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 
@@ -262,7 +262,7 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
     ]  # fmt: skip
     for key, change, where in others:
         other = simulate(scenario_of(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
-        words = f"{signed_percent(other.step_time / base.step_time - 1)} {where}"
+        words = f"{typeset(f'{other.step_time / base.step_time - 1:+.1%}')} {where}"
         assert {"key": key, "of": "step", "words": words} in found
     batches = [each for each in found if each["key"] == "training.global_batch"]
     assert [(each["of"], each["words"][0]) for each in batches] == [("tokens/s a GPU", "−"), ("tokens/s a GPU", "+")]

@@ -20,6 +20,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.show.explanation import explanation
+from simcluster.show.text import text_of
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.bench import given_times as fixed
 from simcluster.studies.bench.given_times import Costs, simulate_costs
@@ -128,7 +129,7 @@ def test_the_path_gives_a_lower_bound_where_nothing_shares_links(tiny: Tiny) -> 
 def test_a_step_that_is_longer_without_a_cost_says_why(tiny: Tiny) -> None:
     result = simulate(tiny())
     why = "Nothing that differs slows anything down by itself: dp ops take longer"
-    said = explanation(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)])
+    said = text_of(explanation(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)]))
     assert f"forward free: {why}" in said
     assert "backward free" not in said
     for each in what_if_free(result):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TypedDict
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
-from simcluster.base.printable import on_a_line
 from simcluster.base.written import write_text as write_text
 from simcluster.base.written import written
 from simcluster.cli.encoding import takes_everything
 from simcluster.cli.terminal import progress, styled
+from simcluster.show.blocks import Answer
+from simcluster.show.text import table_lines, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,16 +50,13 @@ def executor_of(text: str | None) -> int | str | None:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned with two spaces between them: the first to the left, numbers to the right; the header bold on a
-    terminal."""
-    header, rows = [*map(on_a_line, header)], [[*map(on_a_line, row)] for row in rows]
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = []
-    for row in (header, *rows):
-        cells = [cell.ljust(width) if not column else cell.rjust(width)
-                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([styled(lines[0], "bold"), *lines[1:]])
+    """Return aligned columns, their header bold on a terminal."""
+    return "\n".join(table_lines(header, rows, bold=bold))
+
+
+def bold(line: str) -> str:
+    """Return a line that is bold on a terminal."""
+    return styled(line, "bold")
 
 
 def in_blocks(blocks: Iterable[Sequence[str]]) -> str:
@@ -70,13 +68,6 @@ def on_one_line(error: str) -> str:
     """The problems that an error message lists, without the head that counts them."""
     lines = [line.strip() for line in error.splitlines()]
     return "; ".join(lines[1:] or lines)
-
-
-def format_difference(seconds: float) -> str:
-    """Seconds more or less with a unit that keeps the number readable: +38.66 us; what is below 1 ps is 0."""
-    from simcluster.base.units import format_change
-
-    return "0" if abs(seconds) <= 1e-12 else format_change(seconds)
 
 
 def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
@@ -143,10 +134,11 @@ def written_at(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def answer(args: argparse.Namespace, text: Callable[[], str], document: Callable[[], object]) -> None:
-    """What a command says: the text on stdout, unless JSON has it for itself, and the JSON where it was asked for."""
+def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
+    """Print the text or the blocks of an answer, unless JSON takes stdout, and write the JSON that was asked for."""
     if args.json != "-":
-        print(text())
+        found = text()
+        print(found if isinstance(found, str) else text_of(found, bold=bold))
     if args.json:
         write_json(args.json, document())
 

@@ -11,7 +11,7 @@ from simcluster.base.counts import whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import HOUR, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_difference, format_table, on_one_line
+from simcluster.cli.common import on_one_line
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
@@ -20,7 +20,8 @@ from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
-from simcluster.show.cells import cells, headings
+from simcluster.show.blocks import Block, Lines, Table
+from simcluster.show.cells import NO_TIME, cells, change, headings
 from simcluster.show.layout import gpus_of_cluster, layout
 from simcluster.show.pictures import picture
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace) -> None:
         rows[name]["notes"] = [*results[name].without_effect()]
     common.answer(
         args,
-        lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer), *_assumed(rows)]),
+        lambda: [*_blocks(table, causes, played), *map(Lines, (_held(held), *_longer(longer), _assumed(rows)))],
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
     common.draw(
@@ -158,8 +159,19 @@ def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
     return whole
 
 
-def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
-    """How variants are laid out, numbers of every one, then where each one's difference from the first went."""
+def _blocks(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> Iterator[Block]:
+    """Yield how variants are laid out, numbers of every one, then where each one's difference from the first went."""
+    yield Lines(_layouts(played))
+    yield _numbers(table, played)
+    yield Lines(_refused(played))
+    yield Lines(_without_effect(played))
+    if len(table) > 1:
+        title = f"where the difference from {table.index[0]!r} went (a step, mean over ranks)"
+        yield _differences(attribution(table), title, total="sum")
+        yield from _communication(causes, f"{table.index[0]!r}")
+
+
+def _numbers(table: pd.DataFrame, played: Outcomes) -> Table:
     found = {
         str(name): [
             str(name),
@@ -171,29 +183,17 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
         for index, (name, row) in enumerate(table.iterrows())
     }
     columns = [*headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
-    header = ["variant", "step", "difference", *columns]
-    empty = [""] * (len(columns) + 1)
-    text = format_table(header, [found.get(name, [name, "refused", *empty]) for name in played])
+    notes = []
     if table["schedule_bubble_fraction"].any():
-        text += "\nbubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes"
+        notes.append("bubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes")
     if not table["fits"].all():
-        text += "\n! does not fit on its GPU; simcluster run of that variant says which changes would make it fit"
+        notes.append("! does not fit on its GPU; simcluster run of that variant says which changes would make it fit")
     if (table["mfu_bf16"] != table["mfu"]).any():
         over = ", ".join(f"{name} {value:.1%}" for name, value in table["mfu_bf16"].items())
-        text += f"\nMFU: of the peak in each variant's precision; of the peak in bf16: {over}"
-    text += "".join(f"\n{line}" for line in _recipes(table))
-    text = "\n\n".join(["\n".join(_layouts(played)), text, *_refused(played), *_without_effect(played)])
-    if len(table) == 1:
-        return text
-    first = f"{table.index[0]!r}"
-    return "\n\n".join(
-        [
-            text,
-            f"where the difference from {first} went (a step, mean over ranks)\n"
-            + _differences(attribution(table), total="sum"),
-            *_communication(causes, first),
-        ]
-    )
+        notes.append(f"MFU: of the peak in each variant's precision; of the peak in bf16: {over}")
+    refused = ["refused", *[""] * (len(columns) + 1)]
+    rows = [found.get(name, [name, *refused]) for name in played]
+    return Table(["variant", "step", "difference", *columns], rows, notes=[*notes, *_recipes(table)])
 
 
 def _recipes(table: pd.DataFrame) -> Iterator[str]:
@@ -207,18 +207,17 @@ def _recipes(table: pd.DataFrame) -> Iterator[str]:
 def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
     """Of every variant with faster links than the first one's: what is in series with them and holds."""
     lines = [f"  {name}: {each.in_words()}" for name, each in held.items() if each]
-    return ["\n".join([f"links that are faster than those of {next(iter(held))!r}", *lines])] if lines else []
+    return [f"links that are faster than those of {next(iter(held))!r}", *lines] if lines else []
 
 
-def _longer(longer: Mapping[str, list[Longer]]) -> list[str]:
+def _longer(longer: Mapping[str, list[Longer]]) -> list[list[str]]:
     """Of every variant that is slower although all that differs is faster: what takes longer on its longest path."""
-    return [f"{name}: {told(each)}" for name, each in longer.items() if each]
+    return [[f"{name}: {told(each)}"] for name, each in longer.items() if each]
 
 
 def _assumed(rows: Mapping[str, Mapping[Any, Any]]) -> list[str]:
     """Return what the variants depend on and do not state."""
-    assumed = merge_assumptions({name: row["assumed"] for name, row in rows.items()})
-    return ["\n".join(assumed_lines(assumed))] if assumed else []
+    return assumed_lines(merge_assumptions({name: row["assumed"] for name, row in rows.items()}))
 
 
 def _layouts(played: Outcomes) -> list[str]:
@@ -236,7 +235,7 @@ def _layouts(played: Outcomes) -> list[str]:
 def _refused(played: Outcomes) -> list[str]:
     """Why variants could not be played."""
     reasons = [f"  {name}: {on_one_line(str(why))}" for name, why in played.items() if isinstance(why, InputError)]
-    return ["\n".join(["refused", *reasons])] if reasons else []
+    return ["refused", *reasons] if reasons else []
 
 
 def _without_effect(played: Outcomes) -> list[str]:
@@ -245,31 +244,30 @@ def _without_effect(played: Outcomes) -> list[str]:
     for name, result in played.items():
         for note in () if isinstance(result, InputError) else result.without_effect():
             variants.setdefault(note, []).append(name)
-    lines = [
+    return [
         f"note: {note}" + ("" if len(of) == len(played) else f" ({', '.join(of)})") for note, of in variants.items()
     ]
-    return ["\n".join(lines)] if lines else []
 
 
-def _communication(causes: pd.DataFrame, first: str) -> list[str]:
+def _communication(causes: pd.DataFrame, first: str) -> list[Table]:
     """What exposed communication changed by, and what it does to compute beside it, where that differs."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
-    if not (parts.abs() > 1e-12).any(axis=None):
+    if not (parts.abs() > NO_TIME).any(axis=None):
         return []
-    return [
-        f"why exposed communication differs from that of {first} (a step, mean over ranks)\n"
-        + _differences(parts.rename(columns=lambda name: name.replace("_", " ")))
-        + "\ntraffic: time on free links (bytes, algorithm, link rates); hiding: the part beside compute;"
-        "\ncontention: links shared with others; interference: compute slowed by communication beside it"
+    title = f"why exposed communication differs from that of {first} (a step, mean over ranks)"
+    notes = [
+        "traffic: time on free links (bytes, algorithm, link rates); hiding: the part beside compute;",
+        "contention: links shared with others; interference: compute slowed by communication beside it",
     ]
+    return [_differences(parts.rename(columns=lambda name: name.replace("_", " ")), title, notes=notes)]
 
 
-def _differences(parts: pd.DataFrame, total: str = "") -> str:
+def _differences(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> Table:
     """Columns that differ anywhere, a line for every variant but the first; with their sum if that has a name."""
-    shown = [name for name in parts.columns if (parts[name].abs() > 1e-12).any()]
-    lines = [
-        [str(name), *map(format_difference, [*row[shown], *([float(row.sum())] if total else [])])]
+    shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
+    rows = [
+        [str(name), *map(change, [*row[shown], *([float(row.sum())] if total else [])])]
         for name, row in parts.iloc[1:].iterrows()
     ]
-    return format_table(["variant", *shown, *([total] if total else [])], lines)
+    return Table(["variant", *shown, *([total] if total else [])], rows, title=[title], notes=notes)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table
 from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.blocks import Answer, Lines, Table
 from simcluster.show.layout import layout
 from simcluster.studies.kernels import KernelRow, kernels
 
@@ -25,12 +25,12 @@ def run(args: argparse.Namespace) -> None:
     found = kernels(scenario, args.stage)
     common.answer(
         args,
-        lambda: _text(scenario, args.stage, found, args.phase),
+        lambda: _blocks(scenario, args.stage, found, args.phase),
         lambda: {"stage": args.stage, "kernels": [row.to_dict() for row in found]},
     )
 
 
-def _text(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str | None) -> str:
+def _blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str | None) -> Answer:
     device = scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
     peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth
@@ -38,21 +38,19 @@ def _text(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str
     rows = [_cells(row) for row in shown]
     sums = sum(row.step_seconds for row in shown)
     ridge = f"{peak / bandwidth:.0f} FLOP/byte"
-    return common.in_blocks(
-        [
-            [
-                f"{scenario.title}: {layout(scenario)}; stage {stage}",
-                f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
-                f"roof above {ridge}",
-            ],
-            [format_table(_HEADER, rows)],
-            [
-                f"{format_seconds(sums)} of kernels a step on a rank{f' ({phase})' if phase else ''}",
-                "m tokens, k and n the widths in and out of a product; of an attention k is that of a head, n are keys",
-                "column, row: the part of a product's weights that the rank has, of its output or of its input",
-            ],
-        ]
-    )
+    return [
+        Lines([
+            f"{scenario.title}: {layout(scenario)}; stage {stage}",
+            f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
+            f"roof above {ridge}",
+        ]),
+        Table(_HEADER, rows),
+        Lines([
+            f"{format_seconds(sums)} of kernels a step on a rank{f' ({phase})' if phase else ''}",
+            "m tokens, k and n the widths in and out of a product; of an attention k is that of a head, n are keys",
+            "column, row: the part of a product's weights that the rank has, of its output or of its input",
+        ]),
+    ]  # fmt: skip
 
 
 def _cells(row: KernelRow) -> list[str]:

@@ -10,19 +10,20 @@ from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table
 from simcluster.cli.overrides import overrides_of
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.headroom import mark
 from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
 from simcluster.scenario.memory_plan import recipe_words
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.blocks import Answer, Bar, Lines, Table
 from simcluster.show.layout import layout
 from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_ladder
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
 from simcluster.studies.whatif.largest import largest
 
 _OF_COUNTS = ("recipe", "dp", "device")
+_HEADER = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
 _SMALL, _TENSORS = 0.01, 16  # a tensor is listed by itself from this part of all on, so many at most
 
 
@@ -46,7 +47,7 @@ def _of_counts(args: argparse.Namespace) -> None:
         args.parameters, recipe=args.recipe or DEFAULT_RECIPE, dp=args.dp or 8, device=args.device or "h100"
     )
     default = "" if args.recipe else ", by default"
-    common.answer(args, lambda: ladder_text(ladder, default), ladder.to_dict)
+    common.answer(args, lambda: ladder_answer(ladder, default), ladder.to_dict)
 
 
 def _of_scenario(args: argparse.Namespace) -> None:
@@ -58,17 +59,17 @@ def _of_scenario(args: argparse.Namespace) -> None:
     scenario = load(args.scenario, overrides)
     if args.largest:
         found = largest(args.scenario, args.largest, overrides)
-        common.answer(args, lambda: f"{_head(scenario)}\n{found.summary()}", found.to_dict)
+        common.answer(args, lambda: "\n".join([*_head(scenario).lines, found.summary()]), found.to_dict)
         return
     memory = job_memory(scenario)
-    common.answer(args, lambda: job_text(memory), memory.to_dict)
+    common.answer(args, lambda: job_answer(memory), memory.to_dict)
 
 
 # --- of counts --------------------------------------------------------------------------------------------------------
 
 
-def ladder_text(ladder: StateLadder, default: str = "") -> str:
-    """What a person reads of model state; ``default`` says that the recipe was not chosen."""
+def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
+    """Return the blocks about model state; ``default`` says that the recipe was not chosen."""
     recipe, size = ladder.recipe, f"{ladder.capacity / 1e9:.4g} GB"
     gpus = f"{ladder.dp:,} x {ladder.device} ({size})"
     rows = [
@@ -87,71 +88,66 @@ def ladder_text(ladder: StateLadder, default: str = "") -> str:
     header = [
         "ZeRO", "B a parameter", "GB a GPU", "less", "all GPUs", "of it redundant", "smallest dp", "largest model",
     ]  # fmt: skip
-    return common.in_blocks(
-        [
-            [
-                f"model state of {format_count(ladder.parameters)} parameters on {gpus}",
-                f"{recipe.total:g} B a parameter ({parts_of_recipe(recipe)}: {recipe.name}{default})",
-            ],
-            [format_table(header, rows)],
-            [
-                f"smallest dp: replicas with which it fits; largest model: parameters that fit on {ladder.dp:,}; "
-                "activations come on top",
-                *([f"! more than {size}"] if not all(stage.fits for stage in ladder.stages) else []),
-            ],
-        ]
-    )
+    bars = [Bar(0.0, stage.bytes) for stage in ladder.stages]
+    return [
+        Lines([
+            f"model state of {format_count(ladder.parameters)} parameters on {gpus}",
+            f"{recipe.total:g} B a parameter ({parts_of_recipe(recipe)}: {recipe.name}{default})",
+        ], "head"),
+        Table(header, rows, bars=bars, whole=ladder.capacity),
+        Lines([
+            f"smallest dp: replicas with which it fits; largest model: parameters that fit on {ladder.dp:,}; "
+            "activations come on top",
+            *([f"! more than {size}"] if not all(stage.fits for stage in ladder.stages) else []),
+        ]),
+    ]  # fmt: skip
 
 
 # --- of a scenario ----------------------------------------------------------------------------------------------------
 
 
-def _head(scenario: Scenario) -> str:
-    return f"{scenario.title}: {scenario.gpus:,} GPUs | {layout(scenario)}\n{recipe_words(scenario)}"
+def _head(scenario: Scenario) -> Lines:
+    return Lines([f"{scenario.title}: {scenario.gpus:,} GPUs | {layout(scenario)}", recipe_words(scenario)], "head")
 
 
-def job_text(memory: JobMemory) -> str:
-    """What a person reads of a job's memory."""
-    scenario, capacity = memory.scenario, memory.capacity
-    header = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
+def job_answer(memory: JobMemory) -> Answer:
+    """Return the blocks about a job's memory."""
+    capacity = memory.capacity
     stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
-    rungs = [
+    title = [f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
+    bars = [Bar(0.0, held.total) for held in memory.stages]
+    return [
+        _head(memory.scenario),
+        Table(["stage", *_HEADER], stages, title=title, bars=bars, whole=capacity),
+        *([_kept(memory)] if memory.kept else []),
+        _ladder(memory) if memory.rungs else Lines(["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"]),
+    ]
+
+
+def _ladder(memory: JobMemory) -> Table:
+    """Return the job under each stage of ZeRO."""
+    rows = [
         [
             f"{rung.zero}{' (own)' if rung.own else ''}",
-            *(_parts(rung.held, capacity) if rung.held else ["-"] * len(header)),
+            *(_parts(rung.held, memory.capacity) if rung.held else ["-"] * len(_HEADER)),
             format_seconds(rung.step_time) if rung.step_time is not None else "cannot be",
         ]
         for rung in memory.rungs
     ]
-    shards = scenario.dp * scenario.parallel.cp
-    ladder = [
-        f"this job under each stage of ZeRO, over {shards:,} GPUs; GB of the fullest GPU, and its step, as played"
-    ]
-    ladder += [format_table(["ZeRO", *header, "step"], rungs)]
-    ladder += [
-        f"ZeRO {rung.zero} cannot be: {common.on_one_line(rung.refused)}" for rung in memory.rungs if rung.refused
-    ]
+    notes = [f"ZeRO {rung.zero} cannot be: {common.on_one_line(rung.refused)}" for rung in memory.rungs if rung.refused]
     held = {rung.zero: rung.held.gradients for rung in memory.rungs if rung.held}
     if held.get(2, 0.0) > held.get(1, math.inf):
-        ladder += [
+        notes.append(
             "ZeRO 2 holds more gradients than ZeRO 1 here: while they are summed they are whole beside their shards, "
             "bucket by bucket (overlap.bucket_size) or, with overlap.grad_reduce off, all of them"
-        ]
-    return common.in_blocks(
-        [
-            [_head(scenario)],
-            [
-                f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB",
-                format_table(["stage", *header], stages),
-            ],
-            *([_kept(memory)] if memory.kept else []),
-            ladder if rungs else ["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"],
-        ]
-    )
+        )
+    shards = memory.scenario.dp * memory.scenario.parallel.cp
+    title = f"this job under each stage of ZeRO, over {shards:,} GPUs; GB of the fullest GPU, and its step, as played"
+    return Table(["ZeRO", *_HEADER, "step"], rows, title=[title], notes=notes)
 
 
-def _kept(memory: JobMemory) -> list[str]:
-    """The activations of the fullest stage, tensor by tensor, the largest first; the small ones together."""
+def _kept(memory: JobMemory) -> Table:
+    """Return the activations of the fullest stage, tensor by tensor, the largest first; the small ones together."""
     whole = sum(part.total for part in memory.kept)
     large = [part for part in memory.kept if part.total >= _SMALL * whole][:_TENSORS]
     rows = [
@@ -161,11 +157,11 @@ def _kept(memory: JobMemory) -> list[str]:
     rest = whole - sum(part.total for part in large)
     number = len(memory.kept) - len(large)
     rows += [["", f"{number} smaller", "", "", f"{rest / 1e9:,.2f}"]] if number else []
-    return [
+    title = (
         f"activations of stage {memory.fullest}, the fullest, by tensor: {whole / 1e9:,.2f} GB when it holds most, as "
-        "planned; each of a layer and a microbatch",
-        format_table(["block", "tensor", "MB each", "alive", "GB"], rows),
-    ]
+        "planned; each of a layer and a microbatch"
+    )
+    return Table(["block", "tensor", "MB each", "alive", "GB"], rows, title=[title])
 
 
 def _parts(held: Footprint, capacity: float) -> list[str]:

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import format_table
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.csv_numbers import histogram_in
 from simcluster.documents.diagnostics import made
@@ -23,6 +22,7 @@ from simcluster.model.packing.packed import mean_of_padded
 from simcluster.model.packing.rules import PACKING
 from simcluster.scenario.run_section import Tokens
 from simcluster.scenario.scenario import load
+from simcluster.show.blocks import Answer, Lines, Table
 from simcluster.studies.packings import compare_packing
 
 _SIGMA = 1.0
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     _check(args)
     law, documents, length, batch, unique = _asked(args)
     table = compare_packing(documents, length, batch=batch, tokens=_tokens(args, "tokens"), unique=unique)
-    common.answer(args, lambda: _text(table, law, documents, length), lambda: _document(table, documents, length))
+    common.answer(args, lambda: _blocks(table, law, documents, length), lambda: _document(table, documents, length))
 
 
 def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
@@ -105,7 +105,7 @@ def _given(documents: str) -> Floats:
         raise InputError(f"--documents: {what}; got {documents!r}") from None
 
 
-def _text(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> str:
+def _blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> Answer:
     columns = ["packing", "sequences", "real tokens", "attention", "dropped"]
     columns += [name for name in ("steps", "epochs") if name in table]
     rows = [
@@ -118,7 +118,7 @@ def _text(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: i
     if isinstance(law, LognormalLengths):
         mean = mean_of_padded(law, length)
         notes.append(f"by closed form a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
-    return common.in_blocks([[head], format_table(columns, rows).splitlines(), notes])
+    return [Lines([head]), Table(columns, rows), Lines(notes)]
 
 
 def _document(table: pd.DataFrame, documents: Floats, length: int) -> dict[str, Any]:

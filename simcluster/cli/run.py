@@ -22,9 +22,11 @@ from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.blocks import Answer, Lines
 from simcluster.show.explanation import explanation
 from simcluster.show.pictures import picture
-from simcluster.show.summary import beside_events, replicas, summary
+from simcluster.show.step_answer import step_answer
+from simcluster.show.study_answers import distribution_answer
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
@@ -68,15 +70,19 @@ def run(args: argparse.Namespace) -> None:
 
     lines, spread = _amortised(result)
 
-    def text() -> str:
-        checks = [verified.summary()] if verified else []
-        told = [summary(result), *checks, *lines, *([replicas(distribution)] if distribution else [])]
-        if distribution and distribution.method == "sweep" and soon_told(scenario):
-            off = [each.off for each in frozen_links(scenario, base)]
-            told[-1] = "\n".join([told[-1], *beside_events(off)])
-        return "\n\n".join([*told, *([explanation(result, free)] if args.explain else [])])
+    def blocks() -> Answer:
+        found = [
+            *step_answer(result),
+            Lines([verified.summary()] if verified else []),
+            *(Lines([line]) for line in lines),
+        ]
+        if distribution:
+            soon = distribution.method == "sweep" and soon_told(scenario)
+            off = [each.off for each in frozen_links(scenario, base)] if soon else []
+            found += distribution_answer(distribution, off)
+        return [*found, *(explanation(result, free) if args.explain else [])]
 
-    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution, verified), **spread})
+    common.answer(args, blocks, lambda: {**result.to_dict(), **_played(free, distribution, verified), **spread})
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:

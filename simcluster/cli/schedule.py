@@ -53,7 +53,7 @@ def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list
     in_full = one and not args.table
     common.answer(
         args,
-        lambda: "\n".join(report(shown[0]) if in_full else comparison(shown, refused, grids=not args.table)),
+        lambda: report(shown[0]) if in_full else comparison(shown, refused, grids=not args.table),
         lambda: document(shown[0]) if one else {"schedules": [document(each) for each in shown]},
     )
     if args.csv:

@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Sequence
 from fractions import Fraction
 
-from simcluster.cli.common import format_table
 from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, more_than_1f1b, share_of_a_stage
 from simcluster.schedules.grid import common_unit, grid
 from simcluster.schedules.text import order_lines, row_texts
 from simcluster.schedules.zb_auto import Automatic
+from simcluster.show.blocks import Answer, Lines, Table
 
 _MOST_PRINTED_ACTIONS = 4_096
 _MOST_COLUMNS = 4_000
@@ -20,57 +20,55 @@ _MOST_PEAKS = 8
 _WIDTH_OF_A_FILE = 200
 
 
-def report(played: PlayedSchedule) -> list[str]:
-    """One schedule: the order, the same in time, its numbers, and those of every stage."""
+def report(played: PlayedSchedule) -> Answer:
+    """Return the blocks about one schedule: the order, the same in time, its numbers, and those of every stage."""
     schedule, timing = played.schedule, played.timing
     chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
-    lines = [
-        f"{schedule.name}: {schedule.num_stages} stages, {schedule.num_microbatches} microbatches{chunks}",
-        f"assumed: {assumed(played.times, [schedule])}",
-        "",
-        *_order(schedule),
-        "",
-        *_time_grid(played),
-        "",
-        *_numbers(played),
-        "",
-    ]
-    header = ("stage", "busy", "idle", "span", "peak in flight", "of a stage")
     columns = zip(timing.busy, timing.idle, timing.spans, timing.peak_in_flight, played.peaks, strict=True)
     rows = [
         (f"r{stage}", number(busy), number(idle), number(span), str(peak), number(of_stage))
         for stage, (busy, idle, span, peak, of_stage) in enumerate(columns)
     ]
-    lines.append(format_table(header, rows))
     share = share_of_a_stage(schedule)
     what = "microbatches" if share == 1 else f"chunks, each {share} of a stage's layers"
-    lines.append(f"(span: first start to last end on the stage; peak in flight: activations held at once, in {what};")
-    lines.append(" of a stage: the same in microbatches of all its layers)")
-    return lines + _notes([played])
+    notes = [
+        f"(span: first start to last end on the stage; peak in flight: activations held at once, in {what};",
+        " of a stage: the same in microbatches of all its layers)",
+        *_notes([played]),
+    ]
+    return [
+        Lines([
+            f"{schedule.name}: {schedule.num_stages} stages, {schedule.num_microbatches} microbatches{chunks}",
+            f"assumed: {assumed(played.times, [schedule])}",
+        ], "head"),
+        Lines(_order(schedule), "layout"),
+        Lines(_time_grid(played), "layout"),
+        Lines(_numbers(played), "layout"),
+        Table(("stage", "busy", "idle", "span", "peak in flight", "of a stage"), rows, notes=notes),
+    ]  # fmt: skip
 
 
-def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> list[str]:
-    """Several schedules: a row of numbers for each, the assumption, and each in time if ``grids`` are wanted."""
+def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> Answer:
+    """Return the blocks about several schedules: a row for each, and each in time if ``grids`` are wanted."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
     stages, microbatches = min(counts)
     head = f"{stages} stages, {microbatches} microbatches; " if len(counts) == 1 else ""
     header = ("schedule", "chunks", "makespan", "bubble/total", "bubble/ideal", "bubble of span", "weights", "peak",
               "peak of each stage")  # fmt: skip
-    rows = [_row(played) for played in shown]
-    lines = [f"{head}assumed: {assumed(shown[0].times, schedules)}", "", format_table(header, rows)]
-    lines += [
+    notes = [
         "(bubble/total: idle / makespan; bubble/ideal: idle / busy, the ideal being M (F + B) on every stage; both are",
         " means over the stages.  bubble of span: 1 - busy / longest span of a stage, what is left where stages enter",
         " the next step as they finish.  weights: copies of the model's parameters.  peak: most activations alive at",
         " once, in microbatches of a whole stage)",
         *_notes(shown),
+        *(f"left out: {name}: {why.partition(': ')[2] or why}" for name, why in refused),
     ]
-    for name, why in refused:
-        lines.append(f"left out: {name}: {why.partition(': ')[2] or why}")
-    for played in shown if grids else ():
-        lines += ["", played.schedule.name, *_time_grid(played)]
-    return lines
+    return [
+        Lines([f"{head}assumed: {assumed(shown[0].times, schedules)}"]),
+        Table(header, [_row(played) for played in shown], notes=notes),
+        *(Lines([played.schedule.name, *_time_grid(played)], "layout") for played in shown if grids),
+    ]
 
 
 def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:

@@ -8,9 +8,10 @@ import math
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_difference, format_table
 from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.blocks import Bar, Lines, Table
+from simcluster.show.cells import change
 from simcluster.show.pictures import picture
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.gap import GapCause, gap_causes
@@ -30,13 +31,13 @@ def run(args: argparse.Namespace) -> None:
     causes = [] if measured is None else gap_causes(found, measured - found[0].before)
     common.answer(
         args,
-        lambda: common.in_blocks(
-            [
-                [_text(scenario.title, found, priced=bool(prices))],
-                _memory(memory, scenario.cluster.device.memory, found[0].before),
-                _gap(scenario, causes, found[0].before),
-            ]
-        ),
+        lambda: [
+            Lines([f"{scenario.title}: {format_seconds(found[0].before)} a step"]),
+            _table(found, priced=bool(prices)),
+            Lines([f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]),
+            Lines(_memory(memory, scenario.cluster.device.memory, found[0].before)),
+            Lines(_gap(scenario, causes, found[0].before)),
+        ],
         lambda: {
             "sensitivity": [each.to_dict() for each in found],
             "more_memory": rows,
@@ -73,14 +74,14 @@ def _price(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
+def _table(found: list[Sensitivity], *, priced: bool) -> Table:
     rows = []
     for each in found:
         estimate = each.estimated_gain
         row = [
             RESOURCES[each.resource],
-            _change(each),
-            format_difference(each.before - each.step_time),
+            _more(each),
+            change(each.before - each.step_time),
             _percents(-each.gain),
             "" if each.loss is None else _percents(each.loss),
             "another path" if estimate is None else _percents(-estimate),
@@ -98,16 +99,14 @@ def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
         "1 % more by critical path",
         *(["gain per $100 a GPU"] if priced else []),
     ]
-    notes = [f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]
-    table = f"{name}: {format_seconds(found[0].before)} a step\n\n{format_table(header, rows)}"
-    return "\n".join([table, "", *notes]) if notes else table
+    return Table(header, rows, bars=[Bar(0.0, max(each.gain, 0.0)) for each in found])
 
 
 def _percents(value: float) -> str:
     return f"{value + 0.0:+.3f} %" if round(value, 3) else "0.000 %"
 
 
-def _change(each: Sensitivity) -> str:
+def _more(each: Sensitivity) -> str:
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
 
 
@@ -116,7 +115,7 @@ def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[s
     measured = scenario.measured_step_time
     if measured is None:
         return []
-    off = f"{format_difference(measured - simulated)} a step, {measured / simulated - 1:+.1%}"
+    off = f"{change(measured - simulated)} a step, {measured / simulated - 1:+.1%}"
     return [
         f"measured {format_seconds(measured)}, {off}: what alone would explain it, to first order",
         *(f"  {cause.in_words()}" for cause in causes),

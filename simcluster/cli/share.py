@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import located
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table
 from simcluster.cli.overrides import overrides_of
+from simcluster.show.blocks import Answer, Lines, Table
 from simcluster.studies.jobs_file import load_jobs
 from simcluster.studies.multi_job import Shared, simulate_together
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
         shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
 
-    def text() -> str:
+    def blocks() -> Answer:
         rows = [
             [
                 name,
@@ -37,8 +37,9 @@ def run(args: argparse.Namespace) -> None:
             ]
             for name, job, each in zip(names, placed, shared, strict=True)
         ]
+        title = [f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs"]
         header = ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"]
-        return f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs\n\n" + format_table(header, rows)
+        return [Lines(title), Table(header, rows)]
 
     document = [
         {
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         }
         for job, each in zip(placed, shared, strict=True)
     ]
-    common.answer(args, text, lambda: document)
+    common.answer(args, blocks, lambda: document)
     common.draw(args, (args.gantt, lambda: _figure(args, names, shared)))
 
 

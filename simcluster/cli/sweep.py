@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table, on_one_line, write_table
+from simcluster.cli.common import on_one_line, write_table
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.headroom import headroom_of
+from simcluster.show.blocks import Block, Lines, Table
 from simcluster.show.cells import cells, headings
 from simcluster.studies.sweep.playing import measured
 from simcluster.studies.sweep.quick_rows import quickly
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     best = fastest(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_ranked(best)}
     common.came_to(args, int((table["status"] == "ok").sum()), lambda: _nothing(table))
-    common.answer(args, lambda: _text(summary, table, swept.sweep.paths, output, best), lambda: summary)
+    common.answer(args, lambda: [*_blocks(summary, table, swept.sweep.paths, output, best)], lambda: summary)
 
 
 class Bar:
@@ -103,7 +104,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
+def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
     counts = table["status"].value_counts()
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
     how = (
@@ -138,45 +139,41 @@ def _ranked(best: Fastest) -> dict[str, object]:
     }
 
 
-def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest) -> str:
-    lines = [
+def _blocks(
+    summary: dict[str, Any], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest
+) -> Iterator[Block]:
+    yield Lines([
         f"{summary['variants']:,} variants: {summary['ok']:,} played, {summary['refused']:,} refused, "
         f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others before); {output}"
-    ]
+    ])  # fmt: skip
     numbered = table.set_index("variant")
     free = f"{100 * best.headroom:.6g} %"
+    notes = [f"* {note}" for note in dict.fromkeys(each.note for each in (*best.rows, *best.ahead)) if note]
     if best.rows:
-        lines += ["", f"fastest that leave {free} of memory free", _rows(best.rows, numbered, paths)]
+        last = [] if best.ahead else notes
+        yield _rows(best.rows, numbered, paths, f"fastest that leave {free} of memory free", last)
     if best.ahead:
-        told = "ahead of these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
-        lines += ["", f"{told} (! does not fit on its GPU, ~ leaves less free)", _rows(best.ahead, numbered, paths)]
-    lines += [f"* {note}" for note in dict.fromkeys(each.note for each in (*best.rows, *best.ahead)) if note]
+        head = "ahead of these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
+        title = f"{head} (! does not fit on its GPU, ~ leaves less free)"
+        yield _rows(best.ahead, numbered, paths, title, notes)
     if "how" in summary:
-        assert isinstance(summary["how"], dict)
         ways = ", ".join(f"{count:,} {_WAYS[kind]}" for kind, count in summary["how"].items())
-        lines += ["", f"{ways}; memory is what was held where a variant is played in full, else planned, at most"]
-    errors = summary["errors"]
-    if errors:
-        assert isinstance(errors, dict)
-        lines += [
-            "",
-            "without a result",
-            *(f"  {count:,} x {on_one_line(error)}" for error, count in errors.items()),
-        ]
-    return "\n".join(lines)
+        yield Lines([f"{ways}; memory is what was held where a variant is played in full, else planned, at most"])
+    errors = [f"  {count:,} x {on_one_line(error)}" for error, count in summary["errors"].items()]
+    yield Lines(["without a result", *errors] if errors else [])
 
 
 _WAYS = {"quick": "by quick steps (exact)", "full": "in full (exact)"}
 
 
-def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
-    """A line for each."""
-    lines = []
+def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]) -> Table:
+    """Return a row for each."""
+    rows = []
     for each in shown:
         row: Any = table.loc[each.variant]
         step = format_seconds(row["step_time_s"])
-        lines.append(
+        rows.append(
             [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
              *cells("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
         )  # fmt: skip
-    return format_table(["variant", *paths, "step", *headings("sweep"), "memory"], lines)
+    return Table(["variant", *paths, "step", *headings("sweep"), "memory"], rows, title=[title], notes=notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simcluster.base.units import format_seconds
+from simcluster.base.units import format_change, format_seconds
 from simcluster.results.numbers import Table, Unit, columns_of
 
 _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
@@ -20,6 +20,8 @@ _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
     "yes or no": lambda value: "yes" if value else "no",
 }
 UNKNOWN = "?"
+NO_TIME = 1e-12
+"""Seconds: what is less is nothing."""
 _SMALL = 0.005  # of the largest change of a step: what is smaller is told together
 PARTS = {
     "forward": "forward",
@@ -45,6 +47,16 @@ PARTS = {
 def written(unit: Unit, value: float) -> str:
     """A number in its unit, for people."""
     return _WRITTEN[unit](value)
+
+
+def change(seconds: float) -> str:
+    """Return seconds more or less with a unit that keeps the number readable: +38.66 us; less than 1 ps is 0."""
+    return "0" if abs(seconds) <= NO_TIME else format_change(seconds)
+
+
+def short_seconds(seconds: float) -> str:
+    """Return seconds with their unit; "-" for none."""
+    return format_seconds(seconds) if seconds > NO_TIME else "-"
 
 
 def headings(table: Table) -> list[str]:

@@ -1,15 +1,17 @@
-"""Why a step takes as long as it does, as text: communication, the critical path, the step if a kind were free."""
+"""Why a step takes as long as it does: communication, the critical path, the step if a kind were free."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from simcluster.base.units import format_bytes, format_seconds
+from simcluster.base.units import format_bytes
 from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.show.blocks import Answer, Table
+from simcluster.show.cells import short_seconds
+from simcluster.show.study_answers import path_table
 
 if TYPE_CHECKING:
-    from simcluster.results.critical_path import CriticalPath
     from simcluster.results.played import Run
     from simcluster.results.traffic import AxisTraffic
     from simcluster.studies.whatif.free import Free
@@ -17,50 +19,42 @@ if TYPE_CHECKING:
 _MOST_RANKS = 16
 
 
-def explanation(run: Run, free: Sequence[Free]) -> str:
-    """All tables; ``free`` is what ``whatif.what_if_free`` found."""
+def explanation(run: Run, free: Sequence[Free]) -> Answer:
+    """Return all tables; ``free`` is what ``whatif.what_if_free`` found."""
     parts = [path_table(run.critical_path), _what_if(free, run.step_time)]
     if run.overlap.mean[Key()].calls:
         parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
-    return "\n\n".join(parts)
+    return parts
 
 
-def _overlap(mean: Mapping[Key, OverlapSeconds]) -> str:
-    header = [
-        "communication (a step, mean over ranks)",
-        "calls",
-        "on the wire",
-        "hidden",
-        "exposed",
-        "waiting",
-        "shared",
-    ]
+def _overlap(mean: Mapping[Key, OverlapSeconds]) -> Table:
+    header = ["communication (a step, mean over ranks)", "calls", *_TIMES, "shared"]
     rows = []
     for key, value in mean.items():
         name = "all" if not key.axis else key.axis if not key.kind else f"  {key.kind} {key.name}"
-        rows.append([name, f"{value.calls:,.4g}", *_times(value), _seconds(value.contention)])
-    notes = (
+        rows.append([name, f"{value.calls:,.4g}", *_times(value), short_seconds(value.contention)])
+    notes = [
         "  on the wire: last arrival to end, hidden beside compute or exposed; waiting: own arrival to last arrival;",
         "  shared: the part on the wire that free links would spare",
-    )
-    return "\n".join([_table(header, rows), *notes])
+    ]
+    return Table(header, rows, notes=notes, indent=2)
 
 
-def _traffic(traffic: Sequence[AxisTraffic]) -> list[str]:
-    """Bytes by axis; nothing where durations were given."""
+def _traffic(traffic: Sequence[AxisTraffic]) -> list[Table]:
+    """Return bytes by axis; nothing where durations were given."""
     header = ["traffic (a step, mean GPU)", "calls", "buffers", "sent", "across machines", "on the wire", "hidden"]
     rows = [
         [each.axis or "all", f"{each.calls:,.4g}", *(format_bytes(size) for size in (each.buffer, each.sent)),
-         f"{format_bytes(each.across)} ({each.across / each.sent:.0%})" if each.sent else "-", _seconds(each.wire),
-         f"{each.hidden / each.wire:.1%}" if each.wire else "-"]
+         f"{format_bytes(each.across)} ({each.across / each.sent:.0%})" if each.sent else "-",
+         short_seconds(each.wire), f"{each.hidden / each.wire:.1%}" if each.wire else "-"]
         for each in traffic
         if not each.kind
     ]  # fmt: skip
     note = "  buffers: full sizes of what calls carry; sent: bytes that a GPU sends for them, by how they are done"
-    return [f"{_table(header, rows)}\n{note}"] if rows else []
+    return [Table(header, rows, notes=[note], indent=2)] if rows else []
 
 
-def _ranks(run: Run) -> str:
+def _ranks(run: Run) -> Table:
     weights, of_rank = run.weights, run.overlap.of_rank
     stages = dict(zip(run.spans.rank.tolist(), run.spans.stage.tolist(), strict=True))
     on_path = run.critical_path.by_rank()
@@ -69,42 +63,25 @@ def _ranks(run: Run) -> str:
     for rank in sorted(longest):
         value = of_rank[rank][Key()]
         overlap = f"{value.hidden / value.wire:.1%}" if value.wire else "-"
-        standing = [str(rank), str(weights[rank]), str(stages[rank])]
-        rows.append([*standing, *_times(value), overlap, _seconds(on_path.get(rank, 0.0))])
-    header = ["rank", "stands for", "stage", "on the wire", "hidden", "exposed", "waiting", "overlap", "critical path"]
+        place = [str(rank), str(weights[rank]), str(stages[rank])]
+        rows.append([*place, *_times(value), overlap, short_seconds(on_path.get(rank, 0.0))])
+    header = ["rank", "stands for", "stage", *_TIMES, "overlap", "critical path"]
     left = len(weights) - len(rows)
-    more = f"\n  {left} more ranks expose less" if left else ""
-    return _table(header, rows) + more
+    return Table(header, rows, notes=[f"  {left} more ranks expose less"] if left else [], indent=2)
 
 
-def path_table(path: CriticalPath) -> str:
-    """Seconds of every kind of op on the critical path."""
-    rows = [[kind, _seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in path.by_kind().items()]
-    return _table(["critical path of the step", "seconds", "share"], rows)
-
-
-def _what_if(free: Sequence[Free], step_time: float) -> str:
+def _what_if(free: Sequence[Free], step_time: float) -> Table:
     rows = [
-        [each.kind, _seconds(each.on_path), _seconds(each.estimate), _seconds(each.step_time),
+        [each.kind, *map(short_seconds, (each.on_path, each.estimate, each.step_time)),
          f"{each.step_time / step_time - 1:+.1%}"]
         for each in free
     ]  # fmt: skip
     header = ["if this were free", "on the path", "step less that", "step, played", "change"]
-    return "\n".join([_table(header, rows), *(f"  {each.kind} free: {each.note}" for each in free if each.note)])
+    return Table(header, rows, notes=[f"  {each.kind} free: {each.note}" for each in free if each.note], indent=2)
+
+
+_TIMES = ("on the wire", "hidden", "exposed", "waiting")
 
 
 def _times(value: OverlapSeconds) -> list[str]:
-    return [_seconds(seconds) for seconds in (value.wire, value.hidden, value.exposed, value.waiting)]
-
-
-def _seconds(seconds: float) -> str:
-    return format_seconds(seconds) if seconds > 1e-12 else "-"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(cells))
-        for cells in (zip(row, widths, strict=True) for row in (header, *rows))
-    ]
-    return "\n".join(f"  {line}".rstrip() for line in lines)
+    return [short_seconds(seconds) for seconds in (value.wire, value.hidden, value.exposed, value.waiting)]

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.documents.argument_types import checked
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
+from simcluster.show.plan_answer import name_of
 from simcluster.studies.search.plan import Found, Ranked
-from simcluster.studies.search.words import name_of
 
 _MOST_NAMED = 9
 _MARGIN = 0.08

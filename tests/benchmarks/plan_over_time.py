@@ -32,9 +32,9 @@ README = {"cluster.nodes": 128, "training.global_batch": 1536}
 def search(case: str, seconds: float) -> None:
     """One search, every better layout as a line of JSON: processor seconds, step (s), proven gap, words."""
     from simcluster.scenario.scenario import from_document, load
+    from simcluster.show.plan_answer import name_of_layout
     from simcluster.studies.search.plan import plan
     from simcluster.studies.search.progress import SearchState
-    from simcluster.studies.search.words import name_of_layout
 
     told = None
 

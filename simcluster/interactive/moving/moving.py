@@ -13,11 +13,11 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.interactive.moving.states import PageState
 from simcluster.interactive.moving.varied import VariedKey, address, control, digits, names_of, short_names
-from simcluster.show.report import summary, words
+from simcluster.show.report import summary
 from simcluster.show.report.blob import deflated
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, filled, joined, json_block, table
+from simcluster.show.report.html import Markup, element, filled, joined, json_block, table, typeset
 from simcluster.show.report.page import CONTENTS, hashed, script_of, style_sheet
 
 _MOST_PINNED = 48  # played variants of which each can be pinned: pairs are a kilobyte each
@@ -109,12 +109,10 @@ def _told(entry: Entry) -> str:
 
 
 def _rest_told(entry: Entry) -> str:
-    room = "" if entry.numbers.get("fits") else ", does not fit"
-    return (
-        f"MFU {words.percent(entry.numbers['mfu'])}; "
-        f"bubble {words.percent(entry.account.breakdown['bubble'] / entry.account.step_time)}; "
-        f"memory {words.gigabytes(entry.numbers['peak_memory_bytes'])}{room}"
-    )
+    numbers = entry.shown_numbers
+    mfu, bubble = (typeset(f"{numbers[name]:.1%}") for name in ("mfu", "bubble_fraction"))
+    memory, room = f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "" if numbers.get("fits") else ", does not fit"
+    return f"MFU {mfu}; bubble {bubble}; memory {memory}{room}"
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -131,14 +129,13 @@ def _variants(varied: Varied, names: Sequence[str]) -> Markup:
         if isinstance(state, str):
             rows.append([link, "refused", *[""] * 6])
             continue
-        account, numbers = state.entry.account, state.entry.numbers
-        change = account.step_time / base.entry.account.step_time - 1
+        seconds, numbers = state.entry.account.step_time, state.entry.shown_numbers
+        change = f"{seconds / base.entry.account.step_time - 1:+.1%}"
         rows.append([
-            link, format_seconds(account.step_time), _length(account.step_time / longest),
-            "A" if at == varied.base else words.signed_percent(change), words.percent(numbers["mfu"]),
-            words.percent(account.breakdown["bubble"] / account.step_time),
+            link, format_seconds(seconds), _length(seconds / longest), "A" if at == varied.base else change,
+            f"{numbers['mfu']:.1%}", f"{numbers['bubble_fraction']:.1%}",
             format_seconds(numbers["exposed_communication_s"]),
-            words.gigabytes(numbers["peak_memory_bytes"]) + ("" if numbers.get("fits") else " (does not fit)"),
+            f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB" + ("" if numbers.get("fits") else " (does not fit)"),
         ])  # fmt: skip
     caption = "All variants; differences are from A, which is pinned"
     return element(

@@ -1,4 +1,4 @@
-"""Small drawings for a notebook's cell: bars, the rows of a timeline, a histogram; HTML and SVG that need nothing else.
+"""Small drawings for a notebook's cell: the rows of a timeline, a histogram; HTML and SVG that need nothing else.
 
 Everything stands in one element of class ``simcluster``, whose style comes with it and reaches nothing outside; texts
 and grounds are the notebook's own, light or dark.
@@ -7,7 +7,7 @@ and grounds are the notebook's own, light or dark.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from simcluster.show import palette
 from simcluster.show.gantt_boxes import Boxes, Paint, boxes_of, joined
 from simcluster.show.gantt_rows import choose_rows
 from simcluster.show.report import colours
-from simcluster.show.report.html import Content, Markup, asset, element, table
+from simcluster.show.report.html import Content, Markup, asset, element
 from simcluster.show.report.html import joined as pieces
 
 if TYPE_CHECKING:
@@ -32,17 +32,6 @@ _COMPUTE, _SLIM = 15.0, 4.0  # pixels of a lane
 _EDGE = 7.0  # units: boxes wider than this get a dark first unit, so that equal neighbours stay apart
 _TICKS = 6
 _RECOMPUTE: Paint = ("compute", "recompute", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class BarRow:
-    """A bar from ``start`` to ``end`` on a scale of all bars, with its name, texts, and the class of its fill."""
-
-    name: str
-    texts: Sequence[str]
-    start: float
-    end: float
-    fill: str = "plain"
 
 
 def cell(*content: Content) -> str:
@@ -60,45 +49,6 @@ def _style() -> str:
 def _parts(variables: str) -> str:
     """Those that are of a step's parts."""
     return "".join(f"{each};" for each in variables.split(";") if each.startswith("--k-"))
-
-
-def head(title: str, *lines: str) -> Markup:
-    """What it is about, with quieter lines below."""
-    return pieces(element("div", title, class_="head"), (element("div", line, class_="quiet") for line in lines))
-
-
-def figures(*named: tuple[str, str, str]) -> Markup:
-    """Numbers that are read first: (name, value, note)."""
-    return element(
-        "div",
-        (
-            element("div", element("span", name, class_="quiet"), element("b", value),
-                    element("span", note, class_="quiet"))
-            for name, value, note in named
-        ),
-        class_="figures",
-    )  # fmt: skip
-
-
-def bars(header: Sequence[str], rows: Sequence[BarRow], *, caption: str, whole: float = 0.0) -> Markup:
-    """A table whose last column is a bar, on a scale to ``whole`` at least; one that reaches below 0 has its zero
-    marked."""
-    low = min(0.0, *(min(row.start, row.end) for row in rows), 0.0)
-    high = max(whole, *(max(row.start, row.end) for row in rows), 0.0)
-    scale = _WIDTH / (high - low) if high > low else 0.0
-    cells = [[row.name, *row.texts, _bar(row, low, scale)] for row in rows]
-    return element("div", table([*header, ""], cells, caption=caption), class_="block bars")
-
-
-def _bar(row: BarRow, low: float, scale: float) -> Markup:
-    first, last = sorted((row.start, row.end))
-    box = element(
-        "rect", x=(first - low) * scale, y=0, width=max((last - first) * scale, 1.0), height=13, class_=row.fill
-    )
-    zero = [element("line", x1=-low * scale, x2=-low * scale, y1=0, y2=13, class_="mark")] if low < 0 else []
-    return element(
-        "svg", box, zero, viewBox=f"0 0 {_WIDTH:g} 13", preserveAspectRatio="none", aria_hidden="true"
-    )  # fmt: skip
 
 
 # --- a timeline -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from simcluster.interactive.page.hints import hint, why_not
 from simcluster.interactive.page.kept import KeptPlays
 from simcluster.interactive.page.states import Folder, StudioState, scenario_of
 from simcluster.longrun.studies.train import train
-from simcluster.results.numbers import METRICS, timed_numbers
+from simcluster.results.numbers import timed_numbers
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Origin, Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
@@ -35,11 +35,11 @@ from simcluster.show.report.page import data_of, timeline_frame
 from simcluster.show.report.painted import spans_of
 from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.step_answer import job_lines, quick_numbers
 from simcluster.studies.variations import labels
 
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time
 _RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
-_SLOW = "straggler_slowdown"  # the step is played again for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,9 @@ def _entries(results: list[Result]) -> list[Entry]:
     names = "AB" if len(results) > 1 else [results[0].scenario.title]
     found = []
     for name, result in zip(names, results, strict=True):
-        numbers = {each: metric.of(result) for each, metric in METRICS.items()
-                   if each != _SLOW or result.clean is None}  # fmt: skip
-        found.append(Entry(name=name, numbers=_with_memory(numbers, result), scenario=result.scenario, result=result,
-                           account=result.account, spans=result.spans, weights=dict(result.weights)))  # fmt: skip
+        numbers = _with_memory(quick_numbers(result), result)
+        found.append(Entry(name=name, numbers=numbers, scenario=result.scenario, result=result, account=result.account,
+                           spans=result.spans, weights=dict(result.weights)))  # fmt: skip
     return found
 
 
@@ -154,7 +153,7 @@ def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     sections = {
         "figures": summary.first_figures(scenario, numbers),
         "dollars": _dollars(asked.live, live),
-        "told": joined(element("p", line) for line in summary.scenario_in_words(scenario)),
+        "told": joined(element("p", line) for line in job_lines(scenario)[1:]),
     }
     return {
         "sections": sections,

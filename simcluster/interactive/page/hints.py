@@ -18,7 +18,7 @@ from simcluster.interactive.controls.settings import Control, Settings, Value, c
 from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.report.words import signed_percent
+from simcluster.show.report.html import typeset
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.sensitivities import TIMES, sensitivity
 
@@ -149,7 +149,7 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
     else:
         of, part = "tokens/s a GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
     fits = " (does not fit)" if result.fits and not other.fits else ""
-    change = signed_percent(part) if abs(part) >= _NOTICED else "the same"
+    change = typeset(f"{part:+.1%}") if abs(part) >= _NOTICED else "the same"
     yield of, f"{change} {_where(control, value)}{fits}"
 
 

@@ -1,20 +1,32 @@
-"""The parts of the page about one run: memory, links, stragglers, the schedule, the scenario."""
+"""The parts of the page about one run: memory, links, stragglers, the schedule, the scenario, how far to trust it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
+from simcluster.scenario.likely import Validated, nearest
 from simcluster.schedules.text import order_lines
-from simcluster.show.report import words
 from simcluster.show.report.colours import HEAT_LEVELS
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, filled, joined, table
+from simcluster.show.report.html import Markup, block_html, element, filled, joined, table
 from simcluster.show.report.ideal import MOST_ACTIONS
 from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.step_answer import likely_fact
+from simcluster.show.study_answers import straggler_causes
 from simcluster.studies.whatif.straggling import Stragglers
 
 _MOST_COLUMNS = 32
 _SEEN = 5e-4  # an excess that is written as more than 0.0 %
 _LEAST_EXCESS = 0.05  # the scale of slowdowns reaches at least so far, so that noise stays pale
+_NEAREST = 6
+MEMORY = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "other": "other, buffers included",
+}
 
 
 def quiet(*content: str) -> Markup:
@@ -29,9 +41,9 @@ def memory(entry: Entry, number: int) -> Markup:
     """What fills the fullest GPU, and memory over time where there is a timeline of it."""
     parts = entry.numbers["memory_bytes"]
     total = sum(parts.values())
-    rows = [[words.MEMORY[name], words.gigabytes(parts[name]), words.percent(parts[name] / total if total else 0.0)]
-            for name in words.MEMORY]  # fmt: skip
-    rows.append(["all of it", words.gigabytes(entry.numbers["peak_memory_bytes"]), "100.0 %"])
+    rows = [[label, f"{parts[name] / 1e9:,.1f} GB", f"{parts[name] / total if total else 0.0:.1%}"]
+            for name, label in MEMORY.items()]  # fmt: skip
+    rows.append(["all of it", f"{entry.numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "100.0%"])
     figures = table(["at the peak of the fullest GPU", "", "share"], rows, caption="Memory at its peak", class_="total")
     if not entry.memory:
         why = (
@@ -87,8 +99,8 @@ def links(entry: Entry, number: int) -> Markup:
 def _link(row: tuple[str, str, int, float, float, float, float], place: int) -> list[str]:
     a, b, alike, capacity, size, mean, peak = row
     strip = element("canvas", data_strip=str(place), class_="strip", aria_hidden="true")
-    return [f"{a} → {b}", f"×{alike:,}", format_bytes_per_second(capacity), strip, words.percent(mean),
-            words.percent(peak), format_bytes(size)]  # fmt: skip
+    return [f"{a} → {b}", f"×{alike:,}", format_bytes_per_second(capacity), strip, f"{mean:.1%}",
+            f"{peak:.1%}", format_bytes(size)]  # fmt: skip
 
 
 # --- stragglers -------------------------------------------------------------------------------------------------------
@@ -106,17 +118,7 @@ def stragglers(entry: Entry) -> Markup:
         if entry.result.scenario.faults
         else "The scenario has no faults. What is left are stages that are longer than others."
     )
-    parts = [element("p", told)]
-    if found.causes:
-        rows = [
-            [cause.what, words.percent(cause.cost), format_seconds(cause.without),
-             "" if cause.alone is None else words.signed_percent(cause.alone / found.clean - 1)]
-            for cause in found.causes
-        ]  # fmt: skip
-        header = ["cause", "of the step", "the step without it", "alone adds"]
-        parts.append(table(header, rows, caption="What makes the step longer, dearest first"))
-    parts.append(_heatmap(found))
-    return joined(parts)
+    return joined(element("p", told), block_html(straggler_causes(found)), _heatmap(found))
 
 
 def _heatmap(found: Stragglers) -> Markup:
@@ -174,3 +176,95 @@ def scenario(entry: Entry, number: int) -> Markup:
         "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
         name=entry.name, text=yaml_text(entry.document),
     )  # fmt: skip
+
+
+# --- how far to trust the numbers -------------------------------------------------------------------------------------
+
+
+def accuracy(entries: Sequence[Entry]) -> Markup:
+    """How far to trust the numbers: against a measurement where there is one, and what they rest on."""
+    rows = []
+    for entry in entries:
+        measured = entry.scenario.measured if entry.scenario else None
+        seconds = entry.scenario.measured_step_time if entry.scenario else None
+        if measured is not None and seconds is not None:
+            off = entry.numbers["step_time_s"] / seconds - 1
+            rows.append([entry.name, measured.source or "not named", format_seconds(seconds),
+                         format_seconds(entry.numbers["step_time_s"]), f"{off:+.1%}"])  # fmt: skip
+    parts: list[Markup] = []
+    if rows:
+        header = ["run", "source", "measured", "simulated", "error"]
+        parts.append(table(header, rows, caption="Against measurements", left=2))
+    else:
+        parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
+    told = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
+    others = [measured.of_another_run() for measured in told]
+    parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
+    parts += _validated(entries)
+    parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
+    return joined(parts)
+
+
+def _validated(entries: Sequence[Entry]) -> list[Markup]:
+    """Where measured times should be, and the validated studies that this is learned from, nearest first."""
+    told: list[Markup] = []
+    tables: dict[tuple[Validated, ...], list[str]] = {}
+    for entry in entries:
+        if entry.scenario is None:
+            continue
+        assert entry.likely is not None
+        fact = likely_fact(entry.likely)
+        aside = f" ({fact.aside})" if fact.aside else ""
+        text = f"{fact.name.capitalize()}: {fact.value}{fact.tail}{aside}."
+        told.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
+        tables.setdefault(nearest(entry.scenario, entry.model_flops), []).append(entry.name)
+    return told + [_studies(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
+
+
+def _studies(rows: Sequence[Validated], names: Sequence[str]) -> Markup:
+    shown = rows[:_NEAREST]
+    studies = len({row.study for row in rows})
+    caption = f"Validated runs nearest to {', '.join(names)}" if names else "The nearest validated runs"
+    told = f"{caption}, out of {studies} studies. Error: simulated over measured, minus 1; the largest either way."
+    cells = [
+        [row.study, row.like, *map(_span, row.spans[:2]), f"{row.rows:,}",
+         f"{row.mean:.1%}", f"{row.bias:+.1%}", f"{row.worst:.1%}"]
+        for row in shown
+    ]  # fmt: skip
+    header = ["study", "runs of", "GPUs", "hidden size", "rows", "mean error", "bias", "largest"]
+    return joined(element("p", told), table(header, cells, caption=caption, left=2))
+
+
+def _span(ends: tuple[int, int]) -> str:
+    low, high = ends
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _basis(entries: Sequence[Entry]) -> list[str]:
+    """What every number here rests on."""
+    found = [
+        "Times of kernels come from the device's roofline, those of communication from link rates and, where the "
+        "platform is known, from NCCL's own choices. The command simcluster validate scores published runs with the "
+        "same constants.",
+        "Differences between runs are more reliable than the runs: most errors are common to both.",
+    ]
+    if any(entry.scenario is not None and entry.scenario.software is None for entry in entries):
+        found.append(
+            "Software is ideal here: the host issues work in no time. Real steps of small kernels are longer; "
+            "software: in the scenario names a library's costs."
+        )
+    counted = [(entry.name, entry.numbers.get("mfu_convention")) for entry in entries]
+    if len({convention for _, convention in counted}) == 1:
+        counted = [("MFU", counted[0][1])]
+    for name, convention in counted:
+        if isinstance(convention, str):
+            found.append(f"{name if name == 'MFU' else f'{name}: MFU'} counts {convention}.")
+    engines = [(entry.name, entry.numbers.get("engine")) for entry in entries]
+    for name, engine in engines:
+        if isinstance(engine, dict) and {"ranks_total", "ranks_simulated"} <= set(engine):
+            total, simulated = engine["ranks_total"], engine["ranks_simulated"]
+            if total != simulated:
+                found.append(
+                    f"{name}: {total} ranks, of which {simulated} were played; the others do exactly the same."
+                )
+    return found

@@ -88,6 +88,11 @@ class Entry:
         return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
 
     @cached_property
+    def shown_numbers(self) -> dict[str, Any]:
+        """Its numbers, with the bubble of the breakdown: an older version has saved another one."""
+        return {**self.numbers, "bubble_fraction": self.account.breakdown["bubble"] / self.account.step_time}
+
+    @cached_property
     def facts(self) -> SpanFacts | None:
         """What is known of its spans; None of those from elsewhere."""
         return span_facts(self.result) if self.result is not None and self.spans is self.result.spans else None

@@ -6,12 +6,18 @@ A ``Markup`` is finished HTML; any other text is data, whatever it contains.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import assert_never
 
 from simcluster.base.printable import printable
+from simcluster.show.blocks import Bar, Block, Drawing, Fact, Facts, Folded, Lines, Table
+
+_WIDTH = 1000.0  # units across a drawing, whatever its width on the screen
+_MOST_TEXT = 40_000  # characters of a text as it is
 
 
 class Markup(str):
@@ -65,7 +71,7 @@ def table(
     body = []
     for row in rows:
         cells = [
-            element("th" if not at else "td", cell, scope="row" if not at else None,
+            element("th" if not at else "td", typeset(cell) if at >= left else cell, scope="row" if not at else None,
                     class_=None if at < left else "number")
             for at, cell in enumerate(row)
         ]  # fmt: skip
@@ -95,3 +101,107 @@ def _attributes(attributes: Mapping[str, str | float | None]) -> str:
             text = value if isinstance(value, str) else f"{value:.6g}"
             found.append(f' {name.rstrip("_").replace("_", "-")}="{escape(text)}"')
     return "".join(found)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def html_of(answer: Iterable[Block]) -> Markup:
+    """Return the HTML of an answer."""
+    return joined(map(block_html, answer))
+
+
+def block_html(block: Block) -> Markup:
+    """Return the HTML of a block; nothing for an empty one."""
+    match block:
+        case Facts():
+            head = element("div", block.title, class_="head") if block.title else Markup()
+            figures = element("div", map(_figure, _merged(block.facts)), class_="figures") if block.facts else Markup()
+            return joined(head, figures)
+        case Table():
+            return _table(block)
+        case Lines():
+            return _lines(block)
+        case Folded():
+            text = element("pre", shortened(block.text), tabindex=0)
+            return element("details", element("summary", block.title), text, class_="block")
+        case Drawing():
+            return Markup(block.draw())
+        case _:
+            assert_never(block)
+
+
+def shortened(text: str) -> str:
+    """Return a text without what nobody would read on a page."""
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n... and {len(text) - _MOST_TEXT:,} characters"
+
+
+def _merged(facts: Iterable[Fact]) -> list[Fact]:
+    """Return facts with those that continue another in its remark."""
+    found: list[Fact] = []
+    for fact in facts:
+        if fact.name or not found:
+            found.append(fact)
+        else:
+            first, more = found[-1], f"{fact.value}{fact.tail}" + (f" ({fact.aside})" if fact.aside else "")
+            found[-1] = Fact(first.name, first.value, first.tail, "; ".join(filter(None, [first.aside, more])))
+    return found
+
+
+def _figure(fact: Fact) -> Markup:
+    note = "; ".join(filter(None, [fact.tail.strip(" ,"), fact.aside]))
+    return element(
+        "div", element("span", fact.name, class_="name"), element("span", typeset(fact.value), class_="value"),
+        element("span", typeset(note), class_="note"), class_="figure" if fact.value != "…" else "figure pending",
+    )  # fmt: skip
+
+
+def typeset(text: str) -> str:
+    """Return numbers of a text as a page has them: 5.0 % and −3 ms for 5.0% and -3 ms."""
+    if isinstance(text, Markup):
+        return text
+    return re.sub(r"(?<=\d)%", " %", re.sub(r"(?<![\w-])-(?=\d)", "−", text))
+
+
+def _table(block: Table) -> Markup:
+    header, rows = [*block.header], [*block.rows]
+    title = [line.strip() for line in block.title]
+    if block.bars:
+        low = min(0.0, *(min(bar.start, bar.end) for bar in block.bars))
+        high = max(block.whole, *(max(bar.start, bar.end) for bar in block.bars), 0.0)
+        scale = _WIDTH / (high - low) if high > low else 0.0
+        header.append("")
+        rows = [[*row, _bar(bar, low, scale)] for row, bar in zip(rows, block.bars, strict=True)]
+    caption = next(filter(None, [*title, *header]), "Numbers")
+    return element(
+        "div", (element("p", line) for line in title), table(header, rows, caption=caption, left=block.left),
+        (element("p", line.strip(), class_="quiet") for line in block.notes),
+        class_=f"block{' bars' if block.bars else ''}",
+    )  # fmt: skip
+
+
+def _bar(bar: Bar, low: float, scale: float) -> Markup:
+    """Return a bar; the zero of a scale that reaches below it is marked."""
+    first, last = sorted((bar.start, bar.end))
+    place = {"x": (first - low) * scale, "y": 0.0, "width": max((last - first) * scale, 1.0), "height": 13.0}
+    zero = [element("line", x1=-low * scale, x2=-low * scale, y1=0, y2=13, class_="mark")] if low < 0 else []
+    box = element("rect", **place, class_=bar.fill)
+    view = f"0 0 {_WIDTH:g} 13"
+    return element("svg", box, zero, viewBox=view, preserveAspectRatio="none", aria_hidden="true")
+
+
+def _lines(block: Lines) -> Markup:
+    lines = [*filter(None, block.lines)]
+    if not lines:
+        return Markup()
+    match block.style:
+        case "head":
+            title = element("div", lines[0], class_="head")
+            return joined(title, (element("div", line.strip(), class_="quiet") for line in lines[1:]))
+        case "plain" | "warning":
+            class_ = "warning" if block.style == "warning" else "block"
+            return joined(element("div", line.strip(), class_=class_) for line in lines)
+        case "layout":
+            return element("pre", shortened("\n".join(block.lines)), class_="block")
+        case _:
+            assert_never(block.style)

@@ -17,7 +17,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import evenly
-from simcluster.show.report import colours, details, summary, trust
+from simcluster.show.report import colours, details, summary
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.entry import Entry, MemoryCurve, ReportedTrace
 from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
@@ -127,7 +127,7 @@ def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTr
         "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
         "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
         "schedule": _of_runs([details.schedule(entry, at, schedule_frame()) for at, entry in numbered], entries),
-        "accuracy": trust.accuracy(entries),
+        "accuracy": details.accuracy(entries),
         "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
     }
 

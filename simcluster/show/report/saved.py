@@ -14,8 +14,8 @@ from simcluster.results.file import Saved
 from simcluster.results.numbers import METRICS
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.show.report.details import MEMORY
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.words import MEMORY
 
 TEXTS = ("stream", "kind", "name", "group")
 _TIMES = ("ready", "start", "end")

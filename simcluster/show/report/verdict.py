@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from simcluster.base.units import format_seconds
 from simcluster.results.result import Result
-from simcluster.show.cells import PARTS
-from simcluster.show.report import words
+from simcluster.show.cells import PARTS, change
 from simcluster.show.report.entry import MOST_WORKERS, Entry
-from simcluster.show.report.html import Markup, element
+from simcluster.show.report.html import Markup, element, typeset
 from simcluster.studies.whatif.difference import Difference, phrase
 from simcluster.studies.whatif.preflight import Remedy, checks_of
 from simcluster.studies.whatif.remedies import Trials
@@ -28,8 +27,8 @@ _MOST_LOSSES = 2
 
 def verdict(entries: Sequence[Entry]) -> Markup:
     """The sentences, as the first paragraph of the page."""
-    told = _of_one(entries[0]) if len(entries) == 1 else _of_several(entries)
-    return element("p", " ".join(told), class_="verdict")
+    said = _of_one(entries[0]) if len(entries) == 1 else _of_several(entries)
+    return element("p", typeset(" ".join(said)), class_="verdict")
 
 
 # --- several runs -----------------------------------------------------------------------------------------------------
@@ -52,15 +51,15 @@ def _of_several(entries: Sequence[Entry]) -> Iterator[str]:
 
 def _against(first: Entry, other: Entry) -> str:
     """ "interleaved is 5.8 % faster than 1f1b (13.71 s against 14.56 s a step): pipeline bubble −923.8 ms, ..."."""
-    change = other.account.step_time / first.account.step_time - 1
-    if abs(change) < 5e-4:
+    part = other.account.step_time / first.account.step_time - 1
+    if abs(part) < 5e-4:
         return f"{other.name} is as fast as {first.name}: {_seconds(other)} a step."
     found = Difference((first.name, other.name), first.account, other.account, ())
     largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
-    told = [f"{_short(name)} {words.signed_seconds(seconds)}" for name, seconds in largest
+    told = [f"{_short(name)} {change(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
-        f"{other.name} is {words.percent(abs(change))} {'slower' if change > 0 else 'faster'} than {first.name} "
+        f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
         f"({_seconds(other)} against {_seconds(first)} a step): {', '.join(told)}."
     )
 
@@ -77,11 +76,11 @@ def _of_one(entry: Entry) -> Iterator[str]:
     whole, parts = entry.account.step_time, entry.account.breakdown
     work = sum(parts[name] for name in _MODEL)
     lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
-    losses = [f"{_loss(name)} ({words.percent(seconds / whole)})" for seconds, name in lost[:_MOST_LOSSES]
+    losses = [f"{_loss(name)} ({seconds / whole:.1%})" for seconds, name in lost[:_MOST_LOSSES]
               if seconds > _NAMED * whole]  # fmt: skip
     again = ", recompute included" if parts["recompute"] else ""
     most = f"; most of the rest is {' and '.join(losses)}" if losses else ""
-    yield f"A step takes {_seconds(entry)}, {words.percent(work / whole)} of it compute{again}{most}."
+    yield f"A step takes {_seconds(entry)}, {work / whole:.1%} of it compute{again}{most}."
     if entry.result is not None:
         yield from _faults(entry.result)
         yield from _help(entry.result) if entry.replays else ()
@@ -121,7 +120,7 @@ def _help(result: Result) -> Iterator[str]:
     if best is not None and best.step_time < _WORTH * result.step_time:
         yield (
             f"What would help: with {best.options()} it takes {format_seconds(best.step_time)} "
-            f"({words.signed_percent(best.change)}), as played; simcluster check tries more."
+            f"({best.change:+.1%}), as played; simcluster check tries more."
         )
 
 
@@ -136,5 +135,5 @@ def _seconds(entry: Entry) -> str:
 def _room(entry: Entry) -> str:
     """ "64.3 of 80.0 GB on the fullest GPU"; of a result whose GPU is not known what it holds."""
     used, capacity = entry.numbers["peak_memory_bytes"], entry.capacity
-    of = f" of {words.gigabytes(capacity)}" if capacity else ""
-    return f"{words.gigabytes(used)}{of} on the fullest GPU"
+    of = f" of {capacity / 1e9:,.1f} GB" if capacity else ""
+    return f"{used / 1e9:,.1f} GB{of} on the fullest GPU"

@@ -1,0 +1,82 @@
+"""The answers that objects are, by the names of their classes: their texts, and their pages in a notebook's cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.satellites import load
+from simcluster.base.shown import Shown
+from simcluster.base.units import format_bytes, format_seconds
+from simcluster.cli.common import bold
+from simcluster.show.blocks import Answer, Lines
+from simcluster.show.step_answer import job_lines
+from simcluster.show.text import text_of
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+    from simcluster.studies.bench.collective import CollectiveTime
+    from simcluster.topology import Cluster
+
+ANSWERS: Mapping[str, str] = {
+    "Cluster": "cli.answers:cluster_answer",
+    "CollectiveTime": "cli.answers:collective_answer",
+    "CriticalPath": "show.study_answers:path_answer",
+    "Difference": "show.study_answers:difference_answer",
+    "Distribution": "show.study_answers:distribution_answer",
+    "Found": "show.plan_answer:plan_answer",
+    "JobMemory": "cli.memory:job_answer",
+    "MeanDifference": "show.study_answers:mean_difference_answer",
+    "PlayedSchedule": "cli.schedule_report:report",
+    "Records": "cli.answers:records_answer",
+    "Result": "show.step_answer:step_answer",
+    "Run": "show.step_answer:run_answer",
+    "Scenario": "cli.answers:scenario_answer",
+    "StateLadder": "cli.memory:ladder_answer",
+    "Stragglers": "show.study_answers:stragglers_answer",
+}
+"""The function that returns the blocks, by the name of the class."""
+
+
+def scenario_answer(scenario: Scenario) -> Answer:
+    """Return the blocks about a scenario."""
+    model = scenario.model
+    kind = f"{model.layers:,} layers of {model.hidden_size:,}, {model.heads} heads"
+    head, *rest = job_lines(scenario)
+    return [Lines([head, kind, *rest], "head")]
+
+
+def cluster_answer(cluster: Cluster) -> Answer:
+    """Return the blocks about a cluster."""
+    from simcluster.studies.bench.describe import describe
+
+    return [Lines(describe(cluster).lines(), "layout")]
+
+
+def collective_answer(time: CollectiveTime) -> Answer:
+    """Return the blocks about one collective."""
+    busbw = f", bus bandwidth {time.busbw / 1e9:.1f} GB/s" if time.duration > 0 else ""
+    what = f"{time.kind} of {format_bytes(time.size)} on {len(time.gpus):,} GPUs: {format_seconds(time.duration)}"
+    return [Lines([f"{what}{busbw}; algorithm {time.algorithm}, detail {time.detail}"])]
+
+
+def records_answer(found: Any) -> Answer:
+    """Return the blocks about a list of objects."""
+    return [Lines([*map(repr, found)], "layout")]
+
+
+def _text(place: str, it: object) -> str:
+    return text_of(load(place)(it), bold=bold)
+
+
+def _own_summary(it: Any) -> str | None:
+    """Return what an object says of itself; None where that would be this."""
+    return str(it.summary()) if getattr(type(it), "summary", Shown.summary) is not Shown.summary else None
+
+
+TEXTS: Mapping[str, Callable[[Any], str | None]] = {
+    "": _own_summary,
+    **{name: partial(_text, place) for name, place in ANSWERS.items()},
+}
+"""The text of an object by the name of its class; "" for all others."""

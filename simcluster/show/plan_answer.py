@@ -1,0 +1,315 @@
+"""The answer of a search for layouts: the table of the best, why they are, where the scenario's own layout is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from simcluster.base.units import format_seconds, format_seconds_round
+from simcluster.results.account import Account
+from simcluster.scenario.headroom import mark
+from simcluster.show.blocks import Answer, Bar, Lines, Table
+from simcluster.show.cells import UNKNOWN, cells, headings
+from simcluster.show.layout import layout
+from simcluster.studies.search.changes import overrides, written
+from simcluster.studies.search.own import OwnLayout
+from simcluster.studies.search.plan import LISTED, Found, Ranked
+from simcluster.studies.search.space import Layout, own_layout, same_program
+from simcluster.studies.search.tally import PRUNED
+from simcluster.studies.whatif.difference import Difference
+
+Cell = Callable[[Ranked], str]
+NONE = "-"
+_SIZES: dict[str, Cell] = {
+    "tp": lambda each: str(each.layout.tp),
+    "pp": lambda each: str(each.layout.pp),
+    "dp": lambda each: str(each.layout.dp),
+}
+_MORE: dict[str, Cell] = {
+    "GPUs": lambda each: f"{each.layout.gpus:,}",
+    "cp": lambda each: str(each.layout.cp),
+    "cp by": lambda each: each.layout.cp_comm.replace("_", " ") if each.layout.cp > 1 else NONE,
+    "ep": lambda each: str(each.layout.ep),
+    "etp": lambda each: str(each.layout.etp or NONE),
+    "micro": lambda each: str(each.layout.micro_batch),
+    "schedule": lambda each: _schedule(each.layout) if each.layout.pp > 1 else NONE,
+    "recompute": lambda each: each.layout.recompute,
+    "sp": lambda each: "yes" if each.layout.sequence_parallel else "no",
+    "ZeRO": lambda each: str(each.layout.zero),
+    "order": lambda each: _order_cell(each),
+}
+_SPARED = ("tokens/s/GPU", "bubble", "exposed")
+"""Columns that a narrow terminal goes without, in this order: the step and MFU say as much as the first."""
+_KEY = {
+    "micro": "micro: sequences in a microbatch",
+    "sp": "sp: sequence parallelism",
+    "order": "order: of dp and pp first the one whose ranks are nearest",
+    "bubble": "bubble: the pipeline's, of the step",
+    "exposed": "exposed: communication that no computation hides",
+}
+_STOPPED_BY = {"time limit": "by the time limit", "interrupt": "by an interrupt"}
+
+
+def plan_answer(found: Found, width: int | None = None) -> Answer:
+    """Return the blocks about a search, on a terminal of ``width`` columns (None: there is room)."""
+    which = "the best" if found.gap == 0 else "the best so far"
+    options = overrides(found.base, found.best[0].layout).items()
+    table = layout_table(found).within(width).block
+    counts = [*sorted(found.counts.items(), key=lambda item: -item[1]), ("played", found.played)]
+    return [
+        Lines([f"{found.base.name}: {which} of {found.total:,} combinations"]),
+        replace(table, notes=[*table.notes, *_remarks(found)]),
+        *(Lines([paragraph]) for paragraph in (*not_proven(found), *standing(found), *why(found))),
+        Lines(held_from_one_gpu_up(found), "layout"),
+        Lines(["combinations  why not, or played", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
+        Lines([f"{name_of_first(found)}: {' '.join(f'--{path} {written(value)}' for path, value in options)}"]),
+        Lines(found.left_out.in_words()),
+    ]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+class LayoutTable(NamedTuple):
+    """A table of layouts with their step times (s), and the values that they ``share``."""
+
+    header: list[str]
+    rows: list[list[str]]
+    share: str
+    seconds: list[float]
+
+    def within(self, width: int | None) -> LayoutTable:
+        """Return the table without some columns where a terminal of ``width`` columns has no room for all."""
+        table = self
+        for spared in _SPARED:
+            if width is None or table.width <= width:
+                break
+            keep = [place for place, name in enumerate(table.header) if name != spared]
+            rows = [[row[place] for place in keep] for row in table.rows]
+            table = table._replace(header=[table.header[place] for place in keep], rows=rows)
+        return table
+
+    @property
+    def width(self) -> int:
+        """Characters of its longest line."""
+        columns = zip(self.header, *self.rows, strict=True)
+        return sum(max(map(len, column)) + 2 for column in columns) - 2
+
+    @property
+    def block(self) -> Table:
+        """The table, what all rows share, and the key of its headings."""
+        key = [words for name, words in _KEY.items() if name in self.header]
+        notes = [*([self.share] if self.share else []), *_in_lines(key)]
+        return Table(self.header, self.rows, notes=notes, bars=[Bar(0.0, seconds) for seconds in self.seconds])
+
+
+def layout_table(found: Found) -> LayoutTable:
+    """Return the best and the next that were played, behind those that are faster and leave less memory free."""
+    ranked = [("", each) for each in found.tight] + [(str(place), each) for place, each in enumerate(found.best, 1)]
+    ranked += [(f"({place})", each) for place, each in enumerate(found.behind, len(found.best) + 1)]
+    shared = {name: of(ranked[0][1]) for name, of in _MORE.items() if len({of(each) for _, each in ranked}) == 1}
+    values = _SIZES | {name: of for name, of in _MORE.items() if name not in shared}
+    score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
+    header = ["", *values, "step", *score, *headings("plan"), "exposed", "memory"]
+    rows = [
+        [place + ("*" if each.note(found.base) else ""), *(of(each) for of in values.values()), *_numbers(found, each)]
+        for place, each in ranked
+    ]
+    known = [place for place in range(len(header)) if any(row[place] != UNKNOWN for row in rows)]  # of a stopped search
+    rows = [[row[place] for place in known] for row in rows]
+    seconds = [each.step_time for _, each in ranked]
+    return LayoutTable([header[place] for place in known], rows, _share_words(shared), seconds)
+
+
+def _numbers(found: Found, each: Ranked) -> list[str]:
+    row = each.row
+    score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
+    exposed = f"{row['exposed_communication_s'] / each.step_time:.1%}" if "exposed_communication_s" in row else UNKNOWN
+    memory = f"{each.memory / 1e9:.1f} GB" + mark(each.memory, found.limit.whole, found.limit.headroom)
+    return [format_seconds(each.step_time), *score, *cells("plan", row), exposed, memory]
+
+
+def _order_cell(each: Ranked) -> str:
+    """Return which of dp and pp has the nearer ranks; "either" where that makes no difference."""
+    if each.layout.pp == 1 or each.layout.dp == 1:
+        return NONE
+    orders = _orders((each.layout, *each.same))
+    return ", ".join(orders.pop()) if len(orders) == 1 else "either"
+
+
+def _share_words(shared: dict[str, str]) -> str:
+    """Return what all rows have in common, but for what they do without."""
+    micro = {"micro": "micro batch"}
+    words = {"GPUs": f"{shared.get('GPUs')} GPUs", "sp": "sequence parallel", "order": f"order {shared.get('order')}"}
+    without = {("cp", "1"), ("ep", "1"), ("sp", "no"), ("ZeRO", "0")}
+    parts = [
+        words.get(name) or f"{micro.get(name, name)} {value}"
+        for name, value in shared.items() if value != NONE and (name, value) not in without
+    ]  # fmt: skip
+    return f"all: {', '.join(parts)}" if parts else ""
+
+
+def _in_lines(parts: Sequence[str]) -> list[str]:
+    """Return parts with semicolons between them, in lines of 80 characters at most."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 2 <= 80:
+            lines[-1] += f"; {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _remarks(found: Found) -> Iterator[str]:
+    """Yield what marks in the table mean, and the limit of memory."""
+    part = found.limit.headroom
+    of = f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
+    yield f"memory: at most {found.capacity / 1e9:.1f} GB a GPU{of}"
+    if found.gap == 0 and len(found.best) < LISTED and (found.behind or PRUNED in found.counts):
+        count = len(found.best)
+        which = "1 is proven to be the best" if count == 1 else f"1 to {count} are proven to be the best"
+        if found.behind:
+            yield f"{which}; in brackets the next that had to be played (?: no account of its time was made)"
+            yield f"others may lie between these: --top {LISTED} proves {LISTED}"
+        else:
+            yield f"{which}; --top {LISTED} proves the {LISTED} best"
+    if found.tight:
+        yield "~ ahead of the winner, but leaves less free: not recommended"
+    notes = (each.note(found.base) for each in (*found.tight, *found.best, *found.behind))
+    yield from (f"* {note}" for note in dict.fromkeys(filter(None, notes)))
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def name_of(ranked: Ranked) -> str:
+    """Return a layout in a few words: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
+    return name_of_layout(ranked.layout, ranked.same)
+
+
+def name_of_layout(place: Layout, same: Sequence[Layout] = ()) -> str:
+    """Return the same of a layout, whose program those are that are the ``same`` but for the order of ranks."""
+    parts = [f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"]
+    parts += [f"cp {place.cp} ({place.cp_comm.replace('_', ' ')})"] if place.cp > 1 else []
+    parts += [f"ep {place.ep}"] if place.ep > 1 else []
+    parts += [f"etp {place.etp}"] if place.etp else []
+    parts += [_schedule(place)] if place.pp > 1 else []
+    parts.append(f"recompute {place.recompute}")
+    parts += ["sp"] if place.sequence_parallel else []
+    parts += [f"ZeRO {place.zero}"] if place.zero else []
+    if place.pp > 1 and place.dp > 1:
+        orders = _orders((place, *same))
+        parts += ["dp and pp in either order"] if len(orders) > 1 else ["pp before dp"] * (orders == {("pp", "dp")})
+    return ", ".join(parts)
+
+
+def _schedule(place: Layout) -> str:
+    return place.schedule + (f" x {place.chunks}" if place.chunks > 1 else "")
+
+
+def _orders(layouts: Sequence[Layout]) -> set[tuple[str, ...]]:
+    """Return the orders of dp and pp."""
+    return {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in layouts}
+
+
+def name_of_first(found: Found) -> str:
+    """Return what the first is: the winner, once it is proven to be the best."""
+    return "the winner" if found.gap == 0 else "the best so far"
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def why(found: Found) -> list[str]:
+    """Return the winner against others that were played, and what those that were not can reach at most."""
+    winner, everyone = found.best[0], (*found.best[1:], *found.others)
+    next_played = [each for each in found.others if each.layout not in winner.same] if len(found.best) == 1 else []
+    rivals = [("the second", each) for each in found.best[1:2]]
+    rivals += [("the next that was played", each) for each in next_played[:1]]
+    for axis in ("tp", "pp"):
+        size = getattr(winner.layout, axis)
+        others = [each for each in everyone if getattr(each.layout, axis) != size]
+        rivals += [(f"the best with another {axis}", each) for each in others[:1]]
+    roles: dict[int, list[str]] = {}
+    for role, other in rivals:
+        roles.setdefault(everyone.index(other), []).append(role)
+    against = []
+    for place, names in roles.items():
+        other = everyone[place]
+        longer = format_seconds(other.step_time - winner.step_time)
+        short = f"it takes {format_seconds(other.step_time)} a step, {longer} longer."
+        against.append(f"Against {' and '.join(names)} ({name_of(other)}): {_difference(found, other) or short}")
+    return [*against, *_elsewhere(found)]
+
+
+def _difference(found: Found, other: Ranked | OwnLayout) -> str:
+    """Return why another takes longer than the first; "" where no account of either was made."""
+    winner = found.best[0]
+    if "account" not in winner.row or "account" not in other.row:
+        return ""
+    first, second = Account.from_result(winner.row), Account.from_result(other.row)
+    return Difference((name_of_first(found), "it"), first, second, ()).in_words()
+
+
+def _elsewhere(found: Found) -> Iterator[str]:
+    """Yield what can be reached with sizes of which no layout had to be played."""
+    best = found.best[0].score
+    parts = [
+        f"{axis} {size} at least {bound / best - 1:.1%} more" for (axis, size), bound in sorted(found.elsewhere.items())
+    ]
+    if parts:
+        whose = ", of those that leave the headroom" if found.tight else ""
+        yield f"By their bounds alone{whose}: {', '.join(parts)}."
+
+
+def not_proven(found: Found) -> list[str]:
+    """Return what is proven all the same where a search was stopped."""
+    if not found.stopped:
+        return []
+    after = f"stopped {_STOPPED_BY[found.stopped]} after {format_seconds_round(found.seconds)}"
+    if found.proven:
+        return [f"Proven, but {after}: where the time of the best goes is not known of all."]
+    if found.gap is None:
+        return [f"Not proven ({after}): no bound is known yet of what was not played."]
+    if found.gap:
+        left = f"; {found.left:,} have not had their turn" if found.left else ""
+        return [f"Not proven: gap {found.gap:.1%} ({after}): none can be more than that better than the first{left}."]
+    if found.left:
+        return [f"Only the first is proven ({after}): {found.left:,} others may still be among the best."]
+    return [
+        f"The best are proven, but ({after}) those in less memory, or that leave less free, were not all looked at."
+    ]
+
+
+def standing(found: Found) -> list[str]:
+    """Return where the scenario's own layout is among the others, and why."""
+    own, winner = found.own, found.best[0]
+    if own is None and not found.proven and any(each.layout.gpus == found.base.gpus for each in found.best):
+        return ["Yours was not played before the search was stopped."]
+    if own is None:
+        return [f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."]
+    yours, seconds = f"Yours ({layout(found.base)})", format_seconds(own.step_time)
+    room = "" if own.memory <= found.capacity else f", which holds {own.memory / 1e9:.1f} GB a GPU, more than the limit"
+    if same_program(own_layout(found.base), winner.layout):
+        return [f"{yours}, {seconds} per step, is {name_of_first(found)}."]
+    if own.score > winner.score:
+        longer = own.step_time - winner.step_time
+        more = f"{format_seconds(longer)} ({longer / winner.step_time:.1%}) longer"
+        return [f"{yours}{room}: {_difference(found, own) or f'it takes {seconds} a step, {more} than the first.'}"]
+    less = 1 - own.score / winner.score
+    return [f"{yours} is {f'{less:.1%} less' if less > 0 else f'as fast as {name_of_first(found)}'}{room}."]
+
+
+def held_from_one_gpu_up(found: Found) -> list[str]:
+    """Return what layouts hold on their fullest GPU, each split further than the one before it, a line each."""
+    width = max(len(rung.words) for rung in found.ladder)
+    lines = ["What the fullest GPU holds, the more the job is split (micro batch 1):"]
+    for rung in found.ladder:
+        if rung.memory is None:
+            holds = rung.why
+        else:
+            size = f"{rung.memory / 1e9:,.0f} GB" if rung.memory >= 1e11 else f"{rung.memory / 1e9:.1f} GB"
+            holds = f"{size:>7}{'  fits' if rung.memory <= found.capacity else ''}"
+        lines.append(f"  {rung.words:{width}}  {holds}")
+    return lines

@@ -1,0 +1,271 @@
+"""The answer of a step: what was run, the numbers, where the time went, memory, what to beware of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.printable import on_a_line
+from simcluster.base.units import format_bytes, format_seconds
+from simcluster.faults.words import all_in_words
+from simcluster.results.attention import attention_reached
+from simcluster.results.metrics import BREAKDOWN
+from simcluster.results.numbers import METRICS
+from simcluster.scenario.data import data_in_words
+from simcluster.scenario.fits import MOST_CHANGES
+from simcluster.scenario.memory_plan import recipe_words, recompute_words
+from simcluster.schedules.comparison import OwnBubble
+from simcluster.show.blocks import Answer, Bar, Fact, Facts, Lines, Table
+from simcluster.show.cells import PARTS
+from simcluster.show.layout import gpus_of_cluster, layout
+
+if TYPE_CHECKING:
+    from simcluster.results.played import Run
+    from simcluster.results.result import Result
+    from simcluster.scenario.fits import MemoryRemedy
+    from simcluster.scenario.likely import Likely
+    from simcluster.scenario.scenario import Scenario
+
+_STATE = ("parameters", "gradients", "optimizer", "activations", "other", "buffers")
+_SLOW = "straggler_slowdown"  # the step is simulated again for it
+
+
+def step_answer(result: Result) -> Answer:
+    """Return the blocks about a step."""
+    warned = [f"warning: {text}" for text in result.warnings()]
+    assumed = [f"assumed: {text}" for text in result.assumed]
+    notes = [f"note: {note.text}" for note in result.notes()]
+    return [
+        Lines(job_lines(result.scenario), "head"),
+        Facts(_rates(result)),
+        time_breakdown(result),
+        Facts(_state(result)),
+        Lines(_collectives(result), "layout"),
+        Facts(_stragglers(result)),
+        Lines([*warned, *assumed, *notes], "warning"),
+        Lines(_remedies(result)),
+        Lines([_engine(result)]),
+    ]
+
+
+def run_answer(run: Run) -> Answer:
+    """Return the blocks about a simulated program that belongs to no job."""
+    times = run.times
+    facts = [
+        Fact("step time", format_seconds(run.step_time)),
+        Fact("bubble", f"{times.bubble_fraction:.1%}", " of the step"),
+    ]
+    if times.communication > 0:
+        facts.append(Fact("overlap", f"{times.overlap_fraction:.1%}", f" of {format_seconds(times.communication)}"))
+    steps = f"{len(run.ranks):,} ranks, {run.steps:,} step{'s' * (run.steps > 1)}"
+    return [Lines([steps], "head"), Facts(facts), time_breakdown(run)]
+
+
+def job_lines(scenario: Scenario) -> list[str]:
+    """Return what is run, in a few lines: its name, GPUs and split, batches, data and faults."""
+    training = scenario.training
+    recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
+    if training.recompute != "none" and training.recompute_every > 1:
+        recompute += f" of 1 layer in {training.recompute_every}"
+    return [
+        on_a_line(scenario.title),
+        f"{gpus_of_cluster(scenario)} | {layout(scenario)}",
+        f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
+        f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
+        f"{training.precision}, {recompute}",
+        *([f"data: {data}"] if scenario.data and (data := data_in_words(scenario.data)) else []),
+        *([f"faults: {all_in_words(scenario.given_faults)}"] if scenario.given_faults else []),
+    ]
+
+
+# --- numbers, known of results that were saved, too -------------------------------------------------------------------
+
+
+def quick_numbers(result: Result) -> dict[str, float]:
+    """Return the numbers of a result but the slowdown by its faults, for which the step is simulated again."""
+    return {name: metric.of(result) for name, metric in METRICS.items() if name != _SLOW or result.clean is None}
+
+
+def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Likely | None) -> list[Fact]:
+    """Return what follows from the step time; ``scenario`` and ``likely`` are None where it cannot be read."""
+    seconds, mfu = numbers["step_time_s"], numbers["mfu"]
+    measured = scenario.measured_step_time if scenario else None
+    precision = f" in {scenario.training.precision.removesuffix('-mixed')}" if scenario else ""
+    facts = [
+        Fact("step time", format_seconds(seconds), aside=measured_words(scenario, seconds)),
+        *([likely_fact(likely)] if likely else []),
+        Fact(
+            "throughput",
+            f"{numbers['tokens_per_s']:,.0f} tokens/s",
+            f", {numbers['tokens_per_s_per_gpu']:,.1f} per GPU; {numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU",
+        ),
+        Fact(
+            "MFU", f"{mfu:.1%}", f" of the peak{precision}",
+            f"HFU {numbers['hfu']:.1%}; no recompute in MFU, causal attention at one half",
+        ),
+    ]  # fmt: skip
+    low, over = scenario.cluster.device.peak.bf16 if scenario else None, numbers.get("mfu_bf16", mfu)
+    if over != mfu:
+        peak = f", {low / 1e12:,.4g} TFLOP/s, as papers quote{precision.removeprefix(' in')} runs" if low else ""
+        facts.append(Fact("", f"{over:.1%}", f" of the peak in bf16{peak}"))
+    if scenario and (reached := attention_reached(scenario)) is not None:
+        parts = f"{reached.forward / reached.peak:.0%} and {reached.backward / reached.peak:.0%} of peak"
+        forward, backward = f"{reached.forward / 1e12:.0f} TFLOP/s", f"{reached.backward / 1e12:.0f}"
+        aside = f"{reached.kernel}, with the passes around it: {parts}"
+        facts.append(Fact("attention", forward, f" forward, {backward} backward", aside))
+    if measured is not None:
+        more = seconds / measured
+        rate = f"HFU {more * numbers['hfu']:.1%}); {more * numbers['tokens_per_s']:,.0f} tokens/s"
+        facts.append(Fact("measured", f"MFU {more * mfu:.1%}", f"   ({rate}"))
+    if scenario and scenario.measured is not None and scenario.measured.changed:
+        facts.append(Fact("measured", scenario.measured.of_another_run()))
+    return facts
+
+
+def padding_facts(numbers: Mapping[str, Any]) -> list[Fact]:
+    """Return what remains of the rates without padding; nothing where there is none."""
+    real = numbers["real_token_fraction"]
+    rates = f"{numbers['real_tokens_per_s']:,.0f} tokens/s; their MFU {numbers['real_mfu']:.1%}"
+    return [Fact("real tokens", f"{real:.1%}", f", the rest is padding: {rates}")] if real != 1 else []
+
+
+def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
+    """Return bubble, overlap and memory; without ``capacity`` (bytes per GPU) that of the GPU is unknown."""
+    facts = []
+    own = OwnBubble(numbers.get("schedule_bubble_fraction", 0.0), numbers.get("schedule_bubble_formula", ""))
+    if own.fraction or numbers["bubble_fraction"]:
+        what = " of the step: waiting for other stages"
+        facts.append(Fact("bubble", f"{numbers['bubble_fraction']:.1%}", what, own.describe() if own.fraction else ""))
+    if numbers["communication_s"] > 0:
+        whole = format_seconds(numbers["communication_s"])
+        what = f" of {whole} of communication a rank runs beside computation"
+        facts.append(Fact("overlap", f"{numbers['overlap_fraction']:.1%}", what))
+    used = numbers["peak_memory_bytes"]
+    of = f" of {capacity / 1e9:.1f}" if capacity else ""
+    part = used / capacity if capacity else None
+    return [*facts, Fact("memory", f"{used / 1e9:.1f}{of} GB", " on the fullest GPU", part=part)]
+
+
+def measured_words(scenario: Scenario | None, seconds: float, *, source: bool = True) -> str:
+    """Return how far a step is from a measured one: "0.4% below the measured 13.75 s, arXiv:..."; "" without one."""
+    measured = scenario.measured_step_time if scenario else None
+    if scenario is None or scenario.measured is None or measured is None:
+        return ""
+    off = seconds / measured - 1
+    named = f", {scenario.measured.source}" if source and scenario.measured.source else ""
+    return f"{abs(off):.1%} {'above' if off > 0 else 'below'} the measured {format_seconds(measured)}{named}"
+
+
+def likely_fact(found: Likely) -> Fact:
+    """Return where a measured time should be, and by which runs."""
+    span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
+    if found.far:
+        return Fact("no promise", "far", f" from all that was validated: {', '.join(found.far)} (all runs: {span})")
+    runs = "all validated runs" if found.like == "any" else f"{found.rows:,} validated runs ({found.like})"
+    return Fact("likely", span, aside=f"{found.level:.0%} of {runs}")
+
+
+def time_breakdown(run: Run) -> Table:
+    """Return where the time of a step went, a row and a bar for each part."""
+    breakdown, total = run.times.breakdown, run.step_time
+    shown = [name for name in BREAKDOWN if breakdown[name] > 0]
+    rows = [
+        (PARTS[name], f"{format_seconds(breakdown[name]):>9}", f"{breakdown[name] / total:>6.1%}") for name in shown
+    ]
+    return Table(
+        ("part of the step", "seconds", "of it"), rows, title=["  where the step went (mean over ranks)"], indent=4,
+        bars=[Bar(0.0, breakdown[name], f"k-{name}") for name in shown], chart=True,
+    )  # fmt: skip
+
+
+# --- what a result alone knows ----------------------------------------------------------------------------------------
+
+
+def _rates(result: Result) -> list[Fact]:
+    facts = rate_facts(quick_numbers(result), result.scenario, result.likely)
+    if result.checkpoint is not None and result.steps > 1 and not facts[0].aside:
+        mean = f"mean of {result.steps} steps, a checkpoint among them: below"
+        facts[0] = Fact("step time", format_seconds(result.step_time), aside=mean)
+    if result.facts.attention != 1:
+        share = f"attention within documents: {result.facts.attention:.1%} of that of whole sequences"
+        facts.append(Fact("", share))
+    return [*facts, *padding_facts(quick_numbers(result))]
+
+
+def _state(result: Result) -> list[Fact]:
+    memory, capacity = result.memory, result.facts.memory
+    facts = state_facts({**quick_numbers(result), "schedule_bubble_formula": result.own_bubble.formula}, capacity)
+    if result.memory_peak.kind:
+        facts.append(Fact("", f"at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}"))
+    sizes = {name: getattr(memory, name) for name in _STATE}
+    parts = [f"{name} {size / 1e9:.1f}" for name, size in sizes.items() if size or name != "buffers"]
+    headroom = capacity - memory.total
+    parts.append(f"{'free' if headroom >= 0 else 'short of'} {abs(headroom) / 1e9:.1f}")
+    facts += [Fact("", f"GB: {', '.join(parts)}"), Fact("", recipe_words(result.scenario)), *_host(result)]
+    lines = [
+        *(result.loading.lines() if result.loading else ()),
+        *(result.checkpoint.lines() if result.checkpoint else ()),
+    ]
+    return facts + [Fact(line[:15].strip(), line[15:]) for line in lines]
+
+
+def _host(result: Result) -> Iterator[Fact]:
+    """Yield what is copied to host memory and back."""
+    names = {"d2h": "to the host", "h2d": "back"}
+    copies = [
+        f"{copy['bytes'] / 1e9:.1f} GB {names[direction]} in {format_seconds(copy['wire_s'])}, "
+        f"{copy['hidden_s'] / copy['wire_s']:.0%} beside computation"
+        for direction, copy in result.host_copies.items()
+    ]
+    if copies:
+        yield Fact("offload", f"{result.host_memory / 1e9:.1f} GB", " in the fullest host memory")
+        yield Fact("", f"a rank copies {'; '.join(copies)}")
+
+
+def _collectives(result: Result) -> list[str]:
+    """Return what NCCL picks, a line for each axis and kind of collective; nothing where the links alone count."""
+    ways: dict[tuple[str, str, str], list[float]] = {}
+    for call in result.collectives:
+        if call["protocol"]:
+            way = f"{call['algorithm']} {call['protocol']}"
+            ways.setdefault((call["axis"], call["kind"], way), []).append(call["size_bytes"])
+    lines = ["  what NCCL picks"] if ways else []
+    for (axis, kind, way), sizes in ways.items():
+        low, high = format_bytes(min(sizes)), format_bytes(max(sizes))
+        lines.append(f"    {axis} {kind} of {low if low == high else f'{low} to {high}'}: {way}")
+    return lines
+
+
+def _stragglers(result: Result) -> list[Fact]:
+    if result.without_faults is None:
+        return []
+    whole = f" x what it takes without the faults ({format_seconds(result.without_faults)})"
+    longest = [wait for wait in result.waits if wait.where == "group"][:3]
+    waits = [f"rank {wait.rank} waited {format_seconds(wait.seconds)} for rank {wait.culprit}" for wait in longest]
+    return [Fact("stragglers", f"the step takes {result.slowdown:.3f}", whole), *(Fact("", wait) for wait in waits)]
+
+
+def _remedies(result: Result) -> list[str]:
+    """Return what would make a job fit that does not; nothing if it does."""
+    remedies = result.remedies
+    if remedies is None:
+        return []
+
+    def command(remedy: MemoryRemedy) -> str:
+        return "  ".join(f"--set {text}" for text in remedy.overrides())
+
+    if not remedies.found:
+        closest = f"; closest: {command(remedies.closest)}" if remedies.closest else ""
+        return [f"  no {MOST_CHANGES} changes make it fit: {remedies.short}{closest}"]
+    number = remedies.found[0].changes
+    what = "one change" if number == 1 else f"{number} changes together"
+    lines = [f"  would fit with {what} (likely fastest first):"]
+    return lines + [f"    {command(each)}  ({each.memory / 1e9:.1f} GB)" for each in remedies.found]
+
+
+def _engine(result: Result) -> str:
+    simulated, total, record = len(result.weights), result.facts.ranks, result.record
+    folded = f"{simulated:,} representative{'s' * (simulated > 1)}, " if simulated < total else ""
+    names = {"simpy": "SimPy", "reference": "SimPy, the reference", "compiled": "compiled engine"}
+    engine = names.get(record.engine, record.engine)
+    return f"  simulated {total:,} ranks ({folded}{record.events:,} events, {engine})"
