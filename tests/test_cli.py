@@ -13,11 +13,12 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_round
-from simcluster.cli import common
+from simcluster.cli import common, outputs
 from simcluster.cli.arguments import PLAIN_KEYS
 from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.paths import is_section
 from simcluster.scenario.scenario import Scenario
+from simcluster.show.cells import change
 
 
 @pytest.mark.parametrize(
@@ -162,18 +163,18 @@ def test_ticks_are_round() -> None:
 
 def test_differences_are_readable() -> None:
     seconds = (3.866e-05, -13.0, 0.0, 1e-13)
-    assert [common.format_difference(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
+    assert [change(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common.write_json("-", {"b": 0.1, "a": None})
+    outputs.write_json("-", {"b": 0.1, "a": None})
     assert capsys.readouterr().out == '{\n  "b": 0.1,\n  "a": null\n}\n'
-    common.write_json(str(tmp_path / "x.json"), [1])
+    outputs.write_json(str(tmp_path / "x.json"), [1])
     assert (tmp_path / "x.json").read_text() == "[\n  1\n]\n"
 
 
 def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist; create it first"):
-        common.output_path(str(tmp_path / "nowhere" / "x.json"))
+        outputs.output_path(str(tmp_path / "nowhere" / "x.json"))
     with pytest.raises(InputError, match="is a folder"):
-        common.output_path(str(tmp_path))
+        outputs.output_path(str(tmp_path))

@@ -11,7 +11,7 @@ from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
-from simcluster.show.study_answers import distribution_answer
+from simcluster.show.explanation import distribution_answer
 from simcluster.show.text import text_of
 from simcluster.studies.whatif.frozen_links import frozen_links
 

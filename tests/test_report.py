@@ -34,7 +34,7 @@ from simcluster.show.report.blob import Blob
 from simcluster.show.report.html import element, json_block, typeset
 from simcluster.show.report.ideal import ideal_spans
 from simcluster.show.report.packing import packed, some_ranks
-from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 from simcluster.studies.variations import differences
 

@@ -45,7 +45,7 @@ from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.html import typeset
-from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 
 PORT = 8123

@@ -33,10 +33,9 @@ from simcluster.base.nearest import did_you_mean
 from simcluster.base.telling import notes_to
 from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser
-from simcluster.cli.common import check_picture_size, output_path, written_at
 from simcluster.cli.encoding import escaping, never_fail, open_closed_streams
 from simcluster.cli.extras import refuse_missing
-from simcluster.cli.outputs import inputs_kept, require_two_names
+from simcluster.cli.outputs import check_picture_size, inputs_kept, output_path, require_two_names, written_at
 from simcluster.cli.terminal import styled, working
 from simcluster.documents.own_words import allowing_python
 

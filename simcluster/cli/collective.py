@@ -13,6 +13,7 @@ from simcluster.base.units import format_bytes, format_seconds, parse_size
 from simcluster.cli import collective_output as output
 from simcluster.cli import common
 from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
+from simcluster.cli.outputs import write_json
 from simcluster.cli.overrides import cluster_overrides_of
 from simcluster.documents.csv_numbers import read_sizes
 from simcluster.scenario.files import load_cluster, load_topology
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if len(sizes) > 1 and args.json != "-":
         print("\n".join(f"# {line}" for line in output.hottest_lines(rows[-1].loads)))
     if args.json:
-        common.write_json(args.json, output.document(job, args.detail, rows))
+        write_json(args.json, output.document(job, args.detail, rows))
     if args.links:
         last = rows[-1]
         title = f"{job.name}, {last.slowest.algorithm}, {job.cluster.name}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text as write_text
 from simcluster.base.written import written
-from simcluster.cli.encoding import takes_everything
+from simcluster.cli.outputs import TABLES, write_json
 from simcluster.cli.terminal import progress, styled
 from simcluster.show.blocks import Answer
 from simcluster.show.text import table_lines, text_of
@@ -85,53 +83,10 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
     return list(dict.fromkeys(ranks))
 
 
-_TABLES = (".csv", ".parquet")
-_PICTURES = (".png", ".svg", ".pdf")
-_NO_PICTURE = f"cannot draw {{}}: a picture ends in {', '.join(_PICTURES)}; choose a name that does"
-_ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
-    "any": ((), ""),
-    "json": ((), ""),
-    "figure": (_PICTURES, _NO_PICTURE),
-    "links": ((".csv", *_PICTURES), _NO_PICTURE),
-    "memory": ((*_TABLES, *_PICTURES), _NO_PICTURE),
-    "table": (_TABLES, "cannot write {}: a table ends in .csv or .parquet; choose a name that does"),
-    "csv": ((".csv",), "cannot write {}: a schedule ends in .csv; choose a name that does"),
-    "page": ((".html", ".htm"), "cannot write {}: a page ends in .html; choose a name that does"),
-    "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml; choose a name that does"),
-    "device": ((".yaml", ".yml"), "-o {}: a device file ends in .yaml, as in my_gpu.yaml"),
-}
-"""How the file of an argument of ``commands.toml`` may end, and what is said of others."""
-
-
-def output_path(name: str, kind: str = "any") -> Path:
-    """A path that a result can be written to; InputError before the work is done, not after it."""
-    path = Path(name)
-    if name.endswith(("/", os.sep)):
-        raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
-    if path.is_dir():
-        raise InputError(f"cannot write {name}: it is a folder; name a file in it")
-    endings, refusal = _ENDINGS[kind]
-    lower = path.suffix.lower()
-    if endings and (lower if lower in (*_PICTURES, ".html", ".htm") else path.suffix) not in endings:
-        raise InputError(refusal.format(name))
-    return path
-
-
 def wrote(args: argparse.Namespace, path: str | Path) -> str:
     """The beginning of a line that says more of a file than that it was written, which is then not said again."""
     args.told = (*getattr(args, "told", ()), Path(path))
     return f"wrote {path}"
-
-
-def written_at(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written: its number and the time of it; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
@@ -147,16 +102,6 @@ def came_to(args: argparse.Namespace, count: int, nothing: Callable[[], str]) ->
     """How many rows, variants or studies came of a command that may come to nothing: then it did not succeed, and
     ``nothing`` says why (``cli.main``, when everything is written)."""
     args.came_to_nothing = "" if count else nothing()
-
-
-def write_json(name: str | Path, value: object) -> None:
-    """JSON to a file, or to stdout for "-"; keys in the order given, numbers in full, no NaN."""
-    escaped = name == "-" and not takes_everything()
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
-    if name == "-":
-        sys.stdout.write(text)
-    else:
-        write_text(Path(name), text)
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
@@ -177,8 +122,8 @@ def draw(
     and the path ends so."""
     for path, picture, *table in wanted:
         if path:
-            progress(f"{'writing' if path.suffix in _TABLES else 'drawing'} {path}")
-        if path and table and path.suffix in _TABLES:
+            progress(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
+        if path and table and path.suffix in TABLES:
             write_table(path, table[0]())
         elif path:
             save(args, picture(), path)
@@ -207,27 +152,6 @@ def inches(args: argparse.Namespace) -> Inches:
 
     size = size_of(args.picture_size)
     return {"width": size.width, "height": size.height}
-
-
-def is_picture(path: Path) -> bool:
-    """Is it one by its ending?"""
-    return path.suffix.lower() in _PICTURES
-
-
-def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
-    """InputError, before the work is done, for a size that no picture can have, or where there is no picture."""
-    if args.picture_size is None and args.dpi is None:
-        return
-    if not any(map(is_picture, files)):
-        raise InputError("--size and --dpi say how large a picture is; name the file of one, as in step.png")
-    from simcluster.show.saving import require_dpi, size_of
-
-    require_dpi(args.dpi)
-    if args.picture_size is not None:
-        try:
-            size_of(args.picture_size)
-        except InputError as problem:
-            raise InputError(f"--picture-size: {problem}") from None
 
 
 def peak_memory() -> str:

@@ -20,7 +20,7 @@ from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
-from simcluster.show.blocks import Block, Lines, Table
+from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import NO_TIME, cells, change, headings
 from simcluster.show.layout import gpus_of_cluster, layout
 from simcluster.show.pictures import picture
@@ -171,7 +171,7 @@ def _blocks(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> Iter
         yield from _communication(causes, f"{table.index[0]!r}")
 
 
-def _numbers(table: pd.DataFrame, played: Outcomes) -> Table:
+def _numbers(table: pd.DataFrame, played: Outcomes) -> TableBlock:
     found = {
         str(name): [
             str(name),
@@ -193,7 +193,7 @@ def _numbers(table: pd.DataFrame, played: Outcomes) -> Table:
         notes.append(f"MFU: of the peak in each variant's precision; of the peak in bf16: {over}")
     refused = ["refused", *[""] * (len(columns) + 1)]
     rows = [found.get(name, [name, *refused]) for name in played]
-    return Table(["variant", "step", "difference", *columns], rows, notes=[*notes, *_recipes(table)])
+    return TableBlock(["variant", "step", "difference", *columns], rows, notes=[*notes, *_recipes(table)])
 
 
 def _recipes(table: pd.DataFrame) -> Iterator[str]:
@@ -249,7 +249,7 @@ def _without_effect(played: Outcomes) -> list[str]:
     ]
 
 
-def _communication(causes: pd.DataFrame, first: str) -> list[Table]:
+def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
     """What exposed communication changed by, and what it does to compute beside it, where that differs."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
@@ -263,11 +263,11 @@ def _communication(causes: pd.DataFrame, first: str) -> list[Table]:
     return [_differences(parts.rename(columns=lambda name: name.replace("_", " ")), title, notes=notes)]
 
 
-def _differences(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> Table:
+def _differences(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> TableBlock:
     """Columns that differ anywhere, a line for every variant but the first; with their sum if that has a name."""
     shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
     rows = [
         [str(name), *map(change, [*row[shown], *([float(row.sum())] if total else [])])]
         for name, row in parts.iloc[1:].iterrows()
     ]
-    return Table(["variant", *shown, *([total] if total else [])], rows, title=[title], notes=notes)
+    return TableBlock(["variant", *shown, *([total] if total else [])], rows, title=[title], notes=notes)

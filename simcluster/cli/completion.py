@@ -43,6 +43,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 def run(args: argparse.Namespace) -> None:
     """Print the script, or what could come next."""
     from simcluster.cli import common
+    from simcluster.cli.outputs import write_json
 
     if args.line is None:
         script = _SCRIPTS[args.shell].lstrip()
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 
     found = answers(args.line)
     if args.json:
-        common.write_json(args.json, found)
+        write_json(args.json, found)
     if args.json != "-":
         print("".join(f"{each}\n" for each in _for(args.shell, found, args.line)), end="")
 

@@ -70,9 +70,6 @@ def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     if not args.table:
         elsewhere = "fit a table that was measured elsewhere with --from"
         yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
-        yield ExtraNeed(
-            "measuring", "torch", "PyTorch", "calibrate", "fit a table that was measured elsewhere with --from"
-        )
     if not args.measure_only:
         for name in ("scipy", "pydantic"):
             yield ExtraNeed("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")

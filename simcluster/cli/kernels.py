@@ -9,7 +9,7 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Answer, Lines, Table
+from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.show.layout import layout
 from simcluster.studies.kernels import KernelRow, kernels
 
@@ -44,7 +44,7 @@ def _blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: s
             f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
             f"roof above {ridge}",
         ]),
-        Table(_HEADER, rows),
+        TableBlock(_HEADER, rows),
         Lines([
             f"{format_seconds(sums)} of kernels a step on a rank{f' ({phase})' if phase else ''}",
             "m tokens, k and n the widths in and out of a product; of an attention k is that of a head, n are keys",

@@ -16,7 +16,7 @@ from simcluster.scenario.headroom import mark
 from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
 from simcluster.scenario.memory_plan import recipe_words
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Answer, Bar, Lines, Table
+from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.layout import layout
 from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_ladder
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
@@ -88,13 +88,13 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
     header = [
         "ZeRO", "B a parameter", "GB a GPU", "less", "all GPUs", "of it redundant", "smallest dp", "largest model",
     ]  # fmt: skip
-    bars = [Bar(0.0, stage.bytes) for stage in ladder.stages]
+    bars = [TableBar(0.0, stage.bytes) for stage in ladder.stages]
     return [
         Lines([
             f"model state of {format_count(ladder.parameters)} parameters on {gpus}",
             f"{recipe.total:g} B a parameter ({parts_of_recipe(recipe)}: {recipe.name}{default})",
         ], "head"),
-        Table(header, rows, bars=bars, whole=ladder.capacity),
+        TableBlock(header, rows, bars=bars, whole=ladder.capacity),
         Lines([
             f"smallest dp: replicas with which it fits; largest model: parameters that fit on {ladder.dp:,}; "
             "activations come on top",
@@ -115,16 +115,16 @@ def job_answer(memory: JobMemory) -> Answer:
     capacity = memory.capacity
     stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
     title = [f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
-    bars = [Bar(0.0, held.total) for held in memory.stages]
+    bars = [TableBar(0.0, held.total) for held in memory.stages]
     return [
         _head(memory.scenario),
-        Table(["stage", *_HEADER], stages, title=title, bars=bars, whole=capacity),
+        TableBlock(["stage", *_HEADER], stages, title=title, bars=bars, whole=capacity),
         *([_kept(memory)] if memory.kept else []),
         _ladder(memory) if memory.rungs else Lines(["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"]),
     ]
 
 
-def _ladder(memory: JobMemory) -> Table:
+def _ladder(memory: JobMemory) -> TableBlock:
     """Return the job under each stage of ZeRO."""
     rows = [
         [
@@ -143,10 +143,10 @@ def _ladder(memory: JobMemory) -> Table:
         )
     shards = memory.scenario.dp * memory.scenario.parallel.cp
     title = f"this job under each stage of ZeRO, over {shards:,} GPUs; GB of the fullest GPU, and its step, as played"
-    return Table(["ZeRO", *_HEADER, "step"], rows, title=[title], notes=notes)
+    return TableBlock(["ZeRO", *_HEADER, "step"], rows, title=[title], notes=notes)
 
 
-def _kept(memory: JobMemory) -> Table:
+def _kept(memory: JobMemory) -> TableBlock:
     """Return the activations of the fullest stage, tensor by tensor, the largest first; the small ones together."""
     whole = sum(part.total for part in memory.kept)
     large = [part for part in memory.kept if part.total >= _SMALL * whole][:_TENSORS]
@@ -161,7 +161,7 @@ def _kept(memory: JobMemory) -> Table:
         f"activations of stage {memory.fullest}, the fullest, by tensor: {whole / 1e9:,.2f} GB when it holds most, as "
         "planned; each of a layer and a microbatch"
     )
-    return Table(["block", "tensor", "MB each", "alive", "GB"], rows, title=[title])
+    return TableBlock(["block", "tensor", "MB each", "alive", "GB"], rows, title=[title])
 
 
 def _parts(held: Footprint, capacity: float) -> list[str]:

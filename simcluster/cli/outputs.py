@@ -1,7 +1,9 @@
-"""Files that a command writes: never two under one name, never one that the same command reads."""
+"""Files that a command writes: where they may be, never two under one name, never one that the command reads."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import stat
 import sys
@@ -12,6 +14,8 @@ from itertools import combinations
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import write_text
+from simcluster.cli.encoding import takes_everything
 
 _kept: dict[tuple[int, int], Path] = {}
 """Outputs of the command at work that replace a file, by that file's device and inode."""
@@ -68,3 +72,72 @@ def _regular(path: str | bytes | Path) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+TABLES = (".csv", ".parquet")
+_PICTURES = (".png", ".svg", ".pdf")
+_NO_PICTURE = f"cannot draw {{}}: a picture ends in {', '.join(_PICTURES)}; choose a name that does"
+_ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
+    "any": ((), ""),
+    "json": ((), ""),
+    "figure": (_PICTURES, _NO_PICTURE),
+    "links": ((".csv", *_PICTURES), _NO_PICTURE),
+    "memory": ((*TABLES, *_PICTURES), _NO_PICTURE),
+    "table": (TABLES, "cannot write {}: a table ends in .csv or .parquet; choose a name that does"),
+    "csv": ((".csv",), "cannot write {}: a schedule ends in .csv; choose a name that does"),
+    "page": ((".html", ".htm"), "cannot write {}: a page ends in .html; choose a name that does"),
+    "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml; choose a name that does"),
+    "device": ((".yaml", ".yml"), "-o {}: a device file ends in .yaml, as in my_gpu.yaml"),
+}
+"""How the file of an argument of ``commands.toml`` may end, and what is said of others."""
+
+
+def output_path(name: str, kind: str = "any") -> Path:
+    """A path that a result can be written to; InputError before the work is done, not after it."""
+    path = Path(name)
+    if name.endswith(("/", os.sep)):
+        raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise InputError(f"cannot write {name}: it is a folder; name a file in it")
+    endings, refusal = _ENDINGS[kind]
+    lower = path.suffix.lower()
+    if endings and (lower if lower in (*_PICTURES, ".html", ".htm") else path.suffix) not in endings:
+        raise InputError(refusal.format(name))
+    return path
+
+
+def written_at(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written: its number and the time of it; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
+    """InputError, before the work is done, for a size that no picture can have, or where there is no picture."""
+    if args.picture_size is None and args.dpi is None:
+        return
+    if not any(path.suffix.lower() in _PICTURES for path in files):
+        raise InputError("--size and --dpi say how large a picture is; name the file of one, as in step.png")
+    from simcluster.show.saving import require_dpi, size_of
+
+    require_dpi(args.dpi)
+    if args.picture_size is not None:
+        try:
+            size_of(args.picture_size)
+        except InputError as problem:
+            raise InputError(f"--picture-size: {problem}") from None
+
+
+def write_json(name: str | Path, value: object) -> None:
+    """JSON to a file, or to stdout for "-"; keys in the order given, numbers in full, no NaN."""
+    escaped = name == "-" and not takes_everything()
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
+    if name == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(Path(name), text)

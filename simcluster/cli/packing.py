@@ -22,7 +22,7 @@ from simcluster.model.packing.packed import mean_of_padded
 from simcluster.model.packing.rules import PACKING
 from simcluster.scenario.run_section import Tokens
 from simcluster.scenario.scenario import load
-from simcluster.show.blocks import Answer, Lines, Table
+from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.studies.packings import compare_packing
 
 _SIGMA = 1.0
@@ -118,7 +118,7 @@ def _blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length:
     if isinstance(law, LognormalLengths):
         mean = mean_of_padded(law, length)
         notes.append(f"by closed form a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
-    return [Lines([head]), Table(columns, rows), Lines(notes)]
+    return [Lines([head]), TableBlock(columns, rows), Lines(notes)]
 
 
 def _document(table: pd.DataFrame, documents: Floats, length: int) -> dict[str, Any]:

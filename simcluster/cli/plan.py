@@ -22,7 +22,7 @@ from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
 from simcluster.show.plan_answer import name_of_layout, plan_answer
-from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.search.plan import Found, plan
 from simcluster.studies.search.progress import SearchState
 

@@ -6,14 +6,15 @@ import argparse
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.base.units import format_seconds, parse_seconds
-from simcluster.cli import common, tracing
+from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.faults.words import all_in_words
@@ -23,10 +24,9 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines
-from simcluster.show.explanation import explanation
+from simcluster.show.explanation import distribution_answer, explanation
 from simcluster.show.pictures import picture
 from simcluster.show.step_answer import step_answer
-from simcluster.show.study_answers import distribution_answer
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     if args.checkpoint:
         scenario = with_steps_beside(scenario)
     window, ranks = _window(args.window), common.ranks_of(args.ranks, scenario.gpus)
-    trace = tracing.trace_of(args, scenario)
+    trace = _trace_of(args, scenario)
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
     if args.explain or args.critical:
@@ -95,6 +95,29 @@ def run(args: argparse.Namespace) -> None:
     if verified and verified.difference:
         sys.stderr.write(f"simcluster run: --verify: folding is wrong, a bug in simcluster: {verified.difference}\n")
         raise SystemExit(1)
+
+
+def _trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any] | None:
+    """Return what writes the trace that a command line asks for; InputError before the work where it cannot be had."""
+    if args.trace is None:
+        if args.trace_ranks is not None:
+            raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
+        if args.trace_kernels:
+            raise InputError("--trace-kernels is for a trace; name its file with --trace")
+        return None
+    if scenario.replicas > 1:
+        raise InputError(
+            f"--trace {args.trace}: a trace is of one run, and this scenario has {scenario.replicas} replicas; "
+            "leave them out (--replicas 1)"
+        )
+    ranks = common.ranks_of(args.trace_ranks, scenario.gpus, "--trace-ranks")
+    return partial(
+        provided("trace of a result"),
+        path=provided("path of a trace")(args.trace),
+        ranks=ranks,
+        begins=args.trace_begins,
+        kernels=args.trace_kernels,
+    )
 
 
 def _draw(

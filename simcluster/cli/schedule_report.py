@@ -11,7 +11,7 @@ from simcluster.schedules.comparison import PlayedSchedule, StageTimes, more_tha
 from simcluster.schedules.grid import common_unit, grid
 from simcluster.schedules.text import order_lines, row_texts
 from simcluster.schedules.zb_auto import Automatic
-from simcluster.show.blocks import Answer, Lines, Table
+from simcluster.show.blocks import Answer, Lines, TableBlock
 
 _MOST_PRINTED_ACTIONS = 4_096
 _MOST_COLUMNS = 4_000
@@ -44,7 +44,7 @@ def report(played: PlayedSchedule) -> Answer:
         Lines(_order(schedule), "layout"),
         Lines(_time_grid(played), "layout"),
         Lines(_numbers(played), "layout"),
-        Table(("stage", "busy", "idle", "span", "peak in flight", "of a stage"), rows, notes=notes),
+        TableBlock(("stage", "busy", "idle", "span", "peak in flight", "of a stage"), rows, notes=notes),
     ]  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str
     ]
     return [
         Lines([f"{head}assumed: {assumed(shown[0].times, schedules)}"]),
-        Table(header, [_row(played) for played in shown], notes=notes),
+        TableBlock(header, [_row(played) for played in shown], notes=notes),
         *(Lines([played.schedule.name, *_time_grid(played)], "layout") for played in shown if grids),
     ]
 

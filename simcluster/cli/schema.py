@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from simcluster.cli import common
+from simcluster.cli.outputs import write_json
 from simcluster.scenario.schema import scenario_schema
 
 
 def run(args: argparse.Namespace) -> None:
     """Print it, or write it."""
+    write_json(args.output or "-", scenario_schema())
     if args.output:
-        common.write_json(args.output, scenario_schema())
-        common.answer(args, lambda: f"wrote {args.output}", lambda: {"wrote": str(args.output)})
-    else:
-        common.write_json("-", scenario_schema())
+        if args.json != "-":
+            print(f"wrote {args.output}")
+        if args.json:
+            write_json(args.json, {"wrote": str(args.output)})

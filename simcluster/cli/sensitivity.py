@@ -10,7 +10,7 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Bar, Lines, Table
+from simcluster.show.blocks import Lines, TableBar, TableBlock
 from simcluster.show.cells import change
 from simcluster.show.pictures import picture
 from simcluster.step.simulate import replay
@@ -74,7 +74,7 @@ def _price(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _table(found: list[Sensitivity], *, priced: bool) -> Table:
+def _table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
     rows = []
     for each in found:
         estimate = each.estimated_gain
@@ -99,7 +99,7 @@ def _table(found: list[Sensitivity], *, priced: bool) -> Table:
         "1 % more by critical path",
         *(["gain per $100 a GPU"] if priced else []),
     ]
-    return Table(header, rows, bars=[Bar(0.0, max(each.gain, 0.0)) for each in found])
+    return TableBlock(header, rows, bars=[TableBar(0.0, max(each.gain, 0.0)) for each in found])
 
 
 def _percents(value: float) -> str:

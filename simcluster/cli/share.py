@@ -10,7 +10,7 @@ from simcluster.base.errors import located
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
-from simcluster.show.blocks import Answer, Lines, Table
+from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.studies.jobs_file import load_jobs
 from simcluster.studies.multi_job import Shared, simulate_together
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         ]
         title = [f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs"]
         header = ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"]
-        return [Lines(title), Table(header, rows)]
+        return [Lines(title), TableBlock(header, rows)]
 
     document = [
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from simcluster.cli import common
+from simcluster.cli.outputs import write_json
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.reading import parse_document
 from simcluster.show.registry.shown import lists_of, shown
@@ -24,4 +24,4 @@ def run(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if args.json:
-        common.write_json(args.json, parse_document(text, source=args.shipped).data)
+        write_json(args.json, parse_document(text, source=args.shipped).data)

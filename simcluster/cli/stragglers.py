@@ -11,7 +11,7 @@ from simcluster.cli.overrides import overrides_of
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
-from simcluster.show.blocks import Block, Lines, Table
+from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.layout import layout
 from simcluster.show.pictures import picture
 from simcluster.show.study_answers import stragglers_answer
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _waits(result: Result) -> list[Table]:
+def _waits(result: Result) -> list[TableBlock]:
     longest = result.waits[:_WAITS]
     if not longest:
         return []
@@ -53,7 +53,7 @@ def _waits(result: Result) -> list[Table]:
          f"rank {wait.culprit}", wait.where, format_seconds(wait.seconds / result.steps)]
         for wait in longest
     ]  # fmt: skip
-    return [Table(["who", "for", "at", "seconds"], rows, title=["the longest waits, in all, a step"])]
+    return [TableBlock(["who", "for", "at", "seconds"], rows, title=["the longest waits, in all, a step"])]
 
 
 def _tried(result: Result, tried: list[Mitigation]) -> Block:
@@ -67,7 +67,7 @@ def _tried(result: Result, tried: list[Mitigation]) -> Block:
         for each in tried
     ]  # fmt: skip
     header = ["what pays", "step", "batch", "GPUs", "time saved", "GPU time saved", ""]
-    return Table(header, rows, notes=["  saved: for the same sequences; negative costs more"])
+    return TableBlock(header, rows, notes=["  saved: for the same sequences; negative costs more"])
 
 
 def _document(result: Result, found: Stragglers, tried: list[Mitigation]) -> dict[str, Any]:

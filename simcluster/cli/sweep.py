@@ -16,7 +16,7 @@ from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.headroom import headroom_of
-from simcluster.show.blocks import Block, Lines, Table
+from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import cells, headings
 from simcluster.studies.sweep.playing import measured
 from simcluster.studies.sweep.quick_rows import quickly
@@ -166,7 +166,7 @@ def _blocks(
 _WAYS = {"quick": "by quick steps (exact)", "full": "in full (exact)"}
 
 
-def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]) -> Table:
+def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]) -> TableBlock:
     """Return a row for each."""
     rows = []
     for each in shown:
@@ -176,4 +176,4 @@ def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: s
             [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
              *cells("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
         )  # fmt: skip
-    return Table(["variant", *paths, "step", *headings("sweep"), "memory"], rows, title=[title], notes=notes)
+    return TableBlock(["variant", *paths, "step", *headings("sweep"), "memory"], rows, title=[title], notes=notes)

@@ -22,7 +22,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Figures:
     """Values that are read first: lines of a text below a ``title``, large figures of a page."""
 
     facts: Sequence[Fact]
@@ -30,7 +30,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TableBar:
     """A bar from ``start`` to ``end`` on the scale of its table, and the class of its fill."""
 
     start: float
@@ -39,7 +39,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableBlock:
     """Rows of cells, the first ``left`` of them text and the others numbers.
 
     ``title`` are lines above, ``notes`` lines below.  A page draws ``bars``, one per row, on a scale that reaches
@@ -50,7 +50,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     title: Sequence[str] = ()
     notes: Sequence[str] = ()
-    bars: Sequence[Bar] = ()
+    bars: Sequence[TableBar] = ()
     whole: float = 0.0
     left: int = 1
     indent: int = 0
@@ -59,11 +59,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of text: a ``head`` (title, then details), a list of ``warning`` or ``plain`` lines, or ``layout``, whose
-    spaces count."""
+    """Lines of text: a ``head`` (title, then details), ``plain`` lines, each a ``warning``, or ``layout``, whose spaces
+    count; a page folds those of a ``list`` below the first."""
 
     lines: Sequence[str]
-    style: Literal["head", "plain", "warning", "layout"] = "plain"
+    style: Literal["head", "plain", "warning", "list", "layout"] = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +81,5 @@ class Drawing:
     draw: Callable[[], str]
 
 
-Block: TypeAlias = Facts | Table | Lines | Folded | Drawing
+Block: TypeAlias = Figures | TableBlock | Lines | Folded | Drawing
 Answer: TypeAlias = Sequence[Block]

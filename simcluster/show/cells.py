@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from simcluster.base.units import format_change, format_seconds
+from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import Table, Unit, columns_of
 
 _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
@@ -57,6 +59,12 @@ def change(seconds: float) -> str:
 def short_seconds(seconds: float) -> str:
     """Return seconds with their unit; "-" for none."""
     return format_seconds(seconds) if seconds > NO_TIME else "-"
+
+
+def cause_class(cause: str) -> str:
+    """Return the class of a cause's fill: that of the part of a step which it is of."""
+    part = f"exposed_{re.split('[_ ]', cause)[0]}"
+    return f"k-{part if part in BREAKDOWN else cause if cause in BREAKDOWN else 'other'}"
 
 
 def headings(table: Table) -> list[str]:

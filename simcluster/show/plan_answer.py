@@ -9,7 +9,7 @@ from typing import NamedTuple
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
 from simcluster.scenario.headroom import mark
-from simcluster.show.blocks import Answer, Bar, Lines, Table
+from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import UNKNOWN, cells, headings
 from simcluster.show.layout import layout
 from simcluster.studies.search.changes import overrides, written
@@ -97,11 +97,13 @@ class LayoutTable(NamedTuple):
         return sum(max(map(len, column)) + 2 for column in columns) - 2
 
     @property
-    def block(self) -> Table:
+    def block(self) -> TableBlock:
         """The table, what all rows share, and the key of its headings."""
         key = [words for name, words in _KEY.items() if name in self.header]
         notes = [*([self.share] if self.share else []), *_in_lines(key)]
-        return Table(self.header, self.rows, notes=notes, bars=[Bar(0.0, seconds) for seconds in self.seconds])
+        return TableBlock(
+            self.header, self.rows, notes=notes, bars=[TableBar(0.0, seconds) for seconds in self.seconds]
+        )
 
 
 def layout_table(found: Found) -> LayoutTable:

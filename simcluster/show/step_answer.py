@@ -15,7 +15,7 @@ from simcluster.scenario.data import data_in_words
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words, recompute_words
 from simcluster.schedules.comparison import OwnBubble
-from simcluster.show.blocks import Answer, Bar, Fact, Facts, Lines, Table
+from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
 from simcluster.show.cells import PARTS
 from simcluster.show.layout import gpus_of_cluster, layout
 
@@ -37,11 +37,11 @@ def step_answer(result: Result) -> Answer:
     notes = [f"note: {note.text}" for note in result.notes()]
     return [
         Lines(job_lines(result.scenario), "head"),
-        Facts(_rates(result)),
+        Figures(_rates(result)),
         time_breakdown(result),
-        Facts(_state(result)),
+        Figures(_state(result)),
         Lines(_collectives(result), "layout"),
-        Facts(_stragglers(result)),
+        Figures(_stragglers(result)),
         Lines([*warned, *assumed, *notes], "warning"),
         Lines(_remedies(result)),
         Lines([_engine(result)]),
@@ -58,7 +58,7 @@ def run_answer(run: Run) -> Answer:
     if times.communication > 0:
         facts.append(Fact("overlap", f"{times.overlap_fraction:.1%}", f" of {format_seconds(times.communication)}"))
     steps = f"{len(run.ranks):,} ranks, {run.steps:,} step{'s' * (run.steps > 1)}"
-    return [Lines([steps], "head"), Facts(facts), time_breakdown(run)]
+    return [Lines([steps], "head"), Figures(facts), time_breakdown(run)]
 
 
 def job_lines(scenario: Scenario) -> list[str]:
@@ -165,16 +165,16 @@ def likely_fact(found: Likely) -> Fact:
     return Fact("likely", span, aside=f"{found.level:.0%} of {runs}")
 
 
-def time_breakdown(run: Run) -> Table:
+def time_breakdown(run: Run) -> TableBlock:
     """Return where the time of a step went, a row and a bar for each part."""
     breakdown, total = run.times.breakdown, run.step_time
     shown = [name for name in BREAKDOWN if breakdown[name] > 0]
     rows = [
         (PARTS[name], f"{format_seconds(breakdown[name]):>9}", f"{breakdown[name] / total:>6.1%}") for name in shown
     ]
-    return Table(
+    return TableBlock(
         ("part of the step", "seconds", "of it"), rows, title=["  where the step went (mean over ranks)"], indent=4,
-        bars=[Bar(0.0, breakdown[name], f"k-{name}") for name in shown], chart=True,
+        bars=[TableBar(0.0, breakdown[name], f"k-{name}") for name in shown], chart=True,
     )  # fmt: skip
 
 

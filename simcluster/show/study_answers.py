@@ -1,4 +1,4 @@
-"""Answers of questions about steps: differences, stragglers, replicas, paths."""
+"""Answers of questions about steps: what differs, and what stragglers cost."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.satellites import provided
 from simcluster.base.units import format_seconds
-from simcluster.results.metrics import BREAKDOWN
-from simcluster.show.blocks import Answer, Bar, Block, Fact, Facts, Lines, Table
-from simcluster.show.cells import NO_TIME, change, short_seconds
-from simcluster.show.palette import STREAMS
-from simcluster.show.report.yaml_text import setting_text
+from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
+from simcluster.show.cells import NO_TIME, cause_class, change
+from simcluster.show.yaml_text import setting_text
 from simcluster.studies.whatif.difference import phrase
 
 if TYPE_CHECKING:
-    from simcluster.results.critical_path import CriticalPath
-    from simcluster.results.distribution import Distribution, MeanDifference
     from simcluster.studies.whatif.difference import ChangedSetting, Difference
     from simcluster.studies.whatif.straggling import Cause, Stragglers
 
@@ -44,10 +40,10 @@ def settings_lines(settings: Sequence[ChangedSetting]) -> Lines:
     shown = [f"  {each.path}: {setting_text(each.before)} -> {setting_text(each.after)}" for each in settings]
     more = [f"  and {len(shown) - _MOST_SETTINGS} more"] if len(shown) > _MOST_SETTINGS else []
     head = "what differs in the scenario" if settings else "no setting differs"
-    return Lines([head, *shown[:_MOST_SETTINGS], *more])
+    return Lines([head, *shown[:_MOST_SETTINGS], *more], "list" if settings else "plain")
 
 
-def causes_table(found: Difference) -> list[Table]:
+def causes_table(found: Difference) -> list[TableBlock]:
     """Return where a difference went, cause by cause, each bar beginning where the one before ends; none for none."""
     base = found.base.step_time
     causes = {name: seconds for name, seconds in found.causes.items() if abs(seconds) > NO_TIME}
@@ -56,16 +52,9 @@ def causes_table(found: Difference) -> list[Table]:
     rows = [[phrase(name), change(seconds), f"{seconds / base:+.1%}"] for name, seconds in causes.items()]
     rows.append(["sum", change(sum(found.causes.values())), f"{found.seconds / base:+.1%}"])
     levels = [*accumulate(causes.values(), initial=0.0)]
-    bars = [Bar(levels[at], levels[at + 1], cause_class(name)) for at, name in enumerate(causes)]
-    bars.append(Bar(0.0, found.seconds, "whole"))
-    return [Table(["cause", "B - A", "of A"], rows, title=["where it went (a step, mean over ranks)"], bars=bars)]
-
-
-def cause_class(cause: str) -> str:
-    """Return the class of a cause's fill: that of the part of a step which it is of."""
-    axis = cause.partition("_")[0].partition(" ")[0]
-    part = f"exposed_{axis}" if axis in STREAMS else cause
-    return f"k-{part if part in BREAKDOWN else 'other'}"
+    bars = [TableBar(levels[at], levels[at + 1], cause_class(name)) for at, name in enumerate(causes)]
+    bars.append(TableBar(0.0, found.seconds, "whole"))
+    return [TableBlock(["cause", "B - A", "of A"], rows, title=["where it went (a step, mean over ranks)"], bars=bars)]
 
 
 def _stages(found: Difference) -> list[Block]:
@@ -81,7 +70,7 @@ def _stages(found: Difference) -> list[Block]:
     ]
     more = [f"and {len(found.stages) - len(rows)} more stages (--json)"] if len(found.stages) > len(rows) else []
     title = ["by stage (the mean of its ranks)"]
-    return [Table(["stage", *shown, "sum"], rows, title=title, notes=more)] if shown else []
+    return [TableBlock(["stage", *shown, "sum"], rows, title=title, notes=more)] if shown else []
 
 
 # --- stragglers -------------------------------------------------------------------------------------------------------
@@ -97,7 +86,7 @@ def stragglers_answer(found: Stragglers) -> Answer:
         Fact("S", f"{found.slowdown:.4f}", aside="the step over T_ideal"),
         Fact("S, by trace", f"{estimated.slowdown:.4f}", aside=by_trace),
     ]
-    return [Facts(facts), straggler_causes(found), _where(found)]
+    return [Figures(facts), straggler_causes(found), _where(found)]
 
 
 def straggler_causes(found: Stragglers) -> Block:
@@ -111,7 +100,7 @@ def straggler_causes(found: Stragglers) -> Block:
         alone = "" if cause.alone is None else f"+{cause.alone / found.clean - 1:.1%}"
         return [cause.what, f"{cause.cost:.1%}", *by_trace, format_seconds(cause.without), alone]
 
-    return Table(
+    return TableBlock(
         ["cause", "costs", "by trace", "points off", "step without", "alone"],
         [row(cause) for cause in found.causes],
         title=[
@@ -119,11 +108,11 @@ def straggler_causes(found: Stragglers) -> Block:
             "it is off, and what it adds to a step without the others (alone)",
         ],
         notes=[f"{cause.what}: {cause.note}" for cause in found.causes if cause.note],
-        bars=[Bar(0.0, cause.cost) for cause in found.causes],
+        bars=[TableBar(0.0, cause.cost) for cause in found.causes],
     )
 
 
-def _where(found: Stragglers) -> Table:
+def _where(found: Stragglers) -> TableBlock:
     estimated = found.estimated
     types = [(name, value) for name, value in estimated.by_type.items() if value >= 1.0005][:_WORST]
     stages = [(f"stage {stage}", value) for stage, value in enumerate(estimated.by_stage)]
@@ -133,54 +122,4 @@ def _where(found: Stragglers) -> Table:
     worst = ", ".join(f"dp {dp} stage {stage} ({estimated.by_worker[dp, stage]:.3f})" for dp, stage in workers)
     notes = [f"  the slowest 3 % of workers: {worst}", *provided("straggling in words")(estimated)]
     title = ["where, by trace: S if only this took what it took, and all else what is typical"]
-    return Table(["group", "S"], [[name, f"{value:.4f}"] for name, value in slow], title=title, notes=notes)
-
-
-# --- replicas and paths -----------------------------------------------------------------------------------------------
-
-
-def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answer:
-    """Return the blocks about replicas of a step.
-
-    ``off`` is how far replicas of a sweep are from events, as parts of their steps.
-    """
-    mean, (low, high) = found.mean, found.interval
-    parts = {"p5": 0.05, "median": 0.5, "p95": 0.95}
-    how = "longest paths through the step above, with other times of kernels"
-    some = " and ".join(f"{each:+.2%}" for each in off)
-    facts = [
-        Fact(
-            "step time", f"{mean:.6g} s", f" on average, {mean / found.planned - 1:+.2%}",
-            f"95 % interval of the mean {low:.6g} to {high:.6g} s",
-        ),
-        Fact("", ", ".join(f"{name} {found.quantile(part):.6g} s" for name, part in parts.items())),
-        Fact("played as", how if found.method == "sweep" else "events, one after the other"),
-    ]  # fmt: skip
-    if any(off):
-        facts.append(Fact("", f"links and interference as without chance: {some} from events with the same draws"))
-    title = f"{len(found):,} replicas, each with draws of its own (all above: the step without chance)"
-    return [Facts(facts, title)]
-
-
-def mean_difference_answer(found: MeanDifference) -> Answer:
-    """Return the blocks about the difference of two sets of replicas."""
-    low, high = found.interval
-    return [
-        Lines([
-            f"{found.mean:+.6g} s a step on average (95 % interval {low:+.6g} to {high:+.6g} s); common random numbers "
-            f"made that {found.noise_saved:.3g} times narrower"
-        ])
-    ]  # fmt: skip
-
-
-def path_table(path: CriticalPath) -> Table:
-    """Return the seconds of every kind of op on the critical path."""
-    kinds = path.by_kind()
-    rows = [[kind, short_seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in kinds.items()]
-    bars = [Bar(0.0, seconds, cause_class(kind)) for kind, seconds in kinds.items()]
-    return Table(["critical path of the step", "seconds", "share"], rows, indent=2, bars=bars)
-
-
-def path_answer(path: CriticalPath) -> Answer:
-    """Return the blocks about a critical path."""
-    return [path_table(path)]
+    return TableBlock(["group", "S"], [[name, f"{value:.4f}"] for name, value in slow], title=title, notes=notes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import assert_never
 
 from simcluster.base.printable import on_a_line
-from simcluster.show.blocks import Block, Drawing, Fact, Facts, Folded, Lines, Table
+from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBlock
 
 _BAR = 36  # characters of the longest bar
 
@@ -22,10 +22,10 @@ def text_of(answer: Iterable[Block], *, bold: Bold = str) -> str:
 def lines_of(block: Block, *, bold: Bold = str) -> Iterator[str]:
     """Yield the lines of a block."""
     match block:
-        case Facts():
+        case Figures():
             yield from [block.title] * bool(block.title)
             yield from map(_fact, block.facts)
-        case Table():
+        case TableBlock():
             yield from block.title
             yield from table_lines(
                 () if block.chart else block.header, _with_bars(block), indent=block.indent, bold=bold
@@ -61,7 +61,7 @@ def _fact(fact: Fact) -> str:
     return f"  {fact.name:<12} {fact.value}{fact.tail}{aside}{gauge}"
 
 
-def _with_bars(table: Table) -> Sequence[Sequence[str]]:
+def _with_bars(table: TableBlock) -> Sequence[Sequence[str]]:
     """Return the rows, with a bar behind each where the text draws them."""
     if not table.chart:
         return table.rows

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common, extras
 from simcluster.cli.common import format_table
+from simcluster.cli.outputs import write_json
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
         measured = _measure(args, path)
         if args.measure_only:
             if args.json:
-                common.write_json(args.json, {"table": str(path), "measured": measured})
+                write_json(args.json, {"table": str(path), "measured": measured})
             return
     fit = _fitted(args, path, args.name or output.stem)
     from simcluster.evidence.calibration.written import device_text

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from simcluster.show.report.html import Markup, element, void
-from simcluster.show.report.yaml_text import flow_text
+from simcluster.show.yaml_text import flow_text
 
 _MOST_BUTTONS = 6  # values that stand side by side; more are a list
 _LONGEST_VALUE = 60

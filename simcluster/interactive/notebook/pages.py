@@ -16,10 +16,10 @@ from simcluster.base.units import DAY
 from simcluster.cli.answers import ANSWERS
 from simcluster.interactive.notebook.drawn import cell, histogram, timeline
 from simcluster.scenario.job import job_of
-from simcluster.show.blocks import Bar, Block, Drawing, Fact, Facts, Folded, Lines, Table
+from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
 from simcluster.show.report.html import element, html_of, shortened
 from simcluster.show.report.ideal import ideal_spans
-from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:
     from simcluster.longrun.studies.train_stages import StagedTraining
@@ -107,19 +107,13 @@ def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -
         Fact("goodput", f"{training.goodput:.1%}", " productive"),
         Fact("runs", f"{training.played:,}", " played"),
     ]
-    fates = Table(
-        ("what else the days went into", "of a run", "share"), rows, bars=[Bar(0.0, each) for each in lost.values()]
+    header, bars = (
+        ("what else the days went into", "of a run", "share"),
+        [TableBar(0.0, each) for each in lost.values()],
     )
-    return cell(
-        html_of(
-            [
-                Lines([training.scenario.title], "head"),
-                Facts(facts),
-                *([fates] if lost else []),
-                Folded("all of it", str(training)),
-            ]
-        )
-    )
+    fates = [TableBlock(header, rows, bars=bars)] if lost else []
+    title, whole = Lines([training.scenario.title], "head"), Folded("all of it", str(training))
+    return cell(html_of([title, Figures(facts), *fates, whole]))
 
 
 def _records(found: Any) -> str:
@@ -127,7 +121,7 @@ def _records(found: Any) -> str:
     frame = found.table
     rows = [[_written(value) for value in row] for row in frame.head(_MOST_ROWS).itertuples(index=False)]
     more = [f"and {len(frame) - _MOST_ROWS:,} more"] if len(frame) > _MOST_ROWS else []
-    return cell(html_of([Table([str(name).replace("_", " ") for name in frame.columns], rows, notes=more)]))
+    return cell(html_of([TableBlock([str(name).replace("_", " ") for name in frame.columns], rows, notes=more)]))
 
 
 def _written(value: object) -> str:

@@ -34,8 +34,8 @@ from simcluster.show.report.html import Markup, element, joined
 from simcluster.show.report.page import data_of, timeline_frame
 from simcluster.show.report.painted import spans_of
 from simcluster.show.report.verdict import verdict
-from simcluster.show.report.yaml_text import yaml_text
 from simcluster.show.step_answer import job_lines, quick_numbers
+from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.variations import labels
 
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time

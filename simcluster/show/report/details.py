@@ -11,9 +11,9 @@ from simcluster.show.report.colours import HEAT_LEVELS
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, block_html, element, filled, joined, table
 from simcluster.show.report.ideal import MOST_ACTIONS
-from simcluster.show.report.yaml_text import yaml_text
 from simcluster.show.step_answer import likely_fact
 from simcluster.show.study_answers import straggler_causes
+from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.whatif.straggling import Stragglers
 
 _MOST_COLUMNS = 32

@@ -14,7 +14,7 @@ from string import Template
 from typing import assert_never
 
 from simcluster.base.printable import printable
-from simcluster.show.blocks import Bar, Block, Drawing, Fact, Facts, Folded, Lines, Table
+from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
 
 _WIDTH = 1000.0  # units across a drawing, whatever its width on the screen
 _MOST_TEXT = 40_000  # characters of a text as it is
@@ -114,11 +114,11 @@ def html_of(answer: Iterable[Block]) -> Markup:
 def block_html(block: Block) -> Markup:
     """Return the HTML of a block; nothing for an empty one."""
     match block:
-        case Facts():
+        case Figures():
             head = element("div", block.title, class_="head") if block.title else Markup()
             figures = element("div", map(_figure, _merged(block.facts)), class_="figures") if block.facts else Markup()
             return joined(head, figures)
-        case Table():
+        case TableBlock():
             return _table(block)
         case Lines():
             return _lines(block)
@@ -163,7 +163,7 @@ def typeset(text: str) -> str:
     return re.sub(r"(?<=\d)%", " %", re.sub(r"(?<![\w-])-(?=\d)", "−", text))
 
 
-def _table(block: Table) -> Markup:
+def _table(block: TableBlock) -> Markup:
     header, rows = [*block.header], [*block.rows]
     title = [line.strip() for line in block.title]
     if block.bars:
@@ -180,7 +180,7 @@ def _table(block: Table) -> Markup:
     )  # fmt: skip
 
 
-def _bar(bar: Bar, low: float, scale: float) -> Markup:
+def _bar(bar: TableBar, low: float, scale: float) -> Markup:
     """Return a bar; the zero of a scale that reaches below it is marked."""
     first, last = sorted((bar.start, bar.end))
     place = {"x": (first - low) * scale, "y": 0.0, "width": max((last - first) * scale, 1.0), "height": 13.0}
@@ -198,9 +198,13 @@ def _lines(block: Lines) -> Markup:
         case "head":
             title = element("div", lines[0], class_="head")
             return joined(title, (element("div", line.strip(), class_="quiet") for line in lines[1:]))
-        case "plain" | "warning":
-            class_ = "warning" if block.style == "warning" else "block"
-            return joined(element("div", line.strip(), class_=class_) for line in lines)
+        case "plain":
+            return element("div", (element("div", line.strip()) for line in lines), class_="block")
+        case "warning":
+            return joined(element("div", line.strip(), class_="warning") for line in lines)
+        case "list":
+            rest = (element("div", line.strip(), class_="quiet") for line in lines[1:])
+            return element("details", element("summary", lines[0]), rest, class_="block")
         case "layout":
             return element("pre", shortened("\n".join(block.lines)), class_="block")
         case _:

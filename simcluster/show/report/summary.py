@@ -11,7 +11,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
 from simcluster.scenario.likely import Likely
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.blocks import Fact, Facts
+from simcluster.show.blocks import Fact, Figures
 from simcluster.show.cells import PARTS, written
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, block_html, element, html_of, joined, table
@@ -74,12 +74,12 @@ def figures(entry: Entry) -> Markup:
         for name, metric in columns_of("report").items()
         if name not in _FIGURES
     ]
-    return block_html(Facts([*facts, exposed, *state_facts(numbers, entry.capacity), *more]))
+    return block_html(Figures([*facts, exposed, *state_facts(numbers, entry.capacity), *more]))
 
 
 def first_figures(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
     """Return the numbers that follow from the step time; the others are to come."""
-    return block_html(Facts([*_rates(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)]))
+    return block_html(Figures([*_rates(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)]))
 
 
 def _rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Likely | None) -> list[Fact]:
