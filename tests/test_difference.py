@@ -85,10 +85,10 @@ def test_slow_ranks_of_a_group_are_named(tiny: Tiny, slow: list[int]) -> None:
 
 def test_in_a_notebook_each_cause_begins_where_the_one_before_ends(tiny: Tiny) -> None:
     found = diff(simulate(tiny()), simulate(tiny(training={"recompute": "full", "micro_batch": 2})))
-    table = found._repr_html_().rpartition("<table>")[2]
+    table = next(part for part in found._repr_html_().split("<table>") if "B - A" in part)
     bars = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"', table)]
     *causes, (start, whole) = bars
-    signs = [1 if fill == "more" else -1 for fill in re.findall(r'class="(more|less)"', table)]
+    signs = [1 if sign == "+" else -1 for sign in re.findall(r'<td class="number">([+−])[^%]*?</td>', table)][:-1]
     assert len(causes) == len(signs) > 2
     level = start if found.seconds > 0 else start + whole
     for (x, width), sign in zip(causes, signs, strict=True):
