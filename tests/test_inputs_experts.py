@@ -76,7 +76,7 @@ def test_lists_mean_what_they_mean_in_python(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "ends too early"),
+        ("", "do not fit"),
         ("[0]*999999999", "more than 100,000 layers"),
         ("[0]*50000+[1]*60000", "more than 100,000 layers"),
         ("9*9*9*9*9*9*9*9*9*9*9", "more than 9 digits"),
@@ -84,10 +84,10 @@ def test_lists_mean_what_they_mean_in_python(text: str) -> None:
         ("(" * 200 + "1" + ")" * 200, "nested more than 20 deep"),
         ("[" * 200, "nested more than 20 deep"),
         ("__import__('os')", "'_' has no meaning in it"),
-        ("[0]*3**9", r"does not go on with '\*'"),
+        ("[0]*3**9", "do not fit"),
         ("[0,[1]]", "a list in a list"),
         ("[0]+1", "a list in a list"),
-        ("[0] [1]", r"does not go on with '\['"),
+        ("[0] [1]", "do not fit"),
         ("1.5", "'.' has no meaning"),
         ("-1", "'-' has no meaning"),
         ("[0" * 9000, "longer than 10,000 characters"),

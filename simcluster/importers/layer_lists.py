@@ -1,126 +1,82 @@
-"""Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``.  Read, never run; and what they say of
-layers with experts.
+"""Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``; and what they say of layers with experts.
 
-Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and numbers have a meaning.
+Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and whole numbers have a meaning.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 from simcluster.base.errors import InputError
 
 MOST_LAYERS = 100_000
 """Beyond it no list of layers is made."""
-_TOKEN = re.compile(r"\s*(?:(\d+)|([][()+*,]))")
-_MOST_CHARACTERS = 10_000
-_MOST_DEPTH = 20
+_MOST_CHARACTERS, _MOST_DEPTH, _MOST_NUMBER = 10_000, 20, 10**9
 
 Value = int | list[int]
 
 
 def parse_layer_list(text: str) -> Value:
-    """The number, or the list of numbers, that the text stands for.
+    """Return the number, or the list of numbers, that the text stands for.
 
     Raises InputError for anything else, and for a list of more than MOST_LAYERS numbers before it is made.
     """
     if len(text) > _MOST_CHARACTERS:
         raise InputError(f"is longer than {_MOST_CHARACTERS:,} characters")
-    reader = _Reader(text)
-    value = reader.value(0)
-    if reader.token:
-        raise reader.error()
+    nested = max(accumulate(((each in "([") - (each in ")]") for each in text), initial=0)) > _MOST_DEPTH
+    if strange := re.search(r"[^\d\s()+*,\[\]]", text):
+        raise _error(text, f"{strange[0]!r} has no meaning in it")
+    if nested or re.search(r"\d{10}", text):
+        raise _error(text, f"nested more than {_MOST_DEPTH} deep" if nested else "a number of more than 9 digits")
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, text)
+    except InputError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _error(text, "brackets or signs do not fit") from None
+
+
+def _value(node: ast.expr, text: str) -> Value:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.List(elts=parts):
+            return [_number(_value(part, text), text) for part in parts]
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
+            return _joined(_value(left, text), _value(right, text), text, adds=isinstance(sign, ast.Add))
+    raise _error(text, "brackets or signs do not fit")
+
+
+def _joined(one: Value, other: Value, text: str, *, adds: bool) -> Value:
+    """Return a sum or a product; InputError where that is too large, and for what are not numbers or lists of them."""
+    lists = [each for each in (one, other) if isinstance(each, list)]
+    if len(lists) == (2 if adds else 1):
+        times = 1 if adds else next(each for each in (one, other) if isinstance(each, int))
+        if sum(map(len, lists)) * times > MOST_LAYERS:
+            raise _error(text, f"more than {MOST_LAYERS:,} layers")
+        return [number for part in lists for number in part] * times
+    first, second = _number(one, text), _number(other, text)
+    result = first + second if adds else first * second
+    if result > _MOST_NUMBER:
+        raise _error(text, "a number of more than 9 digits")
+    return result
+
+
+def _number(value: Value, text: str) -> int:
+    if isinstance(value, list):
+        raise _error(text, "a list in a list")
     return value
 
 
-class _Reader:
-    """One text, a token at a time."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._place, self.token = text.rstrip(), 0, ""
-        self._next()
-
-    def error(self, what: str = "") -> InputError:
-        if not what:
-            what = f"does not go on with {self.token!r}" if self.token else "ends too early"
-        return InputError(f"{self._text[:60]!r} is no list of layers ({what}); write one as in ([0]*3+[1]*58)")
-
-    def _next(self) -> None:
-        if self._place == len(self._text):
-            self.token = ""
-            return
-        match = _TOKEN.match(self._text, self._place)
-        if match is None:
-            raise self.error(f"{self._text[self._place :].strip()[:1]!r} has no meaning in it")
-        self.token, self._place = match[1] or match[2], match.end()
-
-    def _take(self, expected: str) -> None:
-        if self.token != expected:
-            raise self.error()
-        self._next()
-
-    def value(self, depth: int, operators: str = "+*") -> Value:
-        """Factors joined by operators, of which the first binds least."""
-        if not operators:
-            return self._factor(depth)
-        value = self.value(depth, operators[1:])
-        while self.token == operators[0]:
-            self._next()
-            value = self._joined(operators[0], value, self.value(depth, operators[1:]))
-        return value
-
-    def _factor(self, depth: int) -> Value:
-        if depth > _MOST_DEPTH:
-            raise self.error(f"nested more than {_MOST_DEPTH} deep")
-        if self.token == "(":
-            self._next()
-            inner = self.value(depth + 1)
-            self._take(")")
-            return inner
-        if self.token == "[":
-            self._next()
-            items: list[int] = []
-            while self.token != "]":
-                items.append(self._number(self.value(depth + 1)))
-                if self.token != "]":
-                    self._take(",")
-            self._next()
-            return items
-        if not self.token.isdecimal():
-            raise self.error()
-        if len(self.token) > 9:
-            raise self.error("a number of more than 9 digits")
-        number = int(self.token)
-        self._next()
-        return number
-
-    def _number(self, value: Value) -> int:
-        if isinstance(value, list):
-            raise self.error("a list in a list")
-        return value
-
-    def _joined(self, operator: str, left: Value, right: Value) -> Value:
-        if operator == "+" and isinstance(left, list) and isinstance(right, list):
-            self._sized(len(left) + len(right))
-            return left + right
-        if operator == "*" and isinstance(left, list) and isinstance(right, int):
-            left, right = right, left
-        if operator == "*" and isinstance(left, int) and isinstance(right, list):
-            self._sized(len(right) * left)
-            return right * left
-        one, other = self._number(left), self._number(right)
-        if operator == "*" and one * other > 10**9:
-            raise self.error("a number of more than 9 digits")
-        return one + other if operator == "+" else one * other
-
-    def _sized(self, layers: int) -> None:
-        if layers > MOST_LAYERS:
-            raise self.error(f"more than {MOST_LAYERS:,} layers")
+def _error(text: str, what: str) -> InputError:
+    return InputError(f"{text[:60]!r} is no list of layers ({what}); write one as in ([0]*3+[1]*58)")
 
 
 def places(has_experts: Sequence[bool]) -> dict[str, int] | None:
-    """Which layers have experts, in their order, as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
+    """Return which layers have experts, in their order, as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
 
     Defaults are left out; None where experts are in no layer, or not in every n-th behind the first dense ones.
     """
