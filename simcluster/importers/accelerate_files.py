@@ -9,28 +9,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import parse_document
+from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.arguments import BY_CONFIG
 from simcluster.importers.imported import Settings
 
 _FILE = re.compile(r"^['\"]?(compute_environment|distributed_type)['\"]?:", re.MULTILINE)
 _READ = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
 _DEVICES = ("offload_optimizer_device", "offload_param_device")
-_NO_EFFECT = (
-    "deepspeed_multinode_launcher", "deepspeed_hostfile", "gradient_clipping", "zero3_init_flag",
-    "zero3_save_16bit_model", "offload_optimizer_nvme_path", "offload_param_nvme_path", "deepspeed_exclusion_filter",
-    "deepspeed_inclusion_filter", "deepspeed_moe_layer_cls_names",
-)  # fmt: skip
-_IDLE = (
-    "compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "machine_rank", "main_training_function",
-    "main_process_ip", "main_process_port", "rdzv_backend", "rdzv_conf", "same_network", "tpu_env", "tpu_use_cluster",
-    "tpu_use_sudo", "tpu_name", "tpu_zone", "command_file", "commands", "gpu_ids", "fsdp_config", "megatron_lm_config",
-    "use_cpu", "ipex_config", "mpirun_config",
-)  # fmt: skip
-"""Fields of the file itself that say nothing of a step of DeepSpeed."""
+_TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
+_NO_EFFECT, _IDLE = (frozenset(_TABLES[f"accelerate_{name}"].split()) for name in ("no_effect", "idle"))
 _COUNTS = {"num_machines": "nnodes", "num_processes": "nproc-per-node"}
 
 

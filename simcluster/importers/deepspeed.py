@@ -32,6 +32,10 @@ _NOT_MODELLED, _SWITCHED, _REFUSED = (
 )
 
 
+_SHARDED = (
+    "the optimizer's state is sharded with ZeRO stage 0 too, and gradients are summed in fp32, as DeepSpeed does with "
+    "bf16"
+)
 HOST_UPDATE = {
     "optimizer": "host", "host_update": "109 GB/s",
     "source": "CPUAdam, 10 B parameters in 2.57 s on a DGX-2 (arXiv:2101.06840, table 4)",
@@ -45,7 +49,7 @@ HOST_UPDATE_ASSUMED = (
 
 @dataclass(frozen=True)
 class DeepSpeedAdds:
-    """Options by Megatron-LM's names, what is taken otherwise, and the keys that are not known."""
+    """DeepSpeed settings as Megatron-LM options, what is taken otherwise, and the keys that are not known."""
 
     options: dict[str, tuple[str, ...]]
     assumed: tuple[str, ...] = ()
@@ -53,7 +57,7 @@ class DeepSpeedAdds:
 
 
 def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]) -> DeepSpeedAdds:
-    """What a configuration, of the file ``name``, says beside the options of the script that gives it.
+    """Return what a configuration, of the file ``name``, says beside the options of the script that gives it.
 
     Raises InputError for what is refused of it, as where it stands alone.
     """
@@ -64,25 +68,23 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
     run = _Config(settings, f"{source}: {name}")
     stage = settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",))))
     zero = int(stage) if str(stage) in ("1", "2", "3") else 0
-    run.problems.of(run.parameters, zero)
-    run.problems.of(run.optimizer_in)
-    run.problems.of(run.fsdp, zero)
+    for check in (lambda: run.parameters(zero), run.optimizer_in, lambda: run.fsdp(zero)):
+        run.problems.of(check)
     run.sort()
     run.problems.tell()
     if settings.get(f"{_ZERO}mics_shard_size", -1) not in (-1, "auto"):
         run.unknown.append(f"{_ZERO}mics_shard_size")
-    formats = {"bf16", "fp16"}
     found = _options(settings)
     run.assumed += _given_otherwise(found, options, name)
-    if formats & options.keys():
-        found = {key: words for key, words in found.items() if key not in formats}
+    formats = {"bf16", "fp16"} if {"bf16", "fp16"} & options.keys() else set()
+    found = {key: words for key, words in found.items() if key not in formats}
     return DeepSpeedAdds(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
 
 
 def _given_otherwise(
     found: Mapping[str, tuple[str, ...]], options: Mapping[str, tuple[str, ...]], name: str
 ) -> list[str]:
-    """Numbers that the script gives otherwise.
+    """Return sentences on numbers that the script gives otherwise.
 
     Batches of the script count: Megatron-DeepSpeed tells DeepSpeed its own in every step (``set_train_batch_size``,
     megatron/training.py), which starts by those of the configuration.  The stage is that of the configuration.
@@ -102,34 +104,25 @@ def _given_otherwise(
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Settings by Megatron-LM's names."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return settings by Megatron-LM's names."""
     zero = settings.get(f"{_ZERO}stage")
     overlaps = bool(zero) and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True
-    names = {
-        "train_batch_size": "global-batch-size", "train_micro_batch_size_per_gpu": "micro-batch-size",
-        f"{_ZERO}stage": "zero-stage",
-    }  # fmt: skip
-    if overlaps and zero != 3:
-        names[f"{_ZERO}reduce_bucket_size"] = "ddp-bucket-size"
+    names = {_BATCHES[0]: "global-batch-size", _BATCHES[1]: "micro-batch-size", f"{_ZERO}stage": "zero-stage"}
+    names |= {f"{_ZERO}reduce_bucket_size": "ddp-bucket-size"} if overlaps and zero != 3 else {}
+    found: dict[str, tuple[str, ...]] = {}
     for key, option in names.items():
         value = settings.get(key)
         value = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(value, int) and not isinstance(value, bool):
             found[option] = (str(value),)
-    for key in ("bf16", "fp16"):
-        if settings.get(f"{key}.enabled") is True:
-            found[key] = ()
-    if settings.get(_GRADIENTS) in ("bf16", "fp16"):
-        found["grad-reduce-in-bf16"] = ()
-    if overlaps:
-        found |= {"overlap-grad-reduce": (), **({"overlap-param-gather": ()} if zero == 3 else {})}
-    if (
-        settings.get(f"{_ZERO}offload_optimizer.device", "none") != "none"
-        or settings.get(f"{_ZERO}cpu_offload") is True
-    ):
-        found["optimizer-cpu-offload"] = ()
-    return found
+    on_host = settings.get(f"{_ZERO}offload_optimizer.device", "none") != "none"
+    switches = {
+        "bf16": settings.get("bf16.enabled") is True, "fp16": settings.get("fp16.enabled") is True,
+        "grad-reduce-in-bf16": settings.get(_GRADIENTS) in ("bf16", "fp16"), "overlap-grad-reduce": overlaps,
+        "overlap-param-gather": overlaps and zero == 3,
+        "optimizer-cpu-offload": on_host or settings.get(f"{_ZERO}cpu_offload") is True,
+    }  # fmt: skip
+    return found | {option: () for option, on in switches.items() if on}
 
 
 def scenario_from_deepspeed(
@@ -146,8 +139,8 @@ def scenario_from_deepspeed(
     """The scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
 
     ``gpus`` left out are those that the file's batch is for, those that its launcher starts where it says no number
-    (``launched``), or all that are ``available``.  ``filled`` is what the
-    program that reads the file puts in the place of ``auto``, by dotted name, and as formats that the file leaves out.
+    (``launched``), or all that are ``available``.  ``filled`` is what the program that reads the file puts in the place
+    of ``auto``, by dotted name, and as formats that the file leaves out.
     Raises InputError with all keys that are not modelled or have no value that can be.
     """
     written = flattened(parse_toml_or_json(text, source, "JSON"), source)
@@ -162,7 +155,9 @@ def scenario_from_deepspeed(
         what = "is not a configuration of DeepSpeed: it has none of its keys, such as train_batch_size or bf16"
         raise InputError(f"{source}: {what}; name the file that --deepspeed does, or import it by its own kind")
     run.problems.tell()
-    if zero == 0 and training is not None and run.shards_states(training):
+    narrow = run.settings.get(_GRADIENTS) in ("bf16", "fp16")
+    if zero == 0 and training is not None and training["precision"] == "bf16-mixed" and not narrow:
+        run.assumed.append(_SHARDED)
         zero, training = 1, {**training, "memory_recipe": "mixed-18"}
     document: dict[str, Any] = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
@@ -175,7 +170,7 @@ def scenario_from_deepspeed(
 
 
 def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with what takes the place of ``auto``; a bucket of gradients is what transformers makes it."""
+    """Return the settings with what takes the place of ``auto``; a bucket of gradients is as transformers makes it."""
     width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
     known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
     formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in settings) else filled
@@ -197,15 +192,11 @@ class _Config:
         return InputError(f"{self._source}: {name}: {message}")
 
     def number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
-        """A whole number; None where it is not given or left to the trainer ("auto")."""
+        """Return a whole number; None where it is not given or left to the trainer ("auto")."""
         value = self.settings.get(name)
-        if value is None:
-            return None
-        if value == "auto":
-            if name not in _BATCHES:
-                self.assumed.append(
-                    f"{name} is auto, which the program that reads the file decides; taken as not given"
-                )
+        if value == "auto" and name not in _BATCHES:
+            self.assumed.append(f"{name} is auto, which the program that reads the file decides; taken as not given")
+        if value in (None, "auto"):
             return None
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
@@ -217,7 +208,7 @@ class _Config:
         return value if isinstance(value, bool) else default
 
     def gpus_of_batch(self) -> int | None:
-        """How many GPUs the file is for, where it says all of train_batch_size = micro batch x accumulation x GPUs."""
+        """Return the GPUs that the file is for, where it gives all of batch = micro batch x accumulation x GPUs."""
         batch, micro, steps = (self.settings.get(name) for name in _BATCHES)
         each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
         if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
@@ -232,13 +223,12 @@ class _Config:
         return launched or available or 1
 
     def training(self, gpus: int) -> dict[str, Any]:
-        """Batch and number formats; of train_batch_size = micro batch x accumulation x GPUs two say the third."""
+        """Return batch and number formats; of batch = micro batch x accumulation x GPUs two say the third."""
         batch, micro, steps = map(self.number, _BATCHES)
         if batch and not micro:
             micro = batch // (gpus * (steps or 1))
         if not batch:
-            if not micro or not steps:
-                self.assumed.append(self._not_said(micro, steps))
+            self.assumed += [] if micro and steps else [self._not_said(micro, steps)]
             micro = micro or 1
             batch = micro * (steps or 1) * gpus
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
@@ -248,55 +238,45 @@ class _Config:
         optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAMS:
             raise self._error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
-        found: dict[str, Any] = {"global_batch": batch, "micro_batch": micro}
-        bf16 = self.switch("bf16.enabled") or self.switch("bfloat16.enabled")
-        fp16 = self.switch("fp16.enabled")
+        return {"global_batch": batch, "micro_batch": micro, **self._precision()}
+
+    def _precision(self) -> dict[str, str]:
+        on = [name for name in ("bf16", "bfloat16", "fp16") if self.switch(f"{name}.enabled")]
         auto = [name for name in ("bf16", "fp16") if self.settings.get(f"{name}.enabled") == "auto"]
-        half = "bf16-mixed" if bf16 or (auto[:1] == ["bf16"] and not fp16) else "fp16-mixed"
-        if auto and not bf16 and not fp16:
-            given = " and ".join(f"{name}.enabled" for name in auto)
-            are = "are" if len(auto) > 1 else "is"
+        if not on and not auto:
+            return {"precision": "fp32"}
+        bf16 = bool({"bf16", "bfloat16"} & {*on}) or (auto[:1] == ["bf16"] and "fp16" not in on)
+        half = "bf16-mixed" if bf16 else "fp16-mixed"
+        if not on:
+            given, are = " and ".join(f"{name}.enabled" for name in auto), "are" if len(auto) > 1 else "is"
             self.assumed.append(f"{half}: {given} {are} auto, which the program that reads the file decides")
-        if bf16 or auto or fp16:
-            wide = self.settings.get(_GRADIENTS) == "fp32"
-            return {**found, "precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
-        return {**found, "precision": "fp32"}
+        return {
+            "precision": half, "memory_recipe": "mixed-18" if self.settings.get(_GRADIENTS) == "fp32" else "mixed-16"
+        }  # fmt: skip
 
     def _not_said(self, micro: int | None, steps: int | None) -> str:
-        """What is taken where the file leaves the batch, or a part of it, to the program that reads it."""
+        """Return what is taken where the file leaves the batch, or a part of it, to the program that reads it."""
         auto = [name for name in _BATCHES if self.settings.get(name) == "auto"]
         why = f"{', '.join(auto)} {'is' if len(auto) == 1 else 'are'} left to the program that reads the file (auto)"
         each = f"{micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} a step and GPU"
         otherwise = "--set training.micro_batch=4 --set training.global_batch=256 say otherwise"
         return f"micro batches of {each}: {why if auto else 'the file does not say it'} ({otherwise})"
 
-    def shards_states(self, training: Mapping[str, Any]) -> bool:
-        """Whether the optimizer is that of bf16, which shards its states with stage 0, too, and sums in fp32."""
-        if training["precision"] != "bf16-mixed" or self.settings.get(_GRADIENTS) in ("bf16", "fp16"):
-            return False
-        self.assumed.append(
-            "the optimizer's state is sharded with ZeRO stage 0 too, and gradients are summed in fp32, as DeepSpeed "
-            "does with bf16"
-        )
-        return True
-
     def overlap(self, zero: int, gpus: int) -> dict[str, Any]:
-        beside = self.switch(f"{_ZERO}overlap_comm", zero == 3) and gpus > 1
-        found: dict[str, Any] = {"grad_reduce": beside, "param_gather": beside and zero == 3}
+        overlapped = self.switch(f"{_ZERO}overlap_comm", zero == 3) and gpus > 1
+        found: dict[str, Any] = {"grad_reduce": overlapped, "param_gather": overlapped and zero == 3}
         bucket = self.number(f"{_ZERO}reduce_bucket_size")
-        if bucket and beside and zero < 3:
-            found["bucket_size"] = f"{2 * bucket} B"
-        return found
+        return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero < 3 else {})
 
     def fsdp(self, zero: int) -> dict[str, Any]:
-        """Of shards in groups (MiCS; hpZ, whose gathers of the backward stay in a group, is taken as not there)."""
+        """Return shards in groups (MiCS); hpZ, whose gathers of the backward stay in a group, is taken as absent."""
         group = self.number(f"{_ZERO}mics_shard_size", -1)
         if (self.number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
             self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
     def parameters(self, zero: int) -> None:
-        """InputError where the parameters are not on the GPUs, as they may be of stage 3."""
+        """Raise InputError where the parameters are not on the GPUs, as they may be of stage 3."""
         if str(self.settings.get(f"{_ZERO}offload_param.device", "none")) == "none":
             return
         if zero == 3:
@@ -305,7 +285,7 @@ class _Config:
         self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
 
     def optimizer_in(self) -> str:
-        """Where the optimizer's state is, if not on the GPUs; InputError for disks."""
+        """Return where the optimizer's state is, if not on the GPUs; InputError for disks."""
         device = str(self.settings.get(f"{_ZERO}offload_optimizer.device", "none"))
         if device == "nvme":
             raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
@@ -321,19 +301,18 @@ class _Config:
         return {"offload": dict(HOST_UPDATE)}
 
     def sort(self) -> None:
-        """Every key that nothing above has read in its place."""
+        """Put every key that nothing above has read in its place."""
         for name, value in self.settings.items():
             section = name.partition(".")[0]
             switch = next((switch for switch in _SWITCHED if name.startswith(f"{switch}.")), "")
+            refused = next((why for key, why in _REFUSED.items() if name.startswith(key)), None)
             if name in _MAPPED:
                 continue
             if switch or section == "data_efficiency":
                 if name == f"{switch}.enabled" and value is True:
                     self.assumed.append(f"{switch}: {_SWITCHED[switch]}")
                 self.no_effect.append(name)
-                continue
-            refused = next((why for key, why in _REFUSED.items() if name.startswith(key)), None)
-            if refused and value not in (False, None, 0):
+            elif refused and value not in (False, None, 0):
                 self.problems.add(self._error(name, f"{refused}; take it out to import the rest"))
             elif name in _NOT_MODELLED:
                 self.assumed.append(f"{name}: {_NOT_MODELLED[name]}")

@@ -21,7 +21,7 @@ from simcluster.importers.beside import Beside
 from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.option_files import last_ones, option_words
-from simcluster.importers.option_values import MAPPED
+from simcluster.importers.option_values import INVERTED, MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
 _EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:", re.MULTILINE)
@@ -30,13 +30,6 @@ _FIELD = re.compile(r"^([ \t]*[\w-]+):[ \t]+[^\s#]")
 _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 _CONFIGS = "primus/configs/"
 _MOST_FILES = 20
-INVERTED = {
-    "add_bias_linear": "disable-bias-linear", "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
-    "masked_softmax_fusion": "no-masked-softmax-fusion", "bias_dropout_fusion": "no-bias-dropout-fusion",
-    "apply_rope_fusion": "no-rope-fusion", "overlap_p2p_comm": "no-overlap-p2p-communication",
-    "async_tensor_model_parallel_allreduce": "no-async-tensor-model-parallel-allreduce",
-    "scatter_gather_tensors_in_pipeline": "no-scatter-gather-tensors-in-pipeline",
-}  # fmt: skip
 FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
 _OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # as options of Megatron-LM, below
 _PATCHES = {

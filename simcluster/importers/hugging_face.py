@@ -23,18 +23,8 @@ _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _NO_EFFECT_OFF, _DROPOUT = (
     frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_off", "dropout")
 )
-_HYBRIDS = (
-    "nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "lfm2", "lfm2_moe",
-    "kimi_linear", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "recurrent_gemma", "rwkv", "delta_net",
-    "gated_deltanet", "gated_deltaproduct", "gla", "gsa", "hgrn", "hgrn2", "kda", "linear_attn", "retnet", "rwkv6",
-    "rwkv7", "samba", "comba", "log_linear_mamba2",
-)  # fmt: skip
-_SPARSE = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl")
+_REASONS = {kind: why for why, kinds in _TABLES["reasons"].items() for kind in kinds.split()}
 _SPARSE_KEYS = ("index_topk", "sparse_attention_config")
-_REASONS = {
-    _HYBRIDS: "layers that are not all attention and MLP are not modelled",
-    _SPARSE: "attention to tokens that an indexer picks is not modelled",
-}
 _TOWERS = ("vision_config", "audio_config", "speech_config")
 _DECODERS = ("text_config", "llm_config", "language_config")
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
@@ -154,7 +144,7 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
     if family is None or not isinstance(kind, str):
         raise _unknown(kind)
     if sparse := next((key for key in _SPARSE_KEYS if data.get(key)), ""):
-        raise InputError(f"the config has {sparse}: {_REASONS[_SPARSE]}")
+        raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
     assumed = (*without, *(family.assumed(config) if family.assumed else ()), *_dropped(data), *_stored(config))
@@ -164,8 +154,8 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
 def _unknown(kind: Any) -> InputError:
     """The complaint about a model_type: why it is not modelled, or those that are."""
     stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
-    if why := next((reason for kinds, reason in _REASONS.items() if kind in kinds), ""):
-        return InputError(f"the config {stated}: {why}")
+    if isinstance(kind, str) and kind in _REASONS:
+        return InputError(f"the config {stated}: {_REASONS[kind]}")
     instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
     return InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
 

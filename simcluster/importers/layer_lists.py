@@ -1,4 +1,4 @@
-"""Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``; and what they say of layers with experts.
+"""Lists of a number for each layer, as Python would write them (``[0]*3+[1]*58``), and which layers have experts.
 
 Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and whole numbers have a meaning.
 """

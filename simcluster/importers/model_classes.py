@@ -15,13 +15,6 @@ _ONE_KERNEL = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
 _CLASS = re.compile(r"(?:Model)?(?:Provider|Config)")
 _SIZES = ("layers", "hidden_size", "heads")
 _FINISHED = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)")
-_RENAMED = (
-    ("meta-", ""), ("llama-3.1-", "llama3-"), ("llama-3.2-", "llama3-"), ("llama-3.3-", "llama3-"),
-    ("llama-3-", "llama3-"), ("llama-2-", "llama2-"), ("qwen2.5-coder-", "qwen2-"), ("qwen2.5-math-", "qwen2-"),
-    ("qwen2.5-", "qwen2-"), ("moonlight-16b-a3b", "moonlight-16b"),
-    ("olmoe-1b-7b", "olmoe-7b"), ("phi-3-mini", "phi3-mini"), ("minitron-4b", "nemotron-3-4b"),
-    ("llama-4-scout-17b-16e", "llama4-17bx16e"), ("llama-4-maverick-17b-128e", "llama4-17bx128e"),
-)  # fmt: skip
 
 
 def model_of_class(name: str) -> str:
@@ -63,7 +56,7 @@ def _parts(name: str) -> tuple[str, bool, str]:
 def model_called(name: str) -> str:
     """The published model by its name on Hugging Face; empty where it is not known."""
     plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # as ModelScope writes a dot
-    for before, now in _RENAMED:
+    for before, now in _TABLES["renamed"].items():
         plain = plain.replace(before, now)
     plain = _FINISHED.sub("", plain)
     return plain if plain in published_names() else ""

@@ -18,8 +18,17 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.framework_files import FIELDS, INVERTED, options_of_values
-from simcluster.importers.option_values import LATENT, MAPPED, NOT_MODELLED, OF_EXPERTS, REFUSED, option_called
+from simcluster.importers.framework_files import FIELDS, options_of_values
+from simcluster.importers.option_values import (
+    INVERTED,
+    MAPPED,
+    NEED,
+    NOT_MODELLED,
+    OF_EXPERTS,
+    ON_BY_DEFAULT,
+    REFUSED,
+    option_called,
+)
 
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^(\[(?:rank|default)?\d+\]:|[ \t]*\d+:[ ])", re.MULTILINE)
@@ -38,23 +47,7 @@ _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accu
 _MEMBER = re.compile(r"<?[A-Za-z]\w*\.(\w+)(?:: [^>]*>)?")
 _FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _OFF = ("0", "0.0", "[]", "none", "None", "False")
-_ON_BY_DEFAULT = frozenset((
-    "align_grad_reduce", "barrier_with_L1_time", "bert_binary_head", "bias_gelu_fusion", "bias_swiglu_fusion",
-    "data_sharding", "enable_msc", "enable_one_logger", "fp8_wgrad", "gradient_reduce_div_fusion",
-    "pin_cpu_grads", "pin_cpu_params", "retro_verify_neighbor_count", "tp_comm_bulk_dgrad", "tp_comm_bulk_wgrad",
-    "tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_split_ag", "tp_comm_split_rs",
-    "transformer_pipeline_model_parallel_size",
-))  # fmt: skip
-"""Fields of Megatron-LM's arguments that are on, or follow from others, where nobody asks for anything."""
-_NEED: dict[str, tuple[str, ...]] = {
-    "num_experts": (*(name.replace("-", "_") for name in OF_EXPERTS), "moe_token_drop_policy",
-                    "expert_model_parallel_size", "expert_tensor_parallel_size"),
-    "multi_latent_attention": (*(name.replace("-", "_") for name in LATENT), "q_lora_rank"),
-    "group_query_attention": ("num_query_groups",), "fp8": ("fp8_recipe", "fp8_param_gather"),
-    "optimizer_cpu_offload": ("optimizer_offload_fraction",),
-    "virtual_pipeline_model_parallel_size": ("overlap_p2p_comm",),
-}  # fmt: skip
-"""Fields that say nothing where another one is off."""
+_NEED = {**NEED, "num_experts": (*NEED["num_experts"], *(name.replace("-", "_") for name in OF_EXPERTS))}
 
 
 def plain_log(text: str) -> str:
@@ -102,7 +95,7 @@ def _counts(name: str, value: Any) -> bool:
     if name in INVERTED:
         return value is False
     option = option_called(FIELDS.get(name) or name.replace("_", "-"))
-    if name in _ON_BY_DEFAULT or value is None or value is False or value == "":
+    if name in ON_BY_DEFAULT or value is None or value is False or value == "":
         return False
     lists = isinstance(value, list) and option in NOT_MODELLED
     return option in MAPPED or value is True or lists or (option in REFUSED and str(value) not in _OFF)
