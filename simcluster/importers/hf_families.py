@@ -148,60 +148,29 @@ def _fla(config: Config, fields: Fields) -> None:
         add_window(config, fields, window)
 
 
-_FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
-    "llama": (_llama,),
-    "qwen2": (_qwen_window,),
-    "qwen3": (_qwen_window,),
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), (_gpt2,)),
-    "gpt_neox": (_gpt_neox,),
-    "transformer": (_fla,),
-    "opt": (_opt,),
-    "falcon": (_falcon,),
-    **dict.fromkeys(("mixtral", "olmoe", "granitemoe", "flex_olmo", "granitemoeshared", "dbrx"), (mixtral,)),
-    "mpt": (_mpt,),
-    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text"), (_qwen_window, qwen_moe)),
-    "deepseek": (partial(behind_dense, dense=0, shared=0),),
-    "bailing_moe": (partial(behind_dense, dense=0, shared=0),),
-    "bailing_moe_v2": (glm4, partial(behind_dense, dense=0, shared=0, router_bias=True)),
-    "deepseek_v2": (latent, partial(behind_dense, dense=0, shared=0)),
-    **dict.fromkeys(
-        ("deepseek_v3", "kimi_k2", "kimi_k25"), (latent, partial(behind_dense, dense=3, shared=1, router_bias=True))
-    ),
-    "glm4_moe_lite": (latent, partial(behind_dense, dense=1, shared=1, router_bias=True)),
-    "dots1": (partial(behind_dense, dense=1, shared=0, router_bias=True),),
-    "ernie4_5_moe": (ernie,),
-    "minimax_m2": (minimax,),
-    **dict.fromkeys(
-        ("glm4_moe", "glm4v_moe_text", "solar_open"), (glm4, partial(behind_dense, dense=1, shared=1, router_bias=True))
-    ),
-    "llama4_text": (llama4,),
-    "gpt_oss": (gpt_oss,),
-}
-_ASSUMED = {
-    **dict.fromkeys(
-        ("deepseek_v3", "kimi_k2", "kimi_k25", "glm4_moe", "glm4_moe_lite", "minimax_m2", "bailing_moe_v2", "mimo"),
-        predicted,
-    ),
-    "llama4_text": unweighted_norms,
-}
-
-
+_FURTHER = {
+    made.__name__.removeprefix("_"): made
+    for made in (
+        _llama, _qwen_window, _gpt2, _gpt_neox, _opt, _falcon, _mpt, _fla, mixtral, qwen_moe, latent, glm4,
+        behind_dense, ernie, minimax, llama4, gpt_oss,
+    )
+}  # fmt: skip
+_ASSUMED = {made.__name__: made for made in (predicted, unweighted_norms)}
 _INHERITED = ("keys", "implied", "fallback", "refused")
+_ALONE: dict[str, Any] = {"four_times": False, "bias": None, "window": None, "further": {}, "assumed": ""}
 
 
 def _families() -> dict[str, Family]:
-    """The entries of ``hf_families.yaml``, each with what its base has."""
+    """Return the entries of ``hf_families.yaml``, each with what its base has."""
     found: dict[str, dict[str, Any]] = {}
     for kind, entry in read_document(Path(__file__).with_suffix(".yaml")).data.items():
         base = found.get(entry.get("base"), {})
-        sections = {name: {**base.get(name, {}), **entry.get(name, {})} for name in _INHERITED}
-        alone = {"four_times": False, "bias": None, "window": None}
-        found[kind] = sections | {name: entry.get(name, value) for name, value in alone.items()}
-    return {
-        kind: Family(**entry, further=_FURTHER.get(kind, ()), assumed=_ASSUMED.get(kind))
-        for kind, entry in found.items()
-        if not kind.startswith("_")
-    }
+        found[kind] = {name: {**base.get(name, {}), **entry.get(name, {})} for name in _INHERITED}
+        found[kind] |= {name: entry.get(name, value) for name, value in _ALONE.items()}
+    for entry in found.values():
+        entry["further"] = tuple(partial(_FURTHER[name], **given) for name, given in entry["further"].items())
+        entry["assumed"] = _ASSUMED.get(entry["assumed"])
+    return {kind: Family(**entry) for kind, entry in found.items() if not kind.startswith("_")}
 
 
 FAMILIES = _families()
