@@ -16,50 +16,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
 from simcluster import cli
 from simcluster.cli.completing import WORDS, answers
-from simcluster.documents.kinds import OneOf
 from simcluster.model.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 
 # --- words.txt --------------------------------------------------------------------------------------------------------
-
-
-def paths_of(annotation: Any, path: str, inside: tuple[type, ...] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Every dotted path below one, with the words that stand there; what is a part of itself is entered once."""
-    from pydantic import BaseModel
-
-    words: list[str] = []
-    for part in parts_of(annotation):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            if part in inside:
-                continue
-            for name, field in part.model_fields.items():
-                kinds = [kind for each in field.metadata if isinstance(each, OneOf) for kind in each.models]
-                for inner in kinds or [field.annotation]:
-                    yield from paths_of(inner, f"{path}.{name}" if path else name, (*inside, part))
-        elif get_origin(part) is Literal:
-            words += [str(value).lower() if value is True else str(value) for value in get_args(part)]
-        elif part is bool:
-            words += ["true", "false"]
-    yield path, words
-
-
-def parts_of(annotation: Any) -> list[Any]:
-    """The members of a union, and what is annotated."""
-    if get_origin(annotation) is Annotated:
-        inner, *marks = get_args(annotation)
-        return [model for mark in marks if isinstance(mark, OneOf) for model in mark.models] or parts_of(inner)
-    if get_origin(annotation) in (Literal, tuple, list, dict):
-        return [annotation]
-    return [each for part in get_args(annotation) for each in parts_of(part)] or [annotation]
 
 
 def words_text() -> str:
@@ -72,24 +40,17 @@ def words_text() -> str:
     from simcluster.importers.command import KINDS as IMPORTS
     from simcluster.longrun.budget.loss_laws import law_names
     from simcluster.longrun.studies.advice import ADVICE
-    from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.keys import scenario_keys
     from simcluster.schedules import SCHEDULES
     from simcluster.show.registry.kinds import KINDS
     from simcluster.show.registry.kinds import names as names_of
     from simcluster.studies.whatif.sensitivities import RESOURCES
-    from simcluster.topology import TOPOLOGIES
     from simcluster.traffic.nccl import platform_names
 
-    found: dict[str, list[str]] = {}
-    for name, field in Scenario.model_fields.items():
-        for path, words in paths_of(field.annotation, name):
-            found.setdefault(path, []).extend(words)
-    below = "cluster.topology."  # a file's parameters stand beside its name
-    found = {(f"cluster.{path.removeprefix(below)}" if path.startswith(below) else path): words
-             for path, words in found.items()}  # fmt: skip
-    for spec in TOPOLOGIES.values():
-        for path, _ in paths_of(spec, "cluster"):
-            found.setdefault(path, [])
+    found: dict[str, list[str]] = {"cluster.topology": []}
+    for key in scenario_keys():
+        if "*" not in key.path:
+            found.setdefault(key.plain_path, []).extend(key.words)
     algorithms = {f"collectives.{kind}": ["auto", *known] for kind, known in ALGORITHMS.items()}
     found |= {path: words for path, words in algorithms.items() if path in found}
     found |= {

@@ -18,8 +18,6 @@ from conftest import for_each
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.longrun.eventlog import EventLog, Incident
-from simcluster.scenario import typed
-from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.scenario.sections import Parallel
 
@@ -244,17 +242,6 @@ def test_a_wrong_scenario_is_one_error_of_ours() -> None:
     with pytest.raises(InputError, match="did you mean 'model'") as caught:
         Scenario(cluster="flat_8", modle="llama3-8b", training={"global_batch": 8})  # type: ignore[call-arg]
     assert "https" not in str(caught.value)
-
-
-def test_editors_know_the_keys() -> None:
-    sections = ScenarioFields.model_fields
-    assert set(typed.Sections.__annotations__) == {*sections, "framework"}
-    for kind in (each for each in vars(typed).values() if isinstance(each, type) and hasattr(each, "__total__")):
-        if kind is not typed.Sections:
-            section = ScenarioFields.model_fields[kind.__name__.removesuffix("Section").lower()].annotation
-            assert isinstance(section, type)
-            known = set(section.model_fields)  # type: ignore[attr-defined]
-            assert set(kind.__annotations__) - {"preset"} == known, kind.__name__
 
 
 def test_what_a_prompt_completes() -> None:

@@ -34,18 +34,20 @@ class Beside(NamedTuple):
 
 
 class Factor(Spec):
-    """One factor for all computation: it takes ``compute`` longer beside communication.
+    """One factor for all compute.
 
-    ``compute_between_nodes`` holds where the group spans several nodes (left out: the same).  Sources: 18.9 % longer on
-    average beside communication in a node, at most 40 % (arXiv:2507.03114); Calculon's ``processor_usage`` u takes that
-    share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over InfiniBand (calculon-ai/calculon).
-    ``communication`` is how much longer the communication takes.
+    Sources: 18.9 % longer on average during communication in a node, at most 40 % (arXiv:2507.03114); Calculon's
+    ``processor_usage`` u takes that share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over
+    InfiniBand (calculon-ai/calculon).
     """
 
     kind: Literal["factor"]
     compute: Slowdown
+    """Additional time of compute during communication, 0.189 for 18.9 %."""
     compute_between_nodes: Slowdown | None = None
+    """The same where the group spans nodes; default: as compute."""
     communication: Slowdown = 0.0
+    """Additional time of the communication."""
     source: str = ""
 
     def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
@@ -65,7 +67,9 @@ class Multiprocessors(Spec):
 
     kind: Literal["sms"]
     channels: Count = 24
+    """Multiprocessors that communication holds, one per channel."""
     communication: Slowdown = 0.0
+    """Additional time of the communication."""
     source: str = ""
 
     def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
@@ -83,7 +87,9 @@ class MemoryBandwidth(Spec):
 
     kind: Literal["hbm"]
     bytes_per_byte: Annotated[float, Field(ge=0, le=100)] = 3.0
+    """Bytes of memory traffic for each byte on the wire."""
     communication: Slowdown = 0.0
+    """Additional time of the communication."""
     source: str = ""
 
     def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:

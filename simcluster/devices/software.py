@@ -33,75 +33,72 @@ Shards = Literal["in-place", "flat", "copied", "lists"]
 
 
 class Software(Spec):
-    """Seconds of the host for each kernel and each collective that it issues, and for each microbatch on each stage.
+    """A framework: its host's time for each kernel, collective and microbatch, and which mechanisms it has.
 
-    ``launch`` is what each launch takes behind the first of one call: the products of a rank's experts, or the steps of
-    an expression, which our list names as one.  ``microbatch`` is what comes besides: reading it, handing it to the tp
-    ranks, masks, averaging the loss.  ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT
-    layer without fused attention); real libraries issue more and smaller ones.
-
-    ``kernels``: those that device memory limits are ``fused`` by hand, as in Megatron-LM and its libraries;
-    ``compiled`` by torch.compile, block by block, with an eager loss; or ``eager``, each step of an expression one
-    (``eager_sections``).  ``checkpoint``: a full recompute runs the ``whole`` forward again, or stops when it has what
-    backward reads (``early-stop``: torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), before the last
-    product and its reduction.  ``selective``: a selective recompute runs ``any-core`` attention again, whatever its
-    kernel, which is what the paper's mode asks for (arXiv:2205.05198) and what Megatron-Core does
-    (core/transformer/attention.py, ``checkpoint_core_attention``), as do Transformer Engine and NeMo; or an
-    ``unfused-core`` only: Megatron-LM's legacy model and Megatron-DeepSpeed go round the checkpoint with
-    --use-flash-attn, and PyTorch's policies keep what a fused kernel gives.  ``probabilities`` of the router weigh what
-    experts give when it is back (``combine``), which keeps it for the backward; or the experts' ``activation`` function
-    multiplies with them (Megatron-Core from 0.12, fusions/fused_bias_swiglu.py, ``weighted_bias_swiglu_impl``).
-    ``accumulate``: a weight gradient's product adds to the main gradient itself (Megatron-LM's
-    --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes the model's
-    weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the gradients by dp
-    (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel). ``gradients``: the
-    collective averages (``averaged``); they are multiplied by 1 / dp before it, all that a rank has accumulated
-    (``scaled``); or their norm is taken before that too, to see whether any is no number (``checked``). ``shards`` of
-    ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat`` parameters (PyTorch's
-    FullyShardedDataParallel) or ``copied`` out and in (its fully_shard); or matrix by matrix as ``lists`` of as many
-    pieces as there are ranks, each of which costs the host ``piece``, with the GPU waiting (DeepSpeed of 2021,
-    zero/partition_parameters.py: _allgather_param, _reduce_scatter_gradient, which PyTorch copies out of and into one
-    buffer); after a full recompute all but the last of a layer's are gathered once more:
-    ``updates.sharded_copy_seconds``. ``ring``: whose program works on the pieces of an attention over cp, that of
-    ``transformer-engine`` (Megatron-Core, NeMo) or ``torch`` (torch.distributed.tensor.experimental): see
-    ``model.context``. ``rope``: one kernel turns queries and keys by their positions, or each of the ``steps`` of
-    Megatron-Core's expression is one, as with YaRN (``model.rope_sections``).  ``bias`` of queries, keys and values:
-    added by their ``product``'s epilogue, or by a kernel of its ``own`` behind it (Megatron-LM's ColumnParallelLinear,
-    tensor_parallel/layers.py: ``output = output + bias``; before, PyTorch's F.linear on three dimensions, up to 1.11;
-    other products' biases the next kernel adds). ``experts``: which kernels a mixture has
-    (``model.mixture.ExpertKernels``).
-
-    Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
-    kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
-    for ``loss`` behind the loss of a microbatch, which the host averages, scales and looks at before it goes on; for
-    ``late`` x ``latest_of(tp)`` at each collective over tp that computation waits for: how far the members of a group
-    are apart when they get there, as a standard deviation; and for ``sync`` where the host has waited for what the GPU
-    counted, the rows for every expert, once in the forward of each mixture (Megatron-Core's dispatcher without
-    capacity: a copy to the host, a synchronisation, and the next launch).  From there on it is not ahead.
+    ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention);
+    real libraries issue more and smaller ones.
     """
 
     name: str = "inline"
     kernel: Seconds = 0.0
+    """Host time to issue a kernel."""
     launch: Seconds = 0.0
+    """Host time of each launch after the first of one call: matmuls of a rank's experts, steps of an expression."""
     collective: Seconds = 0.0
+    """Host time to issue a collective."""
     microbatch: Seconds = 0.0
+    """Host time of a microbatch besides: reading it, passing it to the tp ranks, masks, averaging the loss."""
     gap: Seconds = 0.0
+    """GPU idle time at each kernel, in addition to the device's launch: for small kernels that our list does not have
+    (casts, copies, sums of biases, states of random numbers), or a profiler."""
     late: Seconds = 0.0
+    """Spread of the members of a tp group when a collective begins that compute waits for, as a standard deviation; it
+    waits for late x latest_of(tp)."""
     loss: Seconds = 0.0
+    """GPU idle time after the loss of a microbatch, which the host averages, scales and looks at."""
     piece: Seconds = 0.0
+    """Host time of one rank's piece of a gathered or reduced matrix, with the GPU waiting, where shards are lists."""
     sync: Seconds = 0.0
+    """GPU idle time where the host waits for the number of rows per expert, once per mixture (Megatron-Core's
+    dispatcher without capacity: a copy to the host, a synchronisation, and the next launch); from there on it is not
+    ahead."""
     kernels: Kernels = "fused"
+    """Are memory-bound kernels fused by hand (Megatron-LM), compiled by torch.compile block by block with an eager
+    loss, or one per step of an expression (eager)?"""
     checkpoint: Literal["whole", "early-stop"] = "whole"
+    """Does a full recompute run the whole forward again, or stop when it has what backward reads (early-stop:
+    torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), before the last matmul and its reduction?"""
     selective: Selective = "any-core"
+    """Does a selective recompute run any attention core again (arXiv:2205.05198; Megatron-Core's
+    checkpoint_core_attention, Transformer Engine, NeMo), or an unfused one only (Megatron-LM's legacy model and
+    Megatron-DeepSpeed with --use-flash-attn; PyTorch's policies)?"""
     probabilities: Probabilities = "combine"
+    """Do the router's probabilities weigh experts' outputs in the combine, which keeps these for backward, or in the
+    experts' activation function (Megatron-Core from 0.12, weighted_bias_swiglu_impl)?"""
     accumulate: Accumulate = "fused"
+    """Does the weight gradient's matmul add to the main gradient (--gradient-accumulation-fusion), or a separate
+    kernel?"""
     optimizer: Literal["fused", "passes"] = "fused"
+    """Does Adam write the weights too, with an averaging reduction, or do separate passes copy the weights and divide
+    the gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params, local DistributedDataParallel)?"""
     gradients: Gradients = "averaged"
+    """Does the collective average gradients; are they multiplied by 1 / dp before it (scaled); or is their norm also
+    taken before it, to find values that are no numbers (checked)?"""
     shards: Shards = "in-place"
+    """Are shards of ZeRO 3 gathered and reduced in place, as flat parameters (PyTorch's FullyShardedDataParallel),
+    copied out and in (its fully_shard), or matrix by matrix as lists of a piece per rank (DeepSpeed of 2021,
+    partition_parameters.py; after a full recompute all but the last of a layer's are gathered once more)?"""
     ring: Ring = "transformer-engine"
+    """Whose program works on the pieces of an attention over cp: Transformer Engine's (Megatron-Core, NeMo), or
+    torch.distributed.tensor.experimental's."""
     rope: Rope = "fused"
+    """Does one kernel rotate queries and keys by their positions, or one per step of Megatron-Core's expression, as
+    with YaRN?"""
     bias: Bias = "product"
+    """Is the bias of queries, keys and values added by their matmul's epilogue, or by a separate kernel (Megatron-LM's
+    ColumnParallelLinear; PyTorch's F.linear on three dimensions up to 1.11)?"""
     experts: ExpertKernels = ExpertKernels()
+    """The kernels of a mixture of experts."""
     source: str = ""
 
 

@@ -18,17 +18,18 @@ Spread = Annotated[float, Field(strict=False, ge=0, le=10)]
 
 
 class Histogram(Spec):
-    """What was measured: ``values[i]`` with probability in proportion to ``weights[i]`` (left out: all alike).
+    """A measured distribution.
 
-    ``typical`` is what counts as 1: durations measured in microseconds with 250 as the typical one give factors.  In a
-    scenario file ``file`` may stand for both: a CSV file, relative to it, with a value and a weight a line.  Nothing is
-    interpolated.  A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
+    Nothing is interpolated.  A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
     """
 
     kind: Literal["histogram"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_LONGEST_TABLE)]
+    """Measured values; in a file, file: FILE.csv may give values and weights, one pair per line."""
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    """Frequency of each value; default: equal."""
     typical: Annotated[float, Field(gt=0)] = 1.0
+    """The value that counts as 1: with 250, durations in us around 250 give factors."""
 
     @model_validator(mode="after")
     def _as_many(self) -> Histogram:

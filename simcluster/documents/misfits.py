@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from numbers import Integral, Real
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from simcluster.documents.diagnostics import listed, shown, type_name
 
@@ -86,8 +86,6 @@ def _fits(value: object, hint: Any) -> bool:
     hint = get_origin(hint) or hint
     if hint in (Any, Literal, inspect.Parameter.empty) or not isinstance(hint, type) or isinstance(hint, TypeVar):
         return True
-    if is_typeddict(hint):
-        return isinstance(value, Mapping)
     if _is_protocol(hint):
         return not isinstance(value, type) and all(hasattr(value, name) for name in _asked_of(hint))
     return isinstance(value, _NUMBERS.get(hint, hint)) and not (hint in _NUMBERS and isinstance(value, bool))

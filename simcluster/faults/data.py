@@ -28,18 +28,12 @@ Packing = Literal["in_order", "pad", "cut", "first_fit", "first_fit_decreasing",
 
 
 class SequenceLengths(FaultSpec):
-    """Sequences packed with documents, whose lengths are drawn from ``documents``.
+    """Sequences packed with documents, whose lengths are drawn.
 
-    The core attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document to each
+    The core attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document per
     sequence takes, which is what planning counts; other kernels, memory and traffic stay.  MFU and HFU count the
-    attention that there is.  Sequence n of the batch is the same however the job is split.
-
-    ``packing``: ``in_order`` fills each sequence of the batch with documents of its own, the last is cut there;
-    ``balanced`` deals those of a step out so that the sums of squares of the replicas come out alike, and then those of
-    their microbatches: the longest first, each to where the sum is lowest and room is left; ``pad``, ``cut``,
-    ``first_fit`` and ``first_fit_decreasing`` pack a step's documents by the rule of that name (``model/packing``)
-    and shuffle the sequences.  ``even`` gives every microbatch of a step the mean.  ``seed`` as for jitter.  The
-    ``data`` section of a scenario says the same and counts real tokens, too.
+    attention that there is.  Sequence n of the batch is the same however the job is split.  The ``data`` section of a
+    scenario says the same and counts real tokens, too.
     """
 
     EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
@@ -48,8 +42,13 @@ class SequenceLengths(FaultSpec):
 
     kind: Literal["sequence_lengths"]
     documents: Lengths
+    """Law of the documents' lengths, in tokens."""
     packing: Packing = "in_order"
+    """Rule by which documents are packed: in_order fills each sequence, and cuts the last document there; balanced
+    gives replicas, then microbatches, equal sums of squares; pad, cut, first_fit and first_fit_decreasing pack a step's
+    documents and shuffle the sequences."""
     even: StrictBool = False
+    """Has every microbatch of a step the mean?"""
     seed: Number | None = None
 
     @model_validator(mode="before")

@@ -117,6 +117,7 @@ class Normal(_Spread):
 
     kind: Literal["normal"]
     sigma: Spread
+    """Standard deviation."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         return np.maximum(0.0, _normals(generator, 1.0, self.sigma, count))
@@ -127,6 +128,7 @@ class Lognormal(_Spread):
 
     kind: Literal["lognormal"]
     sigma: Spread
+    """Standard deviation of the logarithm."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         normals = _normals(generator, -(self.sigma**2) / 2, self.sigma, count)
@@ -141,6 +143,7 @@ class Gumbel(_Spread):
 
     kind: Literal["gumbel"]
     scale: Spread
+    """Spread."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         return np.maximum(0.0, 1.0 + self.scale * (generator.gumbel(size=count) - _EULER))
@@ -151,6 +154,7 @@ class Exponential(_Spread):
 
     kind: Literal["exponential"]
     scale: Annotated[float, Field(ge=0, le=1)]
+    """Spread."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         return 1.0 + self.scale * (generator.exponential(size=count) - 1.0)

@@ -33,13 +33,11 @@ _ROUNDING = 1 + 1e-9
 
 
 class TokenFractions(Spec):
-    """What was counted: ``values[e]`` of the rows go to expert e (only their proportions count).
-
-    None may be above 1 / top_k of their sum.
-    """
+    """Observed shares of the experts."""
 
     kind: Literal["fractions"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_MOST_EXPERTS)]
+    """Rows of each expert; only proportions count, and none may be above 1 / top_k of all."""
 
     @property
     def neutral(self) -> bool:
@@ -54,13 +52,11 @@ class TokenFractions(Spec):
 
 
 class ZipfTokens(Spec):
-    """The k-th most popular expert gets tokens in proportion to 1 / k^``exponent``; which one that is, is drawn.
-
-    A token chooses without replacement: see ``ExpertImbalance``.
-    """
+    """Shares by Zipf's law, of experts in a random order; a token chooses without replacement (``ExpertImbalance``)."""
 
     kind: Literal["zipf"]
     exponent: Annotated[float, Field(strict=False, ge=0, le=10)]
+    """The k-th most popular expert gets tokens in proportion to 1 / k^exponent."""
 
     @property
     def neutral(self) -> bool:
@@ -72,13 +68,11 @@ class ZipfTokens(Spec):
 
 
 class DirichletTokens(Spec):
-    """Shares drawn from a symmetric Dirichlet law: the larger ``concentration``, the more equal.
-
-    A token chooses without replacement: see ``ExpertImbalance``.
-    """
+    """Shares from a symmetric Dirichlet law; a token chooses without replacement (``ExpertImbalance``)."""
 
     kind: Literal["dirichlet"]
     concentration: Annotated[float, Field(strict=False, gt=0, le=1e9)]
+    """The larger, the more equal are the shares."""
 
     @property
     def neutral(self) -> bool:
@@ -93,15 +87,12 @@ Tokens = Annotated[TokenFractions | ZipfTokens | DirichletTokens, Field(discrimi
 
 
 class ExpertImbalance(FaultSpec):
-    """Experts that get unequally many ``tokens``.
+    """Experts that get unequally many tokens.
 
     A token chooses its ``top_k`` experts without replacement, each as often as its share says.  Where that would be
     more than one row of a token, every token visits the expert, and the others share what is left in their proportions.
     If ``top_groups`` forbids the result, the most that an expert gets is lowered until it does not.  Counted fractions
     that are not possible are rejected.
-
-    The shares are drawn ``per`` layer, the same in all microbatches and steps (what a router has learnt), or per pass
-    of a microbatch.  ``seed`` is the number of the stream of draws, as for jitter.
     """
 
     EXAMPLE: ClassVar = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1}}
@@ -109,7 +100,9 @@ class ExpertImbalance(FaultSpec):
 
     kind: Literal["expert_imbalance"]
     tokens: Tokens
+    """Law of the experts' shares of tokens; no expert gets more than one row per token, 1 / top_k of all."""
     per: Literal["layer", "pass"] = "layer"
+    """Are shares drawn for each layer (the same in all microbatches and steps), or for each pass of a microbatch?"""
     seed: Number | None = None
 
     @property

@@ -18,15 +18,10 @@ _STREAMS = Streams()
 
 
 class Jitter(OnRanks):
-    """Kernels that take a little more or less each time: their seconds times a factor that is drawn.
+    """Kernels whose time varies: their seconds are multiplied by a factor that is drawn.
 
-    ``factor`` is a law with mean 1 (or a measured histogram).  A draw is made ``per`` kernel (an op of the timeline),
-    per pass of a microbatch, or per step; and for every ``shared_by``: ``rank``, or ``worker`` for all tp and cp ranks
-    of a replica's stage alike, which they wait for anyway (and which folds).  With ``adds`` every kernel takes
-    ``adds`` x draw (s) longer instead.  No rank named: all.  ``seed`` is the number of the stream of draws, beside the
-    scenario's; left out, how many faults of its kind come before it.
-
-    What a step loses is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws.
+    What a step loses is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws.  No rank
+    named: all.
     """
 
     EXAMPLE: ClassVar = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
@@ -34,9 +29,13 @@ class Jitter(OnRanks):
 
     kind: Literal["jitter"]
     factor: Factors
+    """Law of the factor on kernels' times, with mean 1, or a measured histogram."""
     per: Literal["kernel", "pass", "step"] = "kernel"
+    """Is a draw made per kernel (an op of the timeline), per pass of a microbatch, or per step?"""
     shared_by: Literal["rank", "worker"] = "rank"
+    """Has each rank its own draws, or do all tp and cp ranks of a replica's stage (worker) share them?"""
     adds: Seconds | None = None
+    """Instead of the factor: every kernel takes this x draw longer."""
     seed: Number | None = None
 
     @property

@@ -16,11 +16,7 @@ from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, wi
 
 
 class SlowLink(Paced, OnLinks, During):
-    """Links that keep ``speed`` of their bandwidth in both directions, or on which a byte takes ``slowdown`` as long.
-
-    ``between`` two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` a rank: a
-    slow NIC; ``uplinks_of`` a machine.  For ever, or at times as for a slow GPU.
-    """
+    """Links with less bandwidth in both directions."""
 
     EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 0.1}
     NEUTRAL: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 1.0}
@@ -29,6 +25,7 @@ class SlowLink(Paced, OnLinks, During):
 
     kind: Literal["slow_link"]
     factor: Annotated[float, Field(strict=True, gt=0, le=1)]
+    """The speed, as files of earlier versions write it."""
 
     @property
     def neutral(self) -> bool:
@@ -39,9 +36,9 @@ class SlowLink(Paced, OnLinks, During):
 
 
 class LinkFlap(OnLinks):
-    """Links that go down at ``start`` and come back ``down`` seconds later, again every ``period`` if there is one.
+    """Links that go down and come back.
 
-    Nothing moves meanwhile, in either direction; flows keep what they have moved, and nobody reroutes or gives up (a
+    Nothing moves meanwhile, in either direction; flows keep what they have moved, and nothing reroutes or gives up (a
     collective library would, after its timeout).
     """
 
@@ -50,8 +47,11 @@ class LinkFlap(OnLinks):
 
     kind: Literal["link_flap"]
     down: Seconds
+    """Time for which the links are down."""
     start: Seconds | None = None
+    """Time at which they first go down."""
     period: Seconds | None = None
+    """Time from one flap to the next; default: one flap."""
 
     @model_validator(mode="after")
     def _comes_back(self) -> Self:
@@ -84,22 +84,20 @@ class LinkFlap(OnLinks):
 
 
 class BackgroundLoad(OnLinks, During):
-    """Traffic of others that does not give way: it takes a ``share`` (0 to 1) of the links, or ``rate`` B/s of each.
-
-    What it leaves is shared out between the job's flows.  Always there, at times as for a slow GPU, or by chance: with
-    ``on`` and ``off`` it comes and goes in spells of these mean lengths (s), drawn from exponential laws, on all of its
-    links together.  ``seed`` is the number of the stream of draws, beside the scenario's; left out, how many faults
-    of its kind come before it.
-    """
+    """Traffic of others that does not give way; the job's flows share what it leaves."""
 
     EXAMPLE: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.9}
     NEUTRAL: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.0}
 
     kind: Literal["background_load"]
     share: Annotated[float, Field(strict=False, ge=0, lt=1)] | None = None
+    """Part of the links, 0 to 1, that others take."""
     rate: BytesPerSecond | None = None
+    """Bandwidth that others take of each link, instead of share."""
     on: Seconds | None = None
+    """Mean length of periods with this load, drawn from an exponential law for all links together; with off."""
     off: Seconds | None = None
+    """Mean length of the pauses between them."""
     seed: Number | None = None
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 
 
 class Paced(FaultSpec):
-    """A slow device, with its ``slowdown`` (1.2, or "20 %" longer) or its remaining ``speed`` (0.8, or "80 %").
+    """A slow device, by its slowdown or its remaining speed.
 
     Documents of earlier versions have ``factor``, which a kind reads as its ``FACTOR``.  RuleError without any of the
     three, with several, and for a value out of range.
@@ -31,7 +31,9 @@ class Paced(FaultSpec):
     """The key under which the kind is written: "slowdown" or "speed"."""
 
     slowdown: Slowdown | None = None
+    """Factor on its time, as in 1.2, or the additional time, as in "20 %"."""
     speed: Speed | None = None
+    """Part of its speed that is left, as in 0.8 or "80 %"."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,11 +19,7 @@ from simcluster.topology import Cluster
 
 
 class SlowGpu(Paced, OnRanks, During):
-    """A GPU whose every kernel takes ``slowdown`` times as long, or that keeps ``speed`` of its speed.
-
-    On a ``rank``, several ``ranks`` or all of a ``node``; for ever, from ``start`` (s) to ``end``, or in the first
-    ``duty`` of every ``period``: periodic throttling.  A kernel that is under way goes on at the new speed.
-    """
+    """A GPU that is slower in every kernel; a kernel in progress continues at the new speed."""
 
     EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.5}
     NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.0}
@@ -32,6 +28,7 @@ class SlowGpu(Paced, OnRanks, During):
 
     kind: Literal["slow_gpu"]
     factor: Annotated[float, Field(strict=True, ge=1, le=1e6)]
+    """The slowdown, as files of earlier versions write it."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
@@ -64,6 +61,7 @@ class OwnSpeeds(FaultSpec):
 
     kind: str  # each kind has its own word; here, so that it stands first in a document
     law: Annotated[Normal | Lognormal, Field(discriminator="kind")] | None = None
+    """Law of the speeds, of which 1 is the full one; of NICs it is cut off there."""
     table: Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
     seed: Number | None = None
 
@@ -94,13 +92,10 @@ Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
 
 class Speeds(OwnSpeeds):
-    """A speed for every GPU, for ever: its kernels take 1 / speed times as long; 1 is as the device says.
+    """A speed of every GPU; its kernels take 1 / speed times as long.
 
-    The speeds are drawn from a ``law`` with mean 1 (never below 0.01), one a rank, rank n's the same however many GPUs
-    there are; or they stand in a ``table`` of ranks and speeds, others being at 1: in a scenario file it may be the
-    path of a CSV file, relative to it, with ``rank,speed`` a line.  GPUs of one kind and one cluster differ by 8 %
-    on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).  ``seed`` is the number of the stream of draws,
-    as for jitter; of several replicas each has other speeds.
+    GPUs of one kind and one cluster differ by 8 % on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).
+    Replicas of the simulation have other speeds.
     """
 
     EXAMPLE: ClassVar = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.3}}
@@ -112,6 +107,7 @@ class Speeds(OwnSpeeds):
 
     kind: Literal["speeds"]
     table: Annotated[tuple[tuple[Number, Speed], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+    """Ranks and their speeds, or the path of a CSV file of them (rank,speed per line); others are at 1."""
 
     def slowdowns(self, ranks: int, seed: int) -> Floats:
         """What multiplies the seconds of computation of every rank."""
@@ -141,13 +137,7 @@ Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
 
 
 class NicSpeeds(OwnSpeeds):
-    """A speed for the NICs of every machine, for ever: the part of their bandwidth that they reach, in both directions.
-
-    The speeds are drawn from a ``law`` with mean 1 (never above 1, a NIC's line rate, nor below 0.01), one a machine,
-    machine n's the same however many there are; or they stand in a ``table`` of machines and speeds, others being at 1:
-    in a scenario file it may be the path of a CSV file, relative to it, with ``node,speed`` a line.  ``seed`` is the
-    number of the stream of draws, as for jitter; of several replicas each has other speeds.
-    """
+    """The speed of the NICs of every node, in both directions; replicas of the simulation have other speeds."""
 
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
     NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}
@@ -158,6 +148,7 @@ class NicSpeeds(OwnSpeeds):
 
     kind: Literal["nic_speeds"]
     table: Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+    """Nodes and the speeds of their NICs, or the path of a CSV file of them (node,speed per line); others are at 1."""
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
         """The part that is left of every link between NICs and switches that is not as it should be."""

@@ -36,24 +36,23 @@ class Stall(NamedTuple):
 
 
 class HostStall(OnRanks):
-    """The process of a rank does something else, and its GPU waits: a span of the stream ``host`` on its timeline.
-
-    ``cause`` says where in a step: ``data_loading`` before the first forward, ``garbage_collection`` before a pass that
-    each rank draws, ``checkpoint`` and ``validation`` behind the optimizer.  It takes ``seconds``, times a draw of
-    ``factor`` if one is given, in every ``every``-th step from step ``first`` on; ``first: random`` lets every rank
-    draw its own, as processes do that collect garbage when each of them has made enough of it.  No rank named: all.
-    ``seed`` as for jitter.
-    """
+    """A pause of the process of a rank, for which its GPU waits: a span of the stream ``host``.  No rank named: all."""
 
     EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
     NEUTRAL: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "0 s"}
 
     kind: Literal["host_stall"]
     cause: Cause
+    """Cause, and so the place in a step: data_loading before the first forward, garbage_collection before a random
+    pass, checkpoint and validation after the optimizer."""
     seconds: NamedSeconds
+    """Duration."""
     every: Count = 1
+    """Every N-th step has it."""
     first: Number | Literal["random"] = 0
+    """The first step that has it; random: each rank draws its own."""
     factor: Factors | None = None
+    """Law of factors on the duration."""
     seed: Number | None = None
 
     @property

@@ -23,11 +23,14 @@ SHORTEST_PERIOD = 1e-6
 
 
 class OnRanks(FaultSpec):
-    """Ranks: one (``rank``), several (``ranks``), or all that the job has on a machine (``node``, its number)."""
+    """The ranks of a fault."""
 
     rank: Number | None = None
+    """One rank."""
     ranks: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
+    """Several ranks."""
     node: Number | None = None
+    """Number of a node: all ranks of the job on it."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -71,15 +74,14 @@ class OnRanks(FaultSpec):
 
 
 class OnLinks(FaultSpec):
-    """Links, in both directions.
-
-    ``between`` names two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` is
-    a rank: the ports of its NICs; ``uplinks_of`` a machine's number: all links with which it leaves for the fabric.
-    """
+    """The links of a fault, in both directions."""
 
     between: tuple[str, str] | None = None
+    """Two neighbours in the cluster's graph, as simcluster topology FILE prints them."""
     nic_of: Number | None = None
+    """A rank: the ports of its NICs."""
     uplinks_of: Number | None = None
+    """Number of a node: all links from it into the network."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -167,15 +169,16 @@ def cables_to_switches(cluster: Cluster, gpus: Iterable[int]) -> list[int]:
 
 
 class During(FaultSpec):
-    """When: from ``start`` to ``end``, counted from the first step's begin; left out: from the begin, to the end.
-
-    With a ``period`` only in the first ``duty`` (0 to 1) of each, as a GPU that throttles again and again.
-    """
+    """The time of a fault, from the beginning of the first step."""
 
     start: Seconds | None = None
+    """Its beginning; default: the beginning of the step."""
     end: Seconds | None = None
+    """Its end; default: never."""
     period: Seconds | None = None
+    """With duty: time from one occurrence to the next."""
     duty: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
+    """Part of every period, 0 to 1, at whose beginning it lasts."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -19,37 +19,42 @@ Natural = Annotated[int, BeforeValidator(natural), WithJsonSchema({"type": "inte
 
 
 class Moe(Spec):
-    """A mixture of experts: every token visits ``top_k`` of ``experts``, MLPs of width ``expert_ffn_hidden_size``.
-
-    Besides, it visits ``shared_experts`` of the same width, or (Qwen 2) shared ones that are together
-    ``shared_ffn_hidden_size`` wide, behind a learned ``shared_gate``.  The first ``first_dense_layers`` layers keep the
-    MLP of the model, and of the others every layer whose number from 1, less ``offset``, does not divide by ``every``
-    (offset 1: the first has experts; Megatron-LM's --moe-layer-freq N).  ``router_bias``: the router adds one number
-    for each expert (DeepSeek-V3, GPT-OSS).  ``top_groups``: the experts are in so many ``groups``, next to each other,
-    and a token may visit those of so few (DeepSeek-V3's node-limited routing, arXiv:2412.19437 section 2.1.2; a group
-    is a machine's then); left out, all.  Gates, activation and biases of an expert are those of the model's MLP.
-
-    ``capacity_factor``: an expert takes at most so many times an even share of every rank's tokens, and those beyond
-    are dropped (Megatron-LM's --moe-expert-capacity-factor); left out, none is.  ``pad_to_capacity``: it gets as many
-    whatever the tokens chose (--moe-pad-expert-input-to-capacity).  ``aux_loss``: a loss balances the experts
-    (--moe-router-load-balancing-type aux_loss or seq_aux_loss, with a coefficient).
-    """
+    """A mixture of experts; gates, activation and biases of an expert are those of the model's MLP."""
 
     experts: Count
+    """Experts per layer."""
     top_k: Count
+    """Experts that every token visits."""
     expert_ffn_hidden_size: Count
+    """Width of an expert."""
     shared_experts: Natural = 0
+    """Additional experts that every token visits."""
     shared_ffn_hidden_size: Count | None = None
+    """Width of all shared experts together; default: N times the others' width."""
     shared_gate: StrictBool = False
+    """Is there a learned gate before the shared experts (Qwen 2)?"""
     first_dense_layers: Natural = 0
+    """Number of first layers that keep the MLP."""
     every: Count = 1
+    """Of the other layers, those whose number from 1, less offset, divides by this have the MLP; 1: all have experts
+    (Megatron-LM's --moe-layer-freq)."""
     offset: Natural = 0
+    """Subtracted from the number before it is divided by every."""
     router_bias: StrictBool = False
+    """Does the router add a number for each expert (DeepSeek-V3, GPT-OSS)?"""
     capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
+    """Most tokens that an expert takes, as a multiple of an even share of every rank's tokens; others are dropped
+    (--moe-expert-capacity-factor); default: none is."""
     pad_to_capacity: StrictBool = False
+    """Does every expert get as many rows as it can take, whatever the tokens chose
+    (--moe-pad-expert-input-to-capacity)?"""
     aux_loss: StrictBool = False
+    """Does a loss of the router's scores balance the experts (--moe-router-load-balancing-type)?"""
     groups: Count = 1
+    """Groups of consecutive experts that the router limits tokens to (n_group of config.json)."""
     top_groups: Count | None = None
+    """Groups whose experts a token may visit (topk_group; DeepSeek-V3's node-limited routing, arXiv:2412.19437 section
+    2.1.2); default: all."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -131,48 +136,47 @@ class Moe(Spec):
 
 
 class ExpertKernels(Spec):
-    """Which kernels a framework's mixtures of experts have.
-
-    ``router``: a kernel for each of its ``steps``, or ``fused`` (Megatron-LM's --moe-router-fusion).  ``router_dtype``:
-    its product gives scores as ``activations`` are, or in ``fp32`` with casts around its gradients
-    (--moe-router-dtype).  ``permute``: rows are sorted and brought back by PyTorch's sort, gather and scatter-add in
-    ``steps``, or by a ``fused`` kernel each (--moe-permute-fusion).  ``products``: those of a rank's experts are
-    launched one by one on ``streams``, four of them (--moe-grouped-gemm: Transformer Engine's GroupedLinear on cuBLAS),
-    as one ``grouped`` kernel (CUTLASS, cuDNN, DeepGEMM), or ``sequential``ly.  ``padding``, in fp8, to rows that its
-    products take: of ``rows``, by a copy in front of the experts and one behind, or of the ``routing``, which sends as
-    many more (--moe-router-padding-for-fp8), as HybridEP always does (its ``pad_multiple``).  ``bias`` of the narrowing
-    products, where a model has one: weighed by the router's probabilities in fp32 and added expert by expert in
-    ``steps`` (TEGroupedMLP's ``_apply_bias``), or ``fused``.  ``clamp``, where a model has one: both halves of what the
-    activation function reads are limited by a kernel each and put together again in ``steps``
-    (fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``), or ``fused``.  ``casts`` to fp8 or fp4 of what
-    the products read, and of their outputs' gradients: kernels of their own, one for each expert where products are one
-    by one (GroupedLinear's ``split_quantize``), or ``fused`` with what makes them. The defaults are what
-    Megatron-Bridge's recipes turn on.
-    """
+    """The kernels of a framework's mixtures of experts; defaults are what Megatron-Bridge's recipes turn on."""
 
     router: Literal["steps", "fused"] = "steps"
+    """Is each step of the router's expressions a kernel, or are they fused (--moe-router-fusion)?"""
     router_dtype: Literal["activations", "fp32"] = "activations"
+    """Does the router's matmul give scores as activations are, or in fp32 with casts around its gradients
+    (--moe-router-dtype)?"""
     permute: Literal["steps", "fused"] = "fused"
+    """Are rows sorted and restored by PyTorch's sort, gather and scatter-add (steps), or by a fused kernel each
+    (--moe-permute-fusion)?"""
     products: Literal["streams", "grouped", "sequential"] = "streams"
+    """Are the matmuls of a rank's experts launched one by one on four streams (--moe-grouped-gemm: Transformer Engine's
+    GroupedLinear on cuBLAS), sequentially, or as one grouped kernel (CUTLASS, cuDNN, DeepGEMM)?"""
     padding: Literal["rows", "routing"] = "rows"
+    """In fp8: is every expert padded by copies of its rows, before and after, or by the routing
+    (--moe-router-padding-for-fp8; HybridEP's pad_multiple)?"""
     bias: Literal["steps", "fused"] = "steps"
+    """Is the bias of experts' outputs weighed and added expert by expert in fp32 (steps: TEGroupedMLP's _apply_bias),
+    or fused?"""
     clamp: Literal["steps", "fused"] = "steps"
+    """Are the inputs of a clamped activation function limited by a kernel each and put together again (steps:
+    fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl), or fused?"""
     casts: Literal["steps", "fused"] = "steps"
+    """Are operands of the experts' matmuls, and gradients of their outputs, cast to fp8 or fp4 by separate kernels (one
+    per expert where matmuls are one by one: GroupedLinear's split_quantize), or fused?"""
 
 
 class Mla(Spec):
-    """Latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values of all heads are made from one narrow vector.
-
-    A token's vector of ``kv_lora_rank`` becomes, for each head, ``qk_nope_head_dim`` of its key and ``v_head_dim`` of
-    its value; another ``qk_rope_head_dim`` of the key, turned by position, are the same for all heads.  Queries have
-    nope + rope for each head, made from a vector of ``q_lora_rank`` or, without one, from the hidden state itself.
-    """
+    """Latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values of all heads are made from one narrow
+    vector."""
 
     kv_lora_rank: Count
+    """Width of the vector from which keys and values are made."""
     q_lora_rank: Count | None = None
+    """Width of the vector from which queries are made; default: they are made from the hidden state."""
     qk_nope_head_dim: Count
+    """Part of a head's query and key that positions do not rotate."""
     qk_rope_head_dim: Count
+    """Part of them that positions rotate, the same for all heads' keys."""
     v_head_dim: Count
+    """Width of a head's value."""
 
     @property
     def qk_head_dim(self) -> int:

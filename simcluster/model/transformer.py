@@ -22,62 +22,73 @@ Recompute = Literal["none", "selective", "operators", "full"]
 class Model(Spec):
     """A decoder-style transformer, as the ``model`` section of a scenario describes it.
 
-    Left out, a field takes a documented default.  ``kv_heads``: as many as ``heads``.  ``head_dim``: hidden_size /
-    heads.  A plain MLP means the GPT family: ``ffn_hidden_size`` is 4 x hidden_size, LayerNorm, learned positions,
+    A plain MLP means the GPT family by default: ``ffn_hidden_size`` is 4 x hidden_size, LayerNorm, learned positions,
     biases, and tied embeddings.  A gated MLP (SwiGLU) means the Llama family: RMSNorm, rotary positions, no biases,
-    untied embeddings, and an ``ffn_hidden_size`` that must be given.  Whatever is written wins over the family.
-
-    ``position: none`` has neither a table nor a rotation (ALiBi).  ``bias`` is about every linear layer but the LM
-    head, which has none; or those of the ``attention`` alone, or of its ``qkv`` product alone (Qwen 2).  ``causal:
-    false`` makes attention cover the whole square.  The vocabulary is padded to a multiple of ``vocab_multiple`` x tp
-    (Megatron-LM's ``--make-vocab-size-divisible-by``; 1: as it is, where tp is 1).
-
-    ``position_rows``: of the learned table, left out as many as the sequence has tokens.  ``qk_norm``: of the queries
-    and keys of each ``head`` with one scale for all, or over the ``full`` width.  ``layer_norms``: left out 2; 4 is one
-    more behind attention and one behind the MLP (Gemma 2), 1 one that both read (Falcon 7B).  ``parallel_residual``:
-    attention and MLP read the same hidden state (GPT-J, NeoX, Falcon), and their outputs are summed over tp at once.
-    ``embedding_norm`` is one behind the embedding (BLOOM).  ``attention_window``: tokens that a token sees of those
-    before it, itself included; every layer whose number from 1 divides by ``full_attention_every`` sees all.
-    Attention of all layers is alike here: each does the mean work of all.
-
-    ``moe`` puts experts in place of the MLP, in all layers or some; where no layer keeps an MLP, ``ffn_hidden_size``
-    may be left out.  ``mla`` is latent attention, which has as many ``kv_heads`` as heads, of its own widths.
-    ``attention_sinks``: every head has one more learned score (GPT-OSS), which is counted, and takes no time.
-    ``clamped_activation``: gate and other half are limited before the activation function (GPT-OSS, to 7 and -7 to 7).
-    ``mtp_layers`` predict one more token ahead each, on the last stage: a projection of the hidden state and of the
-    next token's embedding, a layer like the model's last, and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437
-    section 2.2; Megatron-LM's ``--mtp-num-layers``); ``layers`` does not count them.
+    untied embeddings, and an ``ffn_hidden_size`` that must be given.  Values that are given win over the family.
+    Attention of all layers is equal here: each does the mean work of all.
     """
 
     name: str = ""
+    """Name of the model."""
     layers: Count
+    """Transformer layers."""
     hidden_size: Count
+    """Width of the hidden state."""
     heads: Count
+    """Attention heads (of queries)."""
     vocab_size: Count
+    """Entries of the vocabulary, before padding."""
     sequence_length: Count
+    """Tokens of a training sequence."""
     gated_mlp: StrictBool = False
+    """Has the MLP a gate (SwiGLU)? It also means the defaults of the Llama family."""
     # The defaults below never survive: _fill_defaults puts the derived value in their place before validation.
     kv_heads: Count = 0
+    """Heads of keys and values, fewer than heads for grouped-query attention; default: heads."""
     head_dim: Count = 0
+    """Width of a head; default: hidden_size / heads."""
     ffn_hidden_size: Count = 0
+    """Width of the MLP; default: 4 x hidden_size; required with gated_mlp, unless no layer keeps an MLP."""
     tied_embeddings: StrictBool = False
+    """Is the LM head the embedding's matrix?"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Kind of normalisation."""
     position: Literal["learned", "rope", "none"] = "learned"
+    """Positions by a learned table, by rotation, or by neither (ALiBi)."""
     bias: StrictBool | Literal["attention", "qkv"] = False
+    """Linear layers with biases: all but the LM head, none, those of the attention, or of its qkv matmul alone (Qwen
+    2)."""
     causal: StrictBool = True
+    """Does a token see only those before it, or does attention cover the whole square?"""
     vocab_multiple: Count = 128
+    """The vocabulary is padded to a multiple of this x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
     position_rows: Count | None = None
+    """Rows of the learned table of positions; default: sequence_length."""
     qk_norm: Literal["head", "full"] | None = None
+    """Norm of queries and keys: of each head with one scale for all, or over the full width."""
     layer_norms: Literal[1, 2, 4] | None = None
+    """Norms per layer: 2; 4 with one more after attention and one after the MLP (Gemma 2); 1 that both read (Falcon
+    7B); default: 2."""
     embedding_norm: Literal[True] | None = None
+    """Is there a norm after the embedding (BLOOM)?"""
     parallel_residual: Literal[True] | None = None
+    """Do attention and MLP read the same hidden state (GPT-J, NeoX, Falcon)? Their outputs are then summed over tp at
+    once."""
     attention_window: Count | None = None
+    """Tokens that a token sees of those before it, including itself; default: all."""
     full_attention_every: Count | None = None
+    """Every layer whose number from 1 divides by this has no window."""
     moe: Moe | None = None
+    """Experts instead of the MLP, in all layers or some."""
     mla: Mla | None = None
+    """Latent attention (DeepSeek-V2), with as many kv_heads as heads."""
     attention_sinks: Literal[True] | None = None
+    """Has every head one more learned score (GPT-OSS)? It is counted, and takes no time."""
     clamped_activation: Literal[True] | None = None
+    """Are gate and other half limited before the activation function (GPT-OSS, to 7 and -7 to 7)?"""
     mtp_layers: Count | None = None
+    """Layers of multi-token prediction on the last stage, each with its projection, a layer like the model's last, and
+    a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); layers does not count them."""
 
     @model_validator(mode="before")
     @classmethod

@@ -32,21 +32,21 @@ class Travel(NamedTuple):
 
 
 class ExpertDispatch(Spec):
-    """How tokens travel to experts: Megatron-LM's --moe-token-dispatcher-type, and libraries of its flex dispatcher.
-
-    ``alltoall`` sends a copy to every expert that a token visits, by NCCL's all-to-all; ``allgather`` all tokens to all
-    ep ranks, and sums the results by a reduce-scatter; ``deepep`` and ``hybridep`` one copy to a machine (an NVLink
-    domain) that has experts of the token's, relayed there to each rank.  These hold ``sms`` multiprocessors, which
-    computation beside them has not; left out, as many as Megatron-LM gives them, 20 and 16.  Tokens and the gradients
-    of what experts give travel in ``dtype``, what comes back in ``combine_dtype``: as ``activations`` are, or ``fp8``
-    with an fp32 scale for each 128 elements.  ``reach`` is the part of the links' rates that relaying reaches.
-    """
+    """Dispatch of tokens to experts: Megatron-LM's --moe-token-dispatcher-type, and libraries of its flex
+    dispatcher."""
 
     kind: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
+    """A copy to every expert that a token visits, by NCCL's all-to-all (alltoall); all tokens to all ep ranks, and a
+    reduce-scatter of the results (allgather); or one copy to each NVLink domain, relayed there (deepep, hybridep)."""
     sms: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
+    """Multiprocessors that relaying holds, so that compute has fewer; default: Megatron-LM's 20 (deepep) or 16
+    (hybridep)."""
     dtype: TravelType = "activations"
+    """Number format of tokens, and of gradients of experts' outputs; fp8 has an fp32 scale for each 128 elements."""
     combine_dtype: TravelType = "activations"
+    """Number format of experts' outputs, and of gradients of tokens."""
     reach: Annotated[float, Field(gt=0, le=1)] = REACH
+    """Part of the links' rates that relaying reaches."""
 
     @property
     def relays(self) -> bool:

@@ -46,18 +46,18 @@ TokensPerSecond = Annotated[
 
 
 class LoaderSpec(Spec):
-    """The data loader of every host: ``workers`` processes and a queue of ``prefetch`` batches.
-
-    A batch is what the ranks of a host need for a step.  How long one worker takes for it: ``batch`` says so, or
-    ``rate``, in tokens that a worker loads in a second; one of the two.  ``jitter`` is a law of factors, drawn for each
-    batch of each host.  With ``prefetch: 0`` nothing is loaded ahead: every step waits for its batch.
-    """
+    """The data loader of every host: processes and a queue of batches; give one of ``batch`` and ``rate``."""
 
     batch: Seconds | None = None
+    """Time in which one worker loads what the ranks of a host need for a step."""
     rate: TokensPerSecond | None = None
+    """Tokens that one worker loads per second, instead of batch."""
     workers: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+    """Processes that load."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10_000)] = 2
+    """Batches that wait in the queue; 0: every step waits for its batch."""
     jitter: Factors | None = None
+    """Law of factors on the time of each batch of each host."""
 
     @model_validator(mode="after")
     def _one_time(self) -> LoaderSpec:
@@ -95,21 +95,20 @@ class LoaderSpec(Spec):
 
 
 class Data(Spec):
-    """Training data.
-
-    Sequences are packed with ``documents``, whose lengths are drawn from a law, by the rule ``packing`` (those of the
-    fault ``sequence_lengths``, which this section makes).  With ``mask: document`` attention stays inside documents;
-    with ``none`` the documents of a sequence see each other, and it costs what a whole sequence does.  ``unique`` is
-    how many tokens there are: what a run trains on beyond is read again (epochs).  ``seed`` as for jitter.  ``loader``
-    is what brings batches to the hosts; left out, they are there when they are needed.
-    """
+    """Training data: documents, packing, and the loader."""
 
     documents: Lengths | None = None
+    """Law of the documents' lengths, in tokens; default: every sequence is one document."""
     packing: Packing = "cut"
+    """Rule by which documents are packed into sequences, as in the fault sequence_lengths, which this section makes."""
     mask: Literal["document", "none"] = "document"
+    """Does attention stay inside documents, or cost what a whole sequence does (none)?"""
     unique: Tokens | None = None
+    """Tokens that there are; a run that trains on more reads them again (epochs)."""
     seed: Number = 0
+    """Number of the stream of draws, in addition to the scenario's seed."""
     loader: LoaderSpec | None = None
+    """What brings batches to the hosts; default: they are there when they are needed."""
 
     @model_validator(mode="after")
     def _of_documents(self) -> Data:

@@ -41,13 +41,13 @@ def _built(topology: AnyTopology) -> Cluster:
 
 
 class ClusterSpec(Spec):
-    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it.
-
-    ``scale`` are factors on what its parts reach, for what-if.
-    """
+    """The cluster of a job."""
 
     topology: AnyTopology
+    """A built-in topology by name, the path of a topology file, or the topology itself; its parameters may be given
+    next to it."""
     scale: Scale = Scale()
+    """Factors by which parts of the cluster are faster or slower, for what-if; 1 changes nothing."""
 
     def with_scale(self, scale: Scale) -> ClusterSpec:
         """The same cluster with other factors (a copy would take along what was ``built`` with the old ones)."""
@@ -78,26 +78,47 @@ class ScenarioFields(Spec):
     """The sections and values of a scenario, each checked by itself."""
 
     name: Annotated[str, AfterValidator(one_line)] = "scenario"
+    """Title of the scenario in tables and pictures; default: the file's name."""
     cluster: ClusterSpec
+    """The nodes and the network that the job runs on."""
     gpus: Count = 0  # left out: ``Scenario`` puts the cluster's number in its place, as it does for parallel.dp
+    """GPUs of the cluster that the job takes, node by node; default: all."""
     model: Model
+    """The transformer that is trained: a preset by name, the path of a config.json, or its own numbers."""
     parallel: Parallel = Parallel()
+    """How the job is split over its GPUs: tp x cp x dp x pp."""
     pipeline: Pipeline = Pipeline()
+    """The pipeline schedule, and which stage holds what."""
     training: Training
+    """Batch, number formats, and what is kept for backward."""
     data: Data | None = None
+    """Documents, how they are packed into sequences, the number of tokens, and the loader."""
     memory: Memory = Memory()
+    """Memory of a GPU besides model state and activations, and what is offloaded."""
     overlap: Overlap = Overlap()
+    """Communication that overlaps with compute."""
     fsdp: Fsdp = Fsdp()
+    """How zero 3 (FSDP) shards, gathers and reduces."""
     software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
+    """The framework, by its host's costs and its mechanisms: a built-in name, or your own times."""
     collectives: Collectives = Collectives()
+    """The algorithm of each collective, and how it is simulated."""
     faults: tuple[Fault, ...] = ()
+    """List of what is slower or more uneven than planned."""
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    """Steps that are simulated one after the other."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    """Seed of all random draws; the same seed gives the same bytes."""
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    """Simulations of the step, each with different draws."""
     engine: EngineChoice = "auto"
+    """What simulates the step (the times are the same to the bit)."""
     checkpoint: CheckpointInStep | None = None
+    """A checkpoint that is taken and simulated after a step."""
     measured: Measured | None = None
+    """Measurement of a real run of this scenario, shown next to the prediction and never used for it."""
     run: RunSpec | None = None
+    """A training run of weeks, with failures, checkpoints and restarts (simcluster train)."""
 
     @property
     def dp(self) -> int:

@@ -15,7 +15,6 @@ from simcluster.documents.diagnostics import refuse
 from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.scenario.files import A_CLUSTER, load_cluster
 from simcluster.scenario.scenario import Base, Scenario, keyword_pairs, load, load_text
-from simcluster.scenario.typed import Sections
 from simcluster.topology import Cluster
 
 
@@ -26,7 +25,7 @@ class HasScenario(Protocol):
     def scenario(self) -> Scenario: ...
 
 
-ScenarioLike = str | Path | Sections | Mapping[str, Any] | Scenario | HasScenario
+ScenarioLike = str | Path | Mapping[str, Any] | Scenario | HasScenario
 """A shipped name, a path, a document, a Scenario, or what was made of one."""
 
 ClusterLike = str | Path | Mapping[str, Any] | Cluster | Scenario

@@ -1,52 +1,234 @@
-"""Every key that a scenario may have: where, what may stand there, what if it is left out, what it says, in which unit.
+"""Every key of a scenario by its dotted path: its type, unit, default and text, all from the models' fields.
 
-The one walk over the sections' fields, for the schema that editors read (``schema``), for the comments of a new
-scenario and for the reference.  What a key says is in ``keys.yaml`` beside this file.
+A field's text is the string below it in its class.  Pydantic could read these as it makes each class
+(``use_attribute_docstrings``), at a cost of 0.1 s to every start; here they are read on demand.  The schema of editors
+(``schema``), completion, the reference and the studio are made of these keys.  What validators accept in addition to
+the annotation is stated by ``WithJsonSchema`` and ``WordOf``, or in ``schema``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import cache, cached_property
+from itertools import pairwise
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from simcluster.base.units import write_quantity
-from simcluster.documents.diagnostics import in_flow
-from simcluster.documents.kinds import models_in
-from simcluster.documents.reading import read_document
+from simcluster.documents.diagnostics import in_flow, listed
+from simcluster.documents.kinds import OneOf, WordOf, models_in
 from simcluster.documents.spec import Spec
 from simcluster.faults.pace import PACES, Paced
 from simcluster.scenario.fields import ScenarioFields
-from simcluster.scenario.key_types import Fragment, fragment_of, text_of, unit_in, words_in
 
-_IN_CLUSTER = "cluster.topology"
-"""Parameters of a topology may stand beside its name."""
+Fragment = dict[str, Any]
+
+_PLAIN: dict[Any, Fragment] = {
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    str: {"type": "string"},
+    NoneType: {"type": "null"},
+    object: {},
+    Any: {},
+}
+_LIMITS: dict[type, tuple[str, str]] = {
+    Ge: ("ge", "minimum"), Gt: ("gt", "exclusiveMinimum"), Le: ("le", "maximum"), Lt: ("lt", "exclusiveMaximum"),
+}  # fmt: skip
+_SIZES = {MinLen: ("min_length", "min"), MaxLen: ("max_length", "max")}
+
+
+def fragment_of(annotation: Any, metadata: Iterable[Any] = ()) -> Fragment:
+    """Return the schema of a field of this annotation."""
+    marks = [mark for each in metadata for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
+    for mark in marks:
+        if isinstance(mark, WithJsonSchema) and mark.json_schema is not None:
+            return dict(mark.json_schema)
+        if isinstance(mark, WordOf):
+            return {"enum": list(mark.words)}
+        if isinstance(mark, OneOf):
+            return any_of(_reference(model) for model in mark.models)
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return _limited(fragment_of(inner, more), marks)
+    return _limited(_of_type(annotation), marks)
+
+
+def _of_type(annotation: Any) -> Fragment:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _reference(annotation)
+    if origin is Literal:
+        return {"enum": list(parts)}
+    if origin in (tuple, list):
+        if len(parts) == 2 and parts[1] is not Ellipsis and origin is tuple:
+            return {"type": "array", "items": any_of(map(fragment_of, parts)), "minItems": 2, "maxItems": 2}
+        return {"type": "array", "items": fragment_of(parts[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": fragment_of(parts[1])}
+    if parts:  # a union
+        return any_of(map(fragment_of, parts))
+    return dict(_PLAIN[annotation])
+
+
+def any_of(fragments: Iterable[Fragment]) -> Fragment:
+    """Return the schema of one of several, each once."""
+    found: list[Fragment] = []
+    for each in fragments:
+        found += [inner for inner in (each["anyOf"] if set(each) == {"anyOf"} else [each]) if inner not in found]
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _reference(model: type[BaseModel]) -> Fragment:
+    return {"$ref": f"#/$defs/{model.__name__}"}
+
+
+def _limited(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
+    """Return the fragment with the limits of numbers and of lengths."""
+    found = dict(fragment)
+    for mark in marks:
+        if type(mark) in _LIMITS and found.get("type") in ("integer", "number"):
+            name, keyword = _LIMITS[type(mark)]
+            found[keyword] = getattr(mark, name)
+        elif type(mark) in _SIZES and found.get("type") in ("array", "string"):
+            name, end = _SIZES[type(mark)]
+            found[f"{end}{'Items' if found['type'] == 'array' else 'Length'}"] = getattr(mark, name)
+    return found
+
+
+def unit_in(fragment: Fragment) -> str:
+    """Return the first quantity ("seconds") that may stand there; "" for none."""
+    return next((each["x-unit"] for each in _all(fragment) if "x-unit" in each), "")
+
+
+def words_in(fragment: Fragment) -> tuple[str, ...]:
+    """Return the words that may stand there."""
+    found = [each.get("enum", [True, False] if each.get("type") == "boolean" else []) for each in _all(fragment)]
+    return tuple(_word(value) for values in found for value in values)
+
+
+def text_of(fragment: Fragment) -> str:
+    """Return its type in words: 'whole number from 1', 'none, auto or bytes, as in "80 GB"'."""
+    said = [_said(each) for each in _all(fragment) if each.get("type") != "null"]
+    return listed(dict.fromkeys(each for each in said if each))
+
+
+def _said(each: Fragment) -> str:
+    if "enum" in each:
+        return listed(map(_word, each["enum"]))
+    if "$ref" in each:
+        return "a section"
+    if "x-unit" in each:
+        return f'{each["x-unit"]}, as in "{each["examples"][0]}"'
+    kind = each.get("type", "")
+    if isinstance(kind, list):
+        return "a number, or text with its unit"
+    if kind == "array":
+        return f"a list of {text_of(each['items']).removeprefix('a ')}" if "items" in each else "a list"
+    name = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text",
+            "object": "a mapping"}.get(kind, "")  # fmt: skip
+    ends = [
+        f"{word} {each[keyword]:,}"
+        for keyword, word in (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"),
+                              ("exclusiveMaximum", "below"))
+        if keyword in each and abs(each[keyword]) < 10**9
+    ]  # fmt: skip
+    return " ".join([name, *ends])
+
+
+def _all(fragment: Fragment) -> list[Fragment]:
+    found: list[Fragment] = fragment.get("anyOf", [fragment])
+    return found
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+_ANYWHERE = {
+    "kind": "Kind; the other keys depend on it.",
+    "name": "Its name.",
+    "source": "Where the values come from; shown, never used.",
+    "seed": "Number of the stream of draws, in addition to the scenario's seed; default: faults of its kind before it.",
+}
+"""Texts of fields whose classes have none below them."""
+_SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
 
 
 @dataclass(frozen=True)
 class ScenarioKey:
-    """A key of a scenario.
+    """A key of a scenario: a field of a model.
 
-    ``path`` is dotted; an item of a list is ``*``, and a kind of several stands in brackets, as in
-    ``faults.*[slow_gpu].rank``.  ``takes`` is in words what may stand there, ``words`` are those that it may be, if it
-    is one of some, and ``unit`` what a quantity is of ("bytes", "seconds"; "" for others).  ``default`` is as a file
-    writes it; None where there is none: then the key is ``required``, or its ``description`` says what follows.
-    ``model`` is the class that has the field.
+    ``path`` is dotted; an item of a list or of a mapping is ``*``, and a kind of several stands in brackets, as in
+    ``faults.*[slow_gpu].rank``.
     """
 
     path: str
-    takes: str
-    default: Any
-    required: bool
-    description: str
-    unit: str
-    words: tuple[str, ...]
     model: type[BaseModel]
+    name: str
+
+    @property
+    def plain_path(self) -> str:
+        """The path without kinds, as an override has it."""
+        return re.sub(r"\[[\w-]+\]", "", self.path)
+
+    @property
+    def _field(self) -> FieldInfo:
+        return self.model.model_fields[self.name]
+
+    @cached_property
+    def fragment(self) -> Fragment:
+        """Its type as a fragment of a JSON schema."""
+        return fragment_of(self._field.annotation, self._field.metadata)
+
+    @property
+    def takes(self) -> str:
+        """Its type in words."""
+        return text_of(self.fragment)
+
+    @property
+    def unit(self) -> str:
+        """Quantity that it is ("bytes", "seconds"); "" for others."""
+        return unit_in(self.fragment)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words that it may be."""
+        return words_in(self.fragment)
+
+    @property
+    def description(self) -> str:
+        """Its text."""
+        return description(self.model, self.name)
+
+    @property
+    def required(self) -> bool:
+        """Whether a document has to have it."""
+        one_of_some = issubclass(self.model, Paced) and self.name in PACES
+        return self._field.is_required() and not one_of_some
+
+    @cached_property
+    def default(self) -> Any:
+        """Its default as a file writes it; None for required keys, sections, and defaults that follow from the rest."""
+        default = None if self._field.is_required() else self._field.get_default(call_default_factory=True)
+        if default is None or isinstance(default, Spec):
+            return None
+        if self.unit in _SYMBOLS and isinstance(default, float):
+            return write_quantity(default, _SYMBOLS[self.unit])
+        if default == 0 and self.fragment.get("minimum", 0) > 0:
+            return None
+        return list(default) if isinstance(default, tuple) else default
 
     @property
     def default_text(self) -> str:
@@ -56,66 +238,50 @@ class ScenarioKey:
         return str(self.default).lower() if isinstance(self.default, bool) else in_flow(self.default)
 
 
-def scenario_keys() -> tuple[ScenarioKey, ...]:
-    """All of them, in the order of the sections; a part that may be inside itself is told once."""
-    return tuple(_below(ScenarioFields, "", ()))
-
-
-def description(model: type[BaseModel], field: str) -> str:
-    """What a field says, by the class that has it first, in a sentence; "" where nobody has written it."""
-    known = _descriptions()
-    for each in model.__mro__:
-        if field in known.get(each.__name__, {}):
-            return str(known[each.__name__][field])
-    return str(known["any"].get(field, ""))
-
-
 @cache
-def _descriptions() -> dict[str, dict[str, str]]:
-    return read_document(Path(__file__).with_suffix(".yaml")).data
+def scenario_keys() -> tuple[ScenarioKey, ...]:
+    """Return every key, in the order of the sections; a model inside itself is entered once."""
+    return tuple(_below(ScenarioFields, "", ()))
 
 
 def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[ScenarioKey]:
     for name, field in model.model_fields.items():
         here = f"{path}.{name}" if path else name
-        found = fragment_of(field.annotation, field.metadata)
-        one_of_some = issubclass(model, Paced) and name in PACES
-        unit, required = unit_in(found), field.is_required() and not one_of_some
-        default = None if required else default_of(field, found)
-        text, words = text_of(found), words_in(found)
-        yield ScenarioKey(here, text, default, required, description(model, name), unit, words, model)
+        yield ScenarioKey(here, model, name)
         models = [each for each in models_in(field.annotation, field.metadata) if each not in inside]
-        item = ".*" if found.get("type") == "array" else ""
-        below = "cluster" if here == _IN_CLUSTER else here
+        several = {tuple, dict} & {*map(get_origin, (field.annotation, *get_args(field.annotation)))}
+        below = "cluster" if here == "cluster.topology" else here  # a topology's parameters stand next to its name
         for each in models:
             kind = f"[{_kind(each)}]" if len(models) > 1 and _kind(each) else ""
-            yield from _below(each, f"{below}{item}{kind}", (*inside, each))
+            yield from _below(each, f"{below}{'.*' if several else ''}{kind}", (*inside, each))
 
 
 def _kind(model: type[BaseModel]) -> str:
-    """The word by which a kind is told from the others."""
-    for name in ("kind", "name"):
-        field = model.model_fields.get(name)
-        words = words_in(fragment_of(field.annotation, field.metadata)) if field else ()
-        if len(words) == 1:
-            return words[0]
-    return ""
+    """Return the word that distinguishes a kind from the others."""
+    kinds = [ScenarioKey("", model, name).words for name in ("kind", "name") if name in model.model_fields]
+    return next((words[0] for words in kinds if len(words) == 1), "")
 
 
-def default_of(field: FieldInfo, fragment: Fragment) -> Any:
-    """A field's default as a file writes it: plain data, quantities as text.
-
-    None for none, for a section, whose keys have theirs, and for a number that stands for what follows from the rest.
-    """
-    default = None if field.is_required() else field.get_default(call_default_factory=True)
-    if default is None or isinstance(default, Spec):
-        return None
-    unit = unit_in(fragment)
-    if unit in _SYMBOLS and isinstance(default, float):
-        return write_quantity(default, _SYMBOLS[unit])
-    if default == 0 and fragment.get("minimum", 0) > 0:
-        return None
-    return list(default) if isinstance(default, tuple) else default
+def description(model: type[BaseModel], field: str) -> str:
+    """Return the text of a field, of the first class that has one."""
+    own = (
+        _texts(each.__module__).get(each.__name__, {}).get(field, "")
+        for each in model.__mro__
+        if issubclass(each, Spec)
+    )
+    return next(filter(None, own), _ANYWHERE.get(field, ""))
 
 
-_SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
+@cache
+def _texts(module: str) -> dict[str, dict[str, str]]:
+    """Return the texts below fields, by class and field, of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        one.name: {
+            ast.unparse(field.target): " ".join(str(ast.literal_eval(below.value)).split())
+            for field, below in pairwise(one.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+        }
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ClassDef)
+    }

@@ -19,18 +19,17 @@ _NAMED = 3
 
 
 class Measured(Spec):
-    """What a real run of this scenario reached, and who says so; shown beside the prediction, never used for it.
-
-    One of ``step_time`` and ``tokens_per_s`` (of the whole job).  ``changed`` names what is another way than it was in
-    that run (overrides are put there): then the step is not compared with it.
-    """
+    """A measurement of this scenario, shown next to the prediction and never used for it: step_time or tokens_per_s."""
 
     step_time: Seconds | None = None
+    """Measured time of a step."""
     tokens_per_s: (
         Annotated[float, BeforeValidator(lambda value: parse_count(value, "tokens_per_s")), NUMBER_OR_TEXT] | None
     ) = None
+    """Measured tokens per second of the whole job, instead of step_time."""
     source: str = ""
     changed: tuple[str, ...] | None = None
+    """Keys that differ from the measured run (overrides are put here); then the step is not compared with it."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:

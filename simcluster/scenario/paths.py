@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, get_origin
@@ -17,6 +17,7 @@ from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
 from simcluster.documents.reading import read_document
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
+from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import TOPOLOGIES
 
@@ -93,8 +94,9 @@ def is_section(path: str) -> bool:
 def _homes() -> dict[str, list[str]]:
     """Paths by their last part, and by other names of it."""
     found: dict[str, list[str]] = {}
-    for path in _paths([ScenarioFields], "", ()):
-        found.setdefault(path.rpartition(".")[2], []).append(path)
+    for path in dict.fromkeys(key.plain_path for key in scenario_keys() if "*" not in key.path):
+        if path.rpartition(".")[2] not in ("source", "kind", "name") and path != "cluster.topology":
+            found.setdefault(path.rpartition(".")[2], []).append(path)
     for section, names in _BESIDE_THE_MODELS.items():
         for name in names:
             found.setdefault(name, [f"{section}.{LONG_NAMES.get(name, name)}"])
@@ -103,21 +105,6 @@ def _homes() -> dict[str, list[str]]:
         for name in names:
             found.setdefault(name, [path])
     return found
-
-
-def _paths(models: Sequence[type[BaseModel]], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[str]:
-    """Those below a place, without items of lists; a topology's parameters stand in ``cluster`` itself."""
-    if path == "cluster":
-        models = [ClusterSpec, *TOPOLOGIES.values()]
-    fields = {name: field for model in models for name, field in model.model_fields.items()}
-    for name, field in fields.items():
-        below = f"{path}.{name}" if path else name
-        if below == "cluster.topology" or name in ("source", "kind", "name"):
-            continue
-        yield below
-        inner = [each for each in models_in(field.annotation, field.metadata) if each not in inside]
-        if inner and not str(field.annotation).startswith("tuple"):
-            yield from dict.fromkeys(_paths(inner, below, (*inside, *inner)))
 
 
 def _checked(value: object) -> object:

@@ -48,32 +48,34 @@ class ExponentialLaw(Spec):
 
 
 class WeibullLaw(Spec):
-    """Lives of parts by their age: a ``shape`` below 1 dies early, above 1 wears out.
-
-    Parts are from ``youngest`` to ``oldest`` old when the run begins, evenly; one that fails is replaced by a new one.
-    """
+    """Lifetimes of parts by their age; a part that fails is replaced by a new one."""
 
     kind: Literal["weibull"]
     shape: Shape
+    """Below 1 parts fail early, above 1 they wear out."""
     youngest: Seconds = 0.0
+    """Age of the youngest part at the start of the run; ages are spread evenly."""
     oldest: Seconds = 0.0
+    """Age of the oldest part at the start of the run."""
 
 
 class BadBatch(Spec):
-    """A share of the machines fails ``times`` as often; a repair has ``cured`` one with that probability.
-
-    ``retire``: after so many failures ``within`` a time (left out: ever) a machine is replaced for good (0: never),
-    which takes ``replaced`` (left out: as long as a repair).  ``rule``: failures in that ``window`` count 1 each, or
-    are ``fading``: half as much for one that long ago.
-    """
+    """A share of the nodes that fails more often."""
 
     share: Share
+    """The share of the nodes."""
     times: Annotated[float, Field(strict=False, ge=1e-3, le=1e6)]
+    """How many times as often they fail."""
     cured: Share = 1.0
+    """Probability that a repair cures one."""
     retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
+    """Failures after which a node is replaced for good; 0: never."""
     within: Seconds | None = None
+    """Only failures in this window count; default: all."""
     rule: Literal["window", "fading"] = "window"
+    """Does each failure in the window count 1, or half as much if it is that long ago (fading)?"""
     replaced: Time | None = None
+    """Duration of a replacement for good; default: as a repair."""
 
     @model_validator(mode="after")
     def _whole(self) -> BadBatch:
@@ -88,36 +90,50 @@ class BadBatch(Spec):
 
 
 class FailureSpec(Spec):
-    """One way in which things fail.
+    """One kind of failure.
 
-    How often: ``mtbf`` of one device, or ``per_1000_node_days`` (of a machine), ``per_year`` (a share of the devices
-    fails in a year), or ``times_in`` (so many in the whole job in ``in``): one of them.  ``effect``: ``stop`` the job;
-    a device is ``slow`` (``by`` one of these factors, as likely as ``shares``) or a link has only ``left`` of its
-    bandwidth, for ``lasts``; a ``pause`` of the job; a ``silent`` error, found by a verification or after ``lasts``; a
-    false ``alarm``, for which a machine is replaced after the next checkpoint.  ``machines`` leave for ``repair`` (of a
-    rack: all that it has); left out, the job restarts on the same ones.  ``survives``: copies in peers' memory, or only
-    those on storage.
+    How often: one of ``mtbf``, ``per_1000_node_days``, ``per_year``, and ``count`` with ``within``.
     """
 
     name: str
     of: Of = "gpu"
+    """What fails."""
     effect: Literal["stop", "slow", "pause", "silent", "alarm"] = "stop"
+    """Effect on the job: it stops; a device or link is slow for a time; it pauses; it computes wrongly until a
+    verification or lasts finds it (silent); or a false alarm, for which a node is replaced after the next
+    checkpoint."""
     mtbf: Seconds | None = None
+    """Mean time between failures of one device."""
     per_1000_node_days: Positive | None = None
+    """Failures in a thousand days of a node."""
     per_year: Share | None = None
+    """Share of the devices that fails in a year."""
     count: Positive | None = None
+    """Number of failures observed in the whole job; with within, and gpus."""
     within: Seconds | None = None
+    """Time in which they were observed."""
     gpus: Whole | None = None
+    """GPUs on which they were observed."""
     law: Annotated[ExponentialLaw | WeibullLaw, Field(discriminator="kind")] = ExponentialLaw()
+    """Do failures have no memory, or depend on a part's age?"""
     bad: BadBatch | None = None
+    """A share of the nodes that fails more often."""
     detect: Time | None = None
+    """Time until it is noticed; default: the run's detection."""
     repair: Time | None = None
+    """Time for which the node is gone; default: the job restarts on the same nodes."""
     machines: Annotated[int, Field(strict=True, ge=1, le=128)] = 1
+    """Nodes that leave together for repair."""
     survives: Literal["memory", "storage"] = "memory"
+    """Are copies in peers' memory left, or only those on storage?"""
     by: tuple[Annotated[float, Field(strict=False, ge=1, le=100)], ...] = ()
+    """Slowdown factors of a device, one of them each time."""
     left: tuple[Annotated[Share, Field(ge=0.01)], ...] = ()
+    """Parts of a link's bandwidth that are left, one of them each time."""
     shares: tuple[Positive, ...] = ()
+    """Probability of each of those; default: equal."""
     lasts: Time | None = None
+    """Duration of a slow period, a pause or a silent error."""
     source: str = ""
 
     @model_validator(mode="after")
@@ -183,9 +199,13 @@ _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
 
 
 class FailuresSpec(Spec):
-    """Failures: those of the catalogue by name (``of``), all ``times`` as often, and one's own in ``also``."""
+    """Failures of the catalogue and additional ones."""
 
     of: str | None = None
+    """Failures of the catalogue, by name (simcluster list failures)."""
     times: Positive = 1.0
+    """Factor on the rate of all of them."""
     also: tuple[FailureSpec, ...] = ()
+    """Additional failures."""
     only: tuple[str, ...] = ()
+    """Names of those that are kept; default: all."""

@@ -39,15 +39,14 @@ Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens), N
 
 
 class StageSpec(Spec):
-    """A stage of a recipe, ``until`` the run has trained so many tokens (the last: left out, to the run's end).
-
-    ``set`` are values at dotted paths of the scenario, as in {training.global_batch: 1024}: of this stage alone, not of
-    those after it.  To begin it takes ``change``: the job is stopped and started with another layout.
-    """
+    """A stage of a recipe over time."""
 
     until: Tokens | None = None
+    """Tokens at which the stage ends; default for the last: the run's end."""
     set: dict[str, Any] = Field(default_factory=dict)
+    """Values at dotted paths of the scenario, for this stage alone, as in {training.global_batch: 1024}."""
     change: Seconds = 0.0
+    """Time to stop the job and start it with another layout."""
 
 
 def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
@@ -118,76 +117,88 @@ def _failures(value: object) -> object:
 
 
 class MemoryCopies(Spec):
-    """Snapshots that peers keep in their memory: ``every`` so often, of which each ``storage_every``-th goes on to
-    storage (``auto``: what loses least); ``stall`` and ``write`` left out follow from the bytes, PCIe, the network."""
+    """Snapshots that peers keep in their memory."""
 
     storage_every: Literal["auto"] | Annotated[int, Field(strict=True, ge=2, le=100_000)] = "auto"
+    """Every N-th snapshot is also written to storage; auto: the N that loses least."""
     stall: Seconds | None = None
+    """Measured time for which training stops for a copy; default: by the bytes and PCIe."""
     write: Seconds | None = None
+    """Measured time of the copy; default: by the bytes and the network."""
 
 
 class CheckpointSpec(Spec):
-    """Checkpoints.
-
-    ``every``: ``auto`` (what loses least), "83 steps" or "20 min".  ``blocking``: training stops until all is written;
-    ``snapshot``: it stops for the copy to host memory over PCIe, and the write goes on beside it.  ``to`` and ``read``
-    are what storage takes and gives for the whole job; ``bytes_per_parameter`` left out is weights and optimizer state
-    of the job's memory recipe.  ``stall`` and ``write`` stand for times that were measured.  ``verify``: a check of the
-    weights before each.  ``keep``: how many on storage, at a ``price`` in dollars a TB and month (a twelfth of a year).
-    """
+    """Checkpoints of a run."""
 
     every: Annotated[str, BeforeValidator(_interval)] = "auto"
+    """Interval: auto (what loses least), 83 steps, or 20 min."""
     mode: Literal["blocking", "snapshot"] = "blocking"
+    """Does training stop until all is written (blocking), or only for the copy to host memory over PCIe (snapshot)?"""
     to: BytesPerSecond | None = None
+    """Rate of writes to storage, for the whole job."""
     read: BytesPerSecond | None = None
+    """Rate of reads from storage, for the whole job."""
     bytes_per_parameter: Positive | None = None
+    """Bytes written per parameter; default: weights and optimizer state of the recipe."""
     stall: Seconds | None = None
+    """Measured time for which training stops."""
     write: Seconds | None = None
+    """Measured time of the write."""
     slowed: Share | None = None
+    """Slowdown of steps during a write; default: simulated."""
     memory: MemoryCopies | None = None
+    """Copies that peers keep in their memory."""
     verify: Seconds = 0.0
+    """Time of a check of the weights before each checkpoint."""
     keep: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
+    """Checkpoints that are kept on storage."""
     price: Positive | None = None
+    """Dollars per TB and month (a twelfth of a year) of storage."""
 
 
 class ValidationSpec(Spec):
-    """A validation ``every`` so many steps: ``batches`` of the job's global batch, forward only.
-
-    ``seconds`` stand for those of a whole validation that were measured.
-    """
+    """A validation: forward passes alone."""
 
     every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(_steps), NUMBER_OR_TEXT]
+    """Steps between validations."""
     batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
+    """Global batches per validation."""
     seconds: NamedSeconds | None = None
+    """Measured time of a whole validation."""
 
 
 class RestartPart(Spec):
-    """A part of a restart: how long it ``takes``; in an ``exposed`` one the job can fail again.
-
-    ``load`` may take ``auto``: the bytes of a checkpoint, as fast as storage (or the network, from peers) gives them.
-    """
+    """One phase of a restart."""
 
     part: str
+    """Name, as in schedule, start, load."""
     takes: Annotated[Literal["auto"] | Time, BeforeValidator(lambda value: value)] = "auto"
+    """Duration; auto, for load: the bytes of a checkpoint at the rate of storage, or of the network from peers."""
     exposed: StrictBool = True
+    """Can the job fail again during it?"""
 
 
 class SparesSpec(Spec):
-    """Spare nodes, how long until one is ready by kind, and how many ``crews`` repair (default: enough).
-
-    Without ``hot``, ``warm``, ``cold`` and ``unlimited`` there are as many as ``longrun.defaults`` says.
-    ``price`` is in dollars per GPU and hour (default: the job's, where their number is stated).
-    """
+    """Spare nodes; without ``hot``, ``warm``, ``cold`` and ``unlimited`` as many as ``longrun.defaults`` says."""
 
     hot: Whole | None = None
+    """Spare nodes that are ready at once."""
     warm: Whole | None = None
+    """Spare nodes that have to be started; default: 1 for 12 of the job's where neither hot nor cold is given."""
     cold: Whole | None = None
+    """Spare nodes that have to be fetched."""
     hot_ready: Seconds | None = None
+    """Time until a hot one is ready; default: 0 s."""
     warm_ready: Seconds | None = None
+    """Time until a warm one is ready; default: 2 min."""
     cold_ready: Seconds | None = None
+    """Time until a cold one is ready; default: 20 min."""
     crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
+    """Nodes that can be repaired at once; default: all."""
     unlimited: StrictBool = False
+    """Is there always another node?"""
     price: Annotated[float, Field(strict=False, ge=0)] | None = None
+    """Dollars per GPU and hour of spares; default: the job's price where their number is given."""
 
     @property
     def stated(self) -> bool:
@@ -196,10 +207,12 @@ class SparesSpec(Spec):
 
 
 class MaintenanceSpec(Spec):
-    """A planned interruption ``every`` so often, after a checkpoint; it ``lasts`` so long, the restart comes on top."""
+    """A planned interruption, after a checkpoint."""
 
     every: Seconds
+    """Time between interruptions."""
     lasts: Seconds
+    """Duration, without the restart."""
 
     @model_validator(mode="after")
     def _rare(self) -> MaintenanceSpec:
@@ -212,59 +225,74 @@ class MaintenanceSpec(Spec):
 
 
 class PowerSpec(Spec):
-    """What the cluster draws: a GPU ``idle`` and at its limit (``full``), the rest of a ``node``, in W; ``pue`` times
-    that is what the building draws.
-
-    ``communication`` and ``waiting`` for it take that share of the way from idle to full.  What is left out is the
-    catalogue's.  ``price`` in dollars a kWh is asked for, never assumed.
-    """
+    """Power of the cluster; defaults are the catalogue's."""
 
     idle: Positive | None = None
+    """Power of an idle GPU, in W."""
     full: Positive | None = None
+    """Power of a GPU at its limit, in W."""
     node: Positive | None = None
+    """Power of the rest of a node, in W."""
     communication: Share | None = None
+    """Power during communication, as a share of the range from idle to full."""
     waiting: Share | None = None
+    """Power while waiting, as a share of the range from idle to full."""
     pue: Annotated[float, Field(strict=False, ge=1, le=3)] = 1.0
+    """Power of the building over that of its nodes."""
     price: Positive | None = None
+    """Dollars per kWh; no default."""
 
 
 class RunSpec(Spec):
-    """A run of weeks: one of ``days`` (wall time: 54, or "54 d"), ``steps``, ``tokens`` or ``loss`` says when it ends.
-
-    A ``loss`` becomes tokens by a ``law`` of loss: a name, or ``{form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}``
-    (left out: besiroglu); where a law is given, the loss that the tokens buy is told.  ``stages`` are a recipe over
-    time, in tokens: a ramp of the batch, longer sequences.
-
-    ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: at most ``shrink_to``
-    replicas fewer.
-    ``straggler``: a slow device is left, replaced at once or after the next checkpoint, ``noticed`` after it began.
-    ``price`` in dollars a GPU and hour is asked for, never assumed; ``achievable_mfu`` is what the run is held to: what
-    the same tokens would cost at it.  ``played`` runs are played.
-    """
+    """A run of weeks, whose end is one of ``days``, ``steps``, ``tokens`` and ``loss``."""
 
     days: Days | None = None
+    """End of the run in wall time, as in 54 or 54 d; give one of days, steps, tokens and loss."""
     steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
+    """End of the run in steps."""
     tokens: Tokens | None = None
+    """End of the run in tokens."""
     loss: Positive | None = None
+    """End of the run by the loss that a law predicts."""
     law: str | dict[str, str | float] | None = None
+    """Law of loss, by name (simcluster list laws; default for loss: besiroglu), or its numbers, as in {form: NDC, E:
+    .., A: .., alpha: .., B: .., beta: ..}; with one the run reports its loss."""
     stages: tuple[StageSpec, ...] = ()
+    """A recipe over time, in tokens: a ramp of the batch, longer sequences."""
     failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
+    """What fails: a built-in name (simcluster list failures), or your own list."""
     checkpoint: CheckpointSpec = CheckpointSpec()
+    """Checkpoints of the run."""
     validation: ValidationSpec | None = None
+    """Validations of the run."""
     detection: Time | None = None
+    """Time until a failure is noticed; default: 2 min, half of the 5 min between health checks."""
     restart: tuple[RestartPart, ...] | None = None
+    """Phases of a restart, in order; default: those of llama3_405b_54_days. [] is a restart that takes no time."""
     spares: SparesSpec = SparesSpec()
+    """Spare nodes; default: 1 for 12 of the job's nodes, where a failure takes one away."""
     short: Literal["wait", "shrink"] = "wait"
+    """Without spares: does the job wait for a node, or continue with fewer replicas (shrink)?"""
     shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
+    """With shrink: the most replicas that may be missing."""
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
+    """Is a slow device left, replaced at once, or replaced after the next checkpoint?"""
     noticed: Time = FixedTime(seconds="30 min")
+    """Time until a slow device is noticed."""
     wrong_diagnosis: Annotated[Share, Field(lt=1)] = 0.0
+    """Probability that a diagnosis blames the wrong node."""
     timeout: Seconds = 600.0
+    """A longer pause of the job is a failure."""
     maintenance: MaintenanceSpec | None = None
+    """Planned interruptions."""
     price: Positive | None = None
+    """Dollars per GPU and hour; no default."""
     achievable_mfu: Annotated[Share, Field(gt=0)] | None = None
+    """MFU against which the run is compared: the cost of the same tokens at it."""
     power: PowerSpec = PowerSpec()
+    """Power of the cluster."""
     played: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1000
+    """Number of simulated runs."""
 
     @model_validator(mode="before")
     @classmethod

@@ -49,13 +49,15 @@ class TimeSpec(Spec):
 
 
 class FixedTime(TimeSpec):
-    """Always as long: ``seconds``, and ``per_gpu`` for every GPU of the job, as a handshake with all of them takes."""
+    """A fixed duration."""
 
     EXAMPLE: ClassVar = {"kind": "fixed", "seconds": "5 min"}
 
     kind: Literal["fixed"] = "fixed"
     seconds: NamedSeconds
+    """Duration."""
     per_gpu: Seconds = 0.0
+    """Additional time for every GPU of the job, as a handshake with all of them takes."""
 
     @property
     def draws(self) -> int:
@@ -77,12 +79,13 @@ class FixedTime(TimeSpec):
 
 
 class ExponentialTime(TimeSpec):
-    """Memoryless, with a ``mean``."""
+    """A memoryless duration."""
 
     EXAMPLE: ClassVar = {"kind": "exponential", "mean": "2 h"}
 
     kind: Literal["exponential"]
     mean: Seconds
+    """Mean duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
         """-mean ln u."""
@@ -90,13 +93,15 @@ class ExponentialTime(TimeSpec):
 
 
 class LognormalTime(TimeSpec):
-    """exp of a normal: half are shorter than the ``median``, and ``sigma`` is the spread of the logarithm."""
+    """A lognormal duration."""
 
     EXAMPLE: ClassVar = {"kind": "lognormal", "median": "4 min", "sigma": 0.5}
 
     kind: Literal["lognormal"]
     median: Seconds
+    """Half are shorter."""
     sigma: Annotated[float, Field(strict=False, ge=0, le=5)]
+    """Standard deviation of the logarithm."""
 
     def quantile(self, uniform: Floats) -> Floats:
         """median exp(sigma z)."""
@@ -111,13 +116,15 @@ class LognormalTime(TimeSpec):
 
 
 class WeibullTime(TimeSpec):
-    """Weibull with a ``mean``: a ``shape`` below 1 has early deaths, above 1 wear."""
+    """A Weibull duration."""
 
     EXAMPLE: ClassVar = {"kind": "weibull", "mean": "100 d", "shape": 0.7}
 
     kind: Literal["weibull"]
     mean: Seconds
+    """Mean duration."""
     shape: Shape
+    """Below 1 many are short, above 1 all are near the mean."""
 
     @property
     def scale(self) -> float:
@@ -130,13 +137,15 @@ class WeibullTime(TimeSpec):
 
 
 class UniformTime(TimeSpec):
-    """Anything from ``low`` to ``high`` alike, as a watchdog that looks every so often finds it."""
+    """A duration with equal probability between two ends, as a periodic watchdog finds failures."""
 
     EXAMPLE: ClassVar = {"kind": "uniform", "low": "0 s", "high": "10 min"}
 
     kind: Literal["uniform"]
     low: Seconds
+    """The shortest."""
     high: Seconds
+    """The longest."""
 
     @model_validator(mode="after")
     def _ordered(self) -> UniformTime:
@@ -155,13 +164,15 @@ class UniformTime(TimeSpec):
 
 
 class ChoiceTime(TimeSpec):
-    """One of ``times``, with probabilities in proportion to ``weights`` (left out: all alike)."""
+    """One of several durations."""
 
     EXAMPLE: ClassVar = {"kind": "choice", "times": ["15 s", "3 min", "30 min"], "weights": [0.7, 0.2, 0.1]}
 
     kind: Literal["choice"]
     times: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    """Durations, one of them each time."""
     weights: tuple[Annotated[float, Field(strict=False, ge=0)], ...] | None = None
+    """Their relative probabilities; default: equal."""
 
     @model_validator(mode="after")
     def _as_many(self) -> ChoiceTime:
@@ -187,7 +198,7 @@ class ChoiceTime(TimeSpec):
 
 
 class StagedTime(TimeSpec):
-    """``first``, and with ``probability`` ``second`` after it: an automatic repair, then a technician."""
+    """A duration with a second stage at times: an automatic repair, then a technician."""
 
     EXAMPLE: ClassVar = {
         "kind": "staged",
@@ -198,8 +209,11 @@ class StagedTime(TimeSpec):
 
     kind: Literal["staged"]
     first: Time
+    """Duration of the first stage."""
     second: Time
+    """Duration of the second stage."""
     probability: Fraction
+    """Probability of a second stage."""
 
     @property
     def draws(self) -> int:

@@ -23,25 +23,31 @@ Factor = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Scale(Spec):
-    """Factors on what the cluster's parts reach; 1 is what they are.
+    """Factors on the cluster's performance, for what-if; 1 changes nothing.
 
-    ``flops`` is on peak FLOP/s of every precision, ``memory`` and ``memory_bandwidth`` on the GPU's memory, ``launch``
-    on the time between dependent kernels and on what the host needs to issue work.  ``nvlink``, ``pcie`` and
-    ``network`` (every other link) are on links' bandwidth, ``latency`` is on the latency of all links.
-    ``between_machines`` is on both ``pcie`` and ``network``, which lie in series on the way out of a machine: more of
-    one alone is worth nothing where the other is as narrow.  Where NCCL's pace is known it scales along: its latency by
-    ``latency``, its rate by the links that it counts, NVLink in one node and the network between nodes.
+    NCCL's pace scales along where it is known: its latency by ``latency``, its rate by the links that it counts (NVLink
+    in one node, the network between nodes).
     """
 
     flops: Factor = 1.0
+    """Factor on the peak FLOP/s of every precision."""
     memory: Factor = 1.0
+    """Factor on the bytes that a GPU holds."""
     memory_bandwidth: Factor = 1.0
+    """Factor on the bandwidth of the GPU's memory."""
     launch: Factor = 1.0
+    """Factor on the time between dependent kernels, and on what the host needs to issue work."""
     nvlink: Factor = 1.0
+    """Factor on the bandwidth of NVLink."""
     network: Factor = 1.0
+    """Factor on the bandwidth of all links that are neither NVLink nor PCIe."""
     pcie: Factor = 1.0
+    """Factor on the bandwidth of PCIe."""
     between_machines: Factor = 1.0
+    """Factor on PCIe and network together, which are in series between nodes: more of one alone gains nothing where the
+    other is as narrow."""
     latency: Factor = 1.0
+    """Factor on the latency of all links."""
 
     def device(self, device: Device) -> Device:
         """The GPU with these factors; the same object if they change nothing."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, model_validator
 
@@ -38,11 +38,6 @@ from simcluster.scenario.short_forms import named_alone
 from simcluster.scenario.titles import titled
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from simcluster.scenario.typed import Sections
 
 _ORIGIN = "_origin"  # among a scenario's attributes, beside its fields
 
@@ -84,7 +79,7 @@ class Scenario(Shown, ScenarioFields):
         """Where else a scenario has a key of that name, for the message about one in the wrong place."""
         return said_elsewhere(key)
 
-    def __init__(self, **sections: Unpack[Sections]) -> None:
+    def __init__(self, **sections: Any) -> None:
         origin = Origin(Document(data=_plain(sections), source="Scenario(...)", folder=Path()))
         resolved = resolve(origin.document)
         with checking(resolved, Scenario):

@@ -24,8 +24,7 @@ from simcluster.faults.pace import Paced
 from simcluster.faults.speeds import NicSpeeds, Speeds
 from simcluster.model.transformer import Model
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
-from simcluster.scenario.key_types import Fragment, any_of, fragment_of
-from simcluster.scenario.keys import default_of, description
+from simcluster.scenario.keys import Fragment, ScenarioKey, any_of, fragment_of
 from simcluster.scenario.run_failures import FailuresSpec
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import TIMES, FixedTime
@@ -90,13 +89,12 @@ def _object(model: type[BaseModel]) -> Fragment:
 
 
 def _property(model: type[BaseModel], name: str) -> Fragment:
-    field = model.model_fields[name]
-    found = fragment_of(field.annotation, field.metadata)
-    default = default_of(field, found)
+    key = ScenarioKey("", model, name)
+    found = key.fragment
     if any({"$ref": f"#/$defs/{law.__name__}"} in found.get("anyOf", [found]) for law in TIMES.values()):
         found = any_of([found, _SECONDS])
-    said = {"description": description(model, name)}
-    return {**found, **said, **({} if default is None or default == "" else {"default": default})}
+    default = {} if key.default is None or key.default == "" else {"default": key.default}
+    return {**found, "description": key.description, **default}
 
 
 _SECONDS = fragment_of(FixedTime.model_fields["seconds"].annotation, FixedTime.model_fields["seconds"].metadata)

@@ -1,6 +1,7 @@
-"""The sections of a scenario file as frozen models: parallel, pipeline, memory, overlap, collectives, measured.
+"""The sections of a scenario file as frozen models: parallel, pipeline, memory, overlap, fsdp, collectives, checkpoint.
 
-Each checks its own values; rules between sections are in ``rules``.
+Each checks its own values; rules between sections are in ``rules``.  The text below a field is what editors, the
+reference and the studio show (``keys``).
 """
 
 from __future__ import annotations
@@ -60,33 +61,35 @@ def _order(value: object) -> object:
 
 
 class Parallel(Spec):
-    """How the job is split: tp x cp x dp x pp GPUs.
-
-    ``dp`` left out is what the GPUs leave over (0 stands for that only until the scenario is complete).  ``zero`` is
-    the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest, or
-    is Megatron-Core's text of them (tp-cp-ep-dp-pp).
-    ``cp`` ranks share every sequence, and ``cp_comm`` is how its queries meet keys and values of other ranks: handed
-    round a ``ring`` beside the attention in pieces, gathered before it, or traded for heads by ``all_to_all``.
-    ``cp_shares``: a rank has a ``zigzag`` of the sequence, a piece from its front and one from its back, or
-    ``contiguous`` tokens, of which under a causal mask the last rank's are the most work, for which all wait.
-    ``ep`` ranks share the experts of a mixture, each split over ``etp`` ranks: as many as tp, unless that is more than
-    a stage has; 1 leaves them whole (Megatron-LM's expert-tensor-parallel-size).  For experts the tp x cp x dp ranks of
-    a stage are etp x ep x those that hold the same, consecutive ones first ("parallel folding", arXiv:2504.14960).
-    ``expert_dispatch`` is how tokens travel to them.
-    """
+    """Degrees of parallelism: tp x cp x dp x pp GPUs; ep x etp for experts ("parallel folding", arXiv:2504.14960)."""
 
     tp: Count = 1
+    """Tensor parallelism: ranks that share the matrices of every layer; keep it inside a node's NVLink domain."""
     pp: Count = 1
-    dp: Count = 0
+    """Pipeline parallelism: stages that the layers are cut into."""
+    dp: Count = 0  # until the scenario is complete
+    """Data parallelism: replicas of the model; default: the GPUs over tp x pp x cp."""
     cp: Count = 1
+    """Context parallelism: ranks that share every sequence."""
     cp_comm: ContextExchange = "ring"
+    """How queries meet keys and values of other cp ranks: passed around a ring, overlapped with attention in pieces;
+    gathered before it; or exchanged for heads (all_to_all)."""
     cp_shares: ContextShares = "zigzag"
+    """Tokens of a cp rank: a piece from the front of the sequence and one from its back (zigzag), or contiguous ones,
+    of which the last rank's are the most work under a causal mask."""
     ep: Count = 1
+    """Expert parallelism: ranks of a stage (of tp x cp x dp, consecutive ones first) that share the experts."""
     etp: Count | None = None
+    """Tensor parallelism of the experts; 1: whole ones; default: tp, or 1 where a stage has too few ranks for that."""
     expert_dispatch: ExpertDispatch = ExpertDispatch()
+    """How tokens travel to experts and back."""
     sequence_parallel: StrictBool = False
+    """Are norms and residuals split over tp along the sequence? Less memory, the same bytes."""
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
+    """ZeRO stage (arXiv:1910.02054), sharded over dp: 0 nothing, 1 optimizer states (Megatron-LM's distributed
+    optimizer), 2 gradients too, 3 parameters too (FSDP)."""
     order: Annotated[tuple[Axis, ...], BeforeValidator(_order)] = ("tp", "cp", "dp", "pp")
+    """Axes from the fastest-varying digit of a rank to the slowest, also in Megatron-Core's form (tp-cp-ep-dp-pp)."""
 
 
 LONG_NAMES = {
@@ -128,36 +131,27 @@ def _layout(value: object) -> object:
 
 
 class Pipeline(Spec):
-    """Which stage holds what of the model, the order of microbatches on the stages, and how they hand on.
-
-    ``schedule`` is a name; a mapping with parameters, as in ``{name: interleaved, group_size: 8}`` or ``{name: zb-auto,
-    memory_limit: 16, goal: span}``; a CSV file of torch.distributed.pipelining or ``FILE.py:FUNCTION``, relative to the
-    scenario file and read in (the document then has its rows).  ``zb-auto`` without times is made for those of the run,
-    and without a goal for the shortest step, since the optimizer waits for the gradient norm of all stages.
-
-    ``chunks`` is how many pieces of the model a stage holds.  ``layers_per_stage`` is how many layers: ``even``; a list
-    with a number for every stage, spread over its chunks as evenly as possible (those with embedding or LM head last to
-    get one more), or for every slice in the model's order; ``auto`` makes the slowest slice as fast as it can be, by
-    the times of the run (forward and backward of a layer, of the embedding, of LM head and loss).
-
-    ``layout`` is what every slice holds (Megatron-Core's ``--pipeline-model-parallel-layout``, "Et*3|(tt|)*29,tL"): E
-    the embedding, t a layer, L LM head and loss (``schedules.stage_layout``).  It says ``layers_per_stage`` and, where
-    these are left out, ``chunks`` and ``schedule: interleaved``.
-
-    ``p2p``: ``async`` sends go out and are received beside computation; at a ``rendezvous`` sender and receiver wait
-    for each other and for the end, in blocking pairs as Megatron-LM without ``--overlap-p2p-communication`` (then
-    ``overlap.pipeline`` has no say).  ``scatter_gather``: without sequence parallelism a stage boundary is sent split
-    over the tp ranks and gathered on arrival, as Megatron-LM does (arXiv:2104.04473 section 4.1).
-    """
+    """Stages, the layers on each, and the order of microbatches on them."""
 
     schedule: ScheduleChoice = "1f1b"
+    """Order of microbatches on the stages: a name (simcluster list schedules), a mapping with parameters such as
+    {name: interleaved, group_size: 8}, a CSV file of torch.distributed.pipelining, or FILE.py:FUNCTION."""
     chunks: Count = 1
+    """Pieces of the model per stage (virtual stages), for schedules that take them."""
     layers_per_stage: Annotated[
         Literal["even", "auto"] | tuple[int, ...], BeforeValidator(_layers_per_stage)
     ] = "even"  # fmt: skip
+    """Layers per stage: even; auto, which makes the slowest slice as fast as possible; or a list with a number per
+    stage, spread evenly over its chunks, or per slice in the model's order."""
     layout: Annotated[str | tuple[str | tuple[str, ...], ...] | None, BeforeValidator(_layout)] = None
+    """Contents of each slice, instead of layers_per_stage: text such as Et*3|(tt|)*29,tL (E the embedding, t a layer, L
+    LM head and loss) or a list (Megatron-Core's pipeline-model-parallel-layout); it sets chunks and schedule, too."""
     p2p: Literal["async", "rendezvous"] = "async"
+    """Do sends overlap with compute (async), or do sender and receiver wait for each other (rendezvous), as
+    Megatron-LM without --overlap-p2p-communication?"""
     scatter_gather: StrictBool = True
+    """Without sequence parallelism: is a stage boundary sent split over tp and gathered on arrival, as Megatron-LM does
+    (arXiv:2104.04473 section 4.1)?"""
 
     @property
     def schedule_name(self) -> str:
@@ -181,25 +175,25 @@ def _buffers(value: object) -> object:
 
 
 class HostMemory(Spec):
-    """What the GPU hands to its host's memory, over the links between them (``Cluster.host_way``).
-
-    ``activations``: the part, 0 to 1, of what the layers of a microbatch's forward keep; it goes when that is over and
-    may come back from ``ahead`` actions before its backward.  Where the backward follows at once (pp 1, the last stage)
-    the first layers go, each while later ones run, and come back one after the other.  ``modules``: of the inputs of
-    these alone, by Megatron-Core's names (``--fine-grained-activation-offloading --offload-modules``), then all of them
-    unless a part is said.  ``optimizer``: ``stream`` keeps the optimizer's state in host memory and updates on the GPU,
-    in buckets of ``bucket`` parameters of which ``buffers`` fit there; ``host`` updates on the host: ``host_update`` is
-    the B/s that the processors of one box, a tray in a rack, reach in Adam on their memory, reads and writes together,
-    and ``source`` who says so.  The box's GPUs share it evenly.
-    """
+    """State that a GPU keeps in its host's memory, over the links between them (``Cluster.host_way``)."""
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """Part, 0 to 1, of what a forward keeps that goes to the host: after it, or, where the backward follows at once,
+    the first layers while later ones run."""
     modules: Annotated[tuple[OffloadModule, ...], ONE_OR_MORE] = ()
+    """Modules whose inputs go, by Megatron-Core's names (--offload-modules); all of them unless activations says a
+    part; default: a part of everything."""
     ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
+    """Actions before its backward from which it may come back."""
     optimizer: Literal["none", "stream", "host"] = "none"
+    """Where the optimizer's state is: on the GPU; in host memory and updated on the GPU in buckets (stream); or in host
+    memory and updated there (host)."""
     bucket: Count = 40_000_000
+    """Parameters per bucket."""
     buffers: Count = 2
+    """Buckets that fit on the GPU at once."""
     host_update: BytesPerSecond | None = None
+    """Rate of Adam on the processors of one node (of a rack: one tray), reads and writes together, for all its GPUs."""
     source: str = ""
 
     @model_validator(mode="before")
@@ -212,28 +206,27 @@ class HostMemory(Spec):
 
 
 class Memory(Spec):
-    """What a rank's memory holds besides model state and the tensors that backward reads.
-
-    ``fragmentation`` is a factor from 1 (none) on what comes and goes: activations, working sets, gathered parameters;
-    model state is allocated once and packs.  What it adds counts as other.  ``communication_buffers``: ``none``, an
-    amount for each GPU, or ``auto``, NCCL's channels for each group that the rank is in (``planning.buffers``).
-    ``workspace`` is what libraries keep for matrix products.  ``library: megatron-te`` adds what Megatron-Core with
-    Transformer Engine keeps.  ``logits``: the loss keeps an ``fp32`` copy of them, of all ranks of tp where they are
-    ``gathered`` (a loss over whole rows, as outside of Megatron-LM), or a fused one writes their gradient over them
-    ``in-place``.  ``activation_input``: what activation functions read is kept in 16 bits, or in ``fp8``
-    (Megatron-Core's ``--activation-func-fp8-input-store``; DeepSeek-V3, arXiv:2412.19437 section 3.3.3).
-    ``backward_temporaries`` counts what lives inside one layer: gradients of its backward, and rows on their way
-    between experts. ``offload`` is what lives in the host's memory instead.
-    """
+    """Memory of a GPU besides model state and the tensors that backward reads."""
 
     fragmentation: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.0
+    """Factor from 1 on memory that comes and goes: activations, working sets, gathered parameters."""
     communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_buffers)] = "none"
+    """NCCL's buffers: none, auto (its channels for each group of the rank), or an amount per GPU."""
     workspace: Bytes | None = None
+    """Memory that libraries keep for matmuls."""
     library: Literal["plain", "megatron-te"] = "plain"
+    """What else layers keep: nothing (plain), or what Megatron-Core with Transformer Engine keeps."""
     logits: Logits = "fp32"
+    """Does the loss keep a copy of the logits in fp32, one of all tp ranks (gathered), or write the gradient over them
+    (in-place)?"""
     activation_input: ActivationInput = "16-bit"
+    """Are the inputs of activation functions kept in 16 bits, or in fp8 (DeepSeek-V3, arXiv:2412.19437 section
+    3.3.3)?"""
     backward_temporaries: StrictBool = False
+    """Does the peak include memory that lives inside one layer: gradients of its backward, rows on their way between
+    experts?"""
     offload: HostMemory = HostMemory()
+    """State that is kept in the host's memory instead."""
 
 
 def _mechanism(value: object) -> object:
@@ -247,83 +240,85 @@ def _mechanism(value: object) -> object:
 
 
 class Overlap(Spec):
-    """Which communication runs beside computation.  Reductions, gathers and pairs are off unless they are turned on, as
-    Megatron-LM's own flags are; a run says so where that is 1 % of the step or more (``advice``).
+    """Communication that overlaps with compute.
 
-    ``grad_reduce``: gradients in buckets while backward still runs (``bucket_size`` bytes each; left out, the
-    program's own default).  ``param_gather``: parameters sharded by ZeRO gathered beside computation: with zero 1 and 2
-    beside the next forward, with zero 3 ahead of every use (``fsdp.prefetch``).  ``tensor``: the
-    input gradient's reduction beside the weight gradient.  ``tensor_pieces``: the products around tensor-parallel
-    collectives cut into so many pieces along their rows, each gathered or reduced beside the next one's product
-    (asynchronous tensor parallelism).  ``pipeline``: sends do not hold up the sender.  ``experts``: tokens travel to
-    experts, and gradients back, beside shared experts and weight gradients (Megatron-LM's
-    ``--moe-shared-expert-overlap`` and ``--delay-wgrad-compute``).  ``pairs``: in a schedule with fused pairs [F|B]
-    (DualPipe, or interleaved with pairs) the collectives of a forward beside the computation of the backward that it is
-    paired with, and the other way round (arXiv:2412.19437 section 3.2.1; Megatron-LM's
-    ``--overlap-moe-expert-parallel-comm``).
-
-    ``interference``: what the two do to each other meanwhile.  ``auto`` is what the device's catalogue entry says (with
-    ``collectives.detail: steps`` nothing), ``none`` nothing; or a mechanism of ``simcluster.devices.interference``.
+    Reductions, gathers and pairs are off unless they are turned on, as Megatron-LM's own flags are; a run says so where
+    that costs 1 % of the step or more (``advice``).
     """
 
     grad_reduce: StrictBool = False
+    """Are gradients reduced in buckets while backward still runs?"""
     param_gather: StrictBool = False
+    """Are sharded parameters gathered during compute: with zero 1 and 2 during the next forward, with zero 3 ahead of
+    every use (fsdp.prefetch)?"""
     tensor: StrictBool = False
+    """Is the input gradient reduced over tp while the weight gradient's matmul runs?"""
     tensor_pieces: Count = 1
+    """Pieces that matmuls around tp collectives are cut into, to overlap with them (async tensor parallelism)."""
     pipeline: StrictBool = True
+    """Do sends between stages not hold up the sender?"""
     experts: StrictBool = False
+    """Do tokens travel to experts during the matmuls of shared experts and of weight gradients (Megatron-LM's
+    --moe-shared-expert-overlap and --delay-wgrad-compute)?"""
     pairs: StrictBool = False
+    """In fused pairs [F|B] of a schedule: do collectives of one run during the compute of the other (arXiv:2412.19437
+    section 3.2.1)?"""
     bucket_size: Bytes | None = None
+    """Bytes per bucket of gradients; default: the program's own."""
     interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_mechanism)] = "auto"
+    """How communication and compute slow each other down: none, auto (as the device's catalogue entry says; with
+    collectives.detail: steps not at all), or a mechanism."""
 
 
 class Fsdp(Spec):
-    """How zero 3 (FSDP) shards, gathers and reduces; what runs beside computation is ``overlap``'s business.
+    """Sharding, gathering and reducing with zero 3 (FSDP); what overlaps with compute is set in ``overlap``.
 
-    Parameters are gathered in units of ``unit_layers`` layers (embedding and LM head are units of their own), up to
-    ``prefetch`` units ahead of their use, in the number format of the products (2 bytes with mixed precision, whatever
-    the shards are kept in); gradients are reduced in the recipe's.  ``reshard_after_forward``: given up behind forward
-    and gathered again for backward.  ``lanes``: gathers and reductions wait for each other on one communicator, or
-    have two and share the links.  ``shard_group``: hybrid sharding (HSDP) over so many consecutive ranks of dp, whose
-    gradients are then summed over the groups; left out, all of dp.  ``sync_every_microbatch``: gradients are reduced
-    in each microbatch's backward; false: summed up unsharded and reduced in the last one's (no_sync); for zero 2 too.
+    Parameters are gathered in the number format of the matmuls, gradients reduced in the recipe's.
     """
 
     unit_layers: Count = 1
+    """Layers whose parameters are gathered together; embedding and LM head are separate units."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
+    """Units that are gathered ahead of their use."""
     reshard_after_forward: StrictBool = True
+    """Are parameters freed after forward, and gathered again for backward?"""
     lanes: Literal["one", "two"] = "one"
+    """Do gathers and reductions wait for each other on one communicator, or have two and share the links?"""
     shard_group: Count | None = None
+    """Hybrid sharding (HSDP) over groups of N consecutive ranks of dp; default: all of dp."""
     sync_every_microbatch: StrictBool = True
+    """Are gradients reduced in each microbatch's backward, or only in the last one's (no_sync)? For zero 2, too."""
 
 
 class Collectives(Spec):
-    """The algorithm of each collective, and how it is played.
-
-    ``nccl`` names the platform whose latencies, rates and choices NCCL would have (``traffic.methods``): ``auto`` is
-    what the topology file says, ``none`` leaves everything to the links.  An algorithm that is ``auto`` is the one that
-    NCCL picks for the size; without a platform, the ring.  ``detail: flow`` is one activity with its use of every link,
-    ``steps`` every step of the algorithm as transfers.
-    """
+    """The algorithm of each collective, and how it is simulated."""
 
     all_reduce: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
+    """Algorithm of all-reduce; auto: the one that NCCL picks for the size, or the ring without a platform."""
     reduce_scatter: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
+    """Algorithm of reduce-scatter; auto as for all_reduce."""
     all_gather: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
+    """Algorithm of all-gather; auto as for all_reduce."""
     detail: Literal["flow", "steps"] = "flow"
+    """One activity with its use of every link (flow), or every step of the algorithm as transfers (steps)."""
     nccl: Annotated[str, WordOf(lambda: ("auto", "none", *platform_names()))] = "auto"
+    """Platform whose latencies, rates and choices NCCL has; auto: the topology's; none: the links alone."""
 
 
 class CheckpointInStep(Spec):
-    """A checkpoint that is taken and played, ``after`` this step (numbered from 0), of which there should be one more.
+    """A checkpoint that is taken and simulated after a step; there should be one more step for its write.
 
-    ``mode``, ``to`` and ``bytes_per_parameter`` are those of ``run.checkpoint``, which also stands for what is left
-    out: ``snapshot`` stops training for the copy to host memory, and the write goes on beside the next steps;
-    ``blocking`` stops it for the write.  Both end at a barrier of all ranks.  ``place: peers``: a snapshot that goes on
-    to the memory of peers instead, as ``run.checkpoint.memory`` says.
+    Both modes end at a barrier of all ranks.  ``mode``, ``to`` and ``bytes_per_parameter`` default to those of
+    ``run.checkpoint``.
     """
 
     after: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 0
+    """Step after which it is taken, counted from 0."""
     mode: Literal["blocking", "snapshot"] | None = None
+    """Does training stop for the copy to host memory (snapshot), or for the write (blocking)?"""
     to: BytesPerSecond | None = None
+    """Rate of writes to storage, for the whole job."""
     bytes_per_parameter: Annotated[float, Field(strict=False, gt=0)] | None = None
+    """Bytes written per parameter; default: weights and optimizer state of the recipe."""
     place: Literal["storage", "peers"] = "storage"
+    """Where the bytes go from the host: storage, or the memory of peers (run.checkpoint.memory)."""

@@ -37,63 +37,65 @@ def _modules(value: object) -> object:
 
 
 class Muon(Spec):
-    """How Muon updates matrices: ``iterations`` of Newton-Schulz products in 16 bits on each.
-
-    Sharded (zero 1), each of a stage's matrices is on one of the ranks that hold it (``distribute: layers``,
-    Megatron-Core's ``dist_muon``), or each rank gathers all of them and keeps a part of each (``gather``, Moonlight's,
-    arXiv:2502.16982).  ``tp_mode``: each tp rank's part of a matrix by itself (``blockwise``, Megatron-Core's default),
-    or the whole one on each of them (``duplicated``).
-    """
+    """How Muon updates matrices, which stay whole."""
 
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
+    """Newton-Schulz iterations on each matrix, of matmuls in 16 bits."""
     distribute: Literal["layers", "gather"] = "layers"
+    """With zero 1: is each matrix on one rank (layers, Megatron-Core's dist_muon), or gathered by every rank, which
+    keeps a part (gather, Moonlight's, arXiv:2502.16982)?"""
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
+    """Is each tp rank's part of a matrix orthogonalized separately (blockwise, as in Megatron-Core), or the whole one
+    on each (duplicated)?"""
 
 
 class OuterStep(Spec):
-    """An outer step ``every`` so many steps, of ``workers`` that train apart between (DiLoCo, arXiv:2311.08105).
-
-    A worker is as many of the replicas, one after the other on dp; left out, there is one on each site.  Parameters
-    have ``bytes_per_parameter`` on the wire (4: fp32 pseudo-gradients), and each of a worker's replicas sums a part.
-    ``parts`` of them are summed one after the other, evenly over the ``every`` steps, and each is needed ``beside``
-    steps later (Streaming DiLoCo, arXiv:2501.18512); with 0 training waits.
-    """
+    """An outer step of workers that train separately in between (DiLoCo, arXiv:2311.08105)."""
 
     every: Count
+    """Steps from one outer step to the next."""
     workers: Count | None = None
+    """Workers, each of consecutive replicas of dp; default: one on each site."""
     bytes_per_parameter: Annotated[float, Field(gt=0)] = 4.0
+    """Bytes of a pseudo-gradient on the wire (4: fp32); each replica of a worker sums a part of them."""
     parts: Count = 1
+    """Parts of the parameters that are summed one after the other, evenly over the steps (Streaming DiLoCo,
+    arXiv:2501.18512)."""
     beside: Annotated[int, Field(strict=True, ge=0, le=50)] = 0
+    """Steps that overlap with a sum before it is needed; 0: training waits."""
 
 
 class Training(Spec):
-    """The batch (in sequences), the number formats, and what is kept for backward.
-
-    ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
-    ``optimizer: muon`` works on the layers' matrices as ``muon`` says, keeps one moment of them, and leaves embedding,
-    LM head, norms and biases to Adam.
-    ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
-    (attention, LM head, what is kept and sent); ``mxfp8-mixed``: the same with a scale for every 32 elements;
-    ``nvfp4-mixed``: in 4 bits with one for every 16; both on devices whose peak has them.  ``recompute: operators``
-    keeps what attention and every second product of a layer give, and runs all else again (torchtitan's "op" selective
-    checkpointing); ``selective`` runs the core attention again, of a fused kernel, too, unless the ``software`` leaves
-    that alone; or the ``recompute_modules`` that are listed, by Megatron-Core's names (``model.recomputed``).  A list
-    in the place of ``recompute`` is these.  ``recompute_every: k`` recomputes only the layers whose number in the model
-    divides by k (0, k, 2 k, ...).
-    """
+    """The batch, the number formats, and what is kept for backward."""
 
     global_batch: Count
+    """Sequences of a step, of all replicas together."""
     micro_batch: Count = 1
+    """Sequences that a rank works through at once."""
     precision: Precision = "bf16-mixed"
+    """Number formats of the matmuls of layers (fp8, mxfp8 with a scale for 32 elements, nvfp4 with one for 16: operands
+    are cast from 16 bits) and of all else: attention, LM head, what is kept and sent."""
     recompute: Recompute = "none"
+    """What backward runs again instead of keeping it: nothing; the attention's core or the recompute_modules
+    (selective; a list here is these); all but attention and every second matmul (operators, as torchtitan's "op"); or
+    the whole layer (full)."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_modules)] = ("core_attn",)
+    """With recompute selective: the parts of a layer that run again, by Megatron-Core's names."""
     recompute_every: Count = 1
+    """With recompute k: only layers whose number divides by k are recomputed (0, k, 2 k, ...)."""
     optimizer: Literal["adam", "muon"] = "adam"
+    """Adam, or Muon on the layers' matrices, which keeps one moment of them, and Adam on the rest."""
     muon: Muon = Muon()
+    """How Muon updates matrices."""
     attention: Attention = "fused"
+    """One fused kernel (flash attention), or separate products and softmax."""
     dropout: StrictBool = False
+    """Is there dropout of 0.1?"""
     memory_recipe: MemoryRecipe | None = None
+    """Bytes kept per parameter, by name; default: by precision and optimizer."""
     outer: OuterStep | None = None
+    """An outer step every N steps, of workers that train separately in between (DiLoCo); default: all replicas step
+    together."""
 
     @model_validator(mode="before")
     @classmethod

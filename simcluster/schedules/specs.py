@@ -28,14 +28,15 @@ Time = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Interleaved(Spec):
-    """Interleaved 1F1B in groups (Megatron-LM's ``--microbatch-group-size-per-virtual-pipeline-stage``), with one more
-    forward ahead and fused ``pairs`` [F|B] behind it (its ``--overlap-moe-expert-parallel-comm``).
-
-    What a pair makes goes out at its end, so that messages are exposed the more."""
+    """Interleaved 1F1B in groups, with one more forward ahead and fused pairs [F|B]; a pair sends at its end."""
 
     name: Literal["interleaved"]
+    """The schedule with these parameters."""
     group_size: Count | None = None
+    """Microbatches per group (Megatron-LM's --microbatch-group-size-per-virtual-pipeline-stage); default: as many as
+    stages."""
     pairs: StrictBool = False
+    """Are a forward and a backward in turn fused pairs [F|B] (--overlap-moe-expert-parallel-comm)?"""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
         """What makes it; times do not change it."""
@@ -43,24 +44,25 @@ class Interleaved(Spec):
 
 
 class ZbAuto(Spec):
-    """Automatic zero bubble under a limit of microbatches alive on one stage.
-
-    ``goal`` is what is made short: ``span``, the longest span of a stage, for steps that go on as stages finish, or
-    ``step``, one step whose optimizer waits for all stages.  Left out it is step in a scenario, whose optimizer waits
-    for the gradient norm of all, and span anywhere else, as in the paper.
-    ``weight_memory`` is the part of a microbatch's activations that stays from I to W.
-    ``forward``, ``input``, ``weight`` and ``latency`` are the times of F, I, W and a message in one unit (only ratios
-    matter), alike for all stages; left out, all three, the times of the run itself are used where it knows them.
-    """
+    """Automatic zero bubble under a limit of microbatches alive on one stage."""
 
     name: Literal["zb-auto"]
+    """The schedule with these parameters."""
     memory_limit: Count | None = None
+    """Microbatches that may be alive on one stage."""
     goal: Goal | None = None
+    """What is minimised: the longest span of a stage (span), or a step whose optimizer waits for all (step); default:
+    step in a scenario, whose optimizer waits for the gradient norm, else span, as in the paper."""
     weight_memory: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Part of a microbatch's activations that stays from I to W."""
     forward: Time | None = None
+    """Time of F, in any one unit; default, with the others: the times of the run."""
     input: Time | None = None
+    """Time of I, the input gradient."""
     weight: Time | None = None
+    """Time of W, the weight gradient."""
     latency: Time = 0.0
+    """Time of a message between stages."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
         """What makes it for the document's times, else for ``costs`` and ``latency``, else for F = I = W and none."""
@@ -73,18 +75,19 @@ class ZbAuto(Spec):
 
 
 class Rows(Spec):
-    """A schedule written out, as grids print it: ``rows: ["F0 F1 B0 B1", "F0 B0 F1 B1"]``, a row for each stage.
-
-    ``F3.1`` is microbatch 3 through chunk 1, ``[F3|B1]`` a fused pair.  ``routes`` are the ways of microbatches through
-    the model, as texts of stage.chunk ("0.0 1.0 1.1 0.1"), and ``route_of`` each microbatch's; left out, all go through
-    chunk 0 of every stage in turn, then chunk 1, and so on.  ``title`` is what it is called.
-    """
+    """A schedule as rows of actions: F3.1 is microbatch 3 through chunk 1, [F3|B1] a fused pair."""
 
     name: Literal["rows"]
+    """A schedule that is written out."""
     rows: tuple[str, ...]
+    """A row of actions for each stage, as in "F0 F1 B0 B1"."""
     routes: tuple[str, ...] | None = None
+    """Ways of microbatches through the model, as texts of stage.chunk, as in "0.0 1.0 1.1 0.1"; default: chunk 0 of
+    every stage in turn, then chunk 1, and so on."""
     route_of: tuple[int, ...] | None = None
+    """The number of each microbatch's route."""
     title: str = "rows"
+    """Name of the schedule."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> Self:

@@ -25,16 +25,16 @@ _USUAL_MEDIUM = {
 
 
 class NodeSpec(Spec):
-    """One node.  A gpu may say its machine (``host``, a number), a switch its ``tier``.
-
-    A nic or switch of a ``network`` other than "compute" is not used by collectives.
-    """
+    """One node of a graph."""
 
     name: Name
     kind: Literal["gpu", "nvswitch", "pcie", "nic", "switch", "host"]
     host: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Number of the machine that a GPU is in."""
     tier: Name = "leaf"
+    """Tier of a switch, as in leaf or spine."""
     network: Name = COMPUTE
+    """The network of a NIC or switch; collectives use the one called compute."""
 
     @model_validator(mode="after")
     def _machines_have_no_network(self) -> Self:
@@ -46,10 +46,12 @@ class NodeSpec(Spec):
 
 
 class EdgeSpec(LinkSpec):
-    """A link ``between`` two nodes, both ways unless ``one_way`` (then from the first to the second)."""
+    """A link between two nodes."""
 
     between: tuple[Name, Name]
+    """The names of both ends."""
     one_way: bool = False
+    """From the first end to the second only."""
 
 
 class GraphSpec(TopologySpec):
@@ -67,7 +69,9 @@ class GraphSpec(TopologySpec):
     kind: Literal["graph"]
     name: Title = "explicit graph"
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
+    """GPUs, NICs and switches."""
     edges: tuple[EdgeSpec, ...]
+    """Links between them."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:

@@ -22,22 +22,28 @@ from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSp
 
 
 class DragonflyPlusSpec(Spec):
-    """Groups of ``leaves_per_group`` leaves with ``nodes_per_leaf`` machines each, all NICs of a machine on one leaf.
+    """Groups of leaves and spines, all NICs of a node on one leaf.
 
-    In a group every leaf has a link to every spine; together they carry its NICs' line rate / ``oversubscription``.
-    Every spine has ``global_links_per_spine`` links out of the group, dealt out so that each pair of groups has equally
-    many, with the line rate of a leaf's link to a spine unless given.  Routes are minimal: at most one global link, so
-    of a pair of groups only the spines that have one for it carry its traffic.
+    In a group every leaf has a link to every spine.  Every pair of groups has equally many links, with the line rate of
+    a leaf's link to a spine unless given.  Routes are minimal: at most one global link, so of a pair of groups only the
+    spines that have one for it carry its traffic.
     """
 
     kind: Literal["dragonfly_plus"]
     nodes_per_leaf: Count
+    """Nodes on each leaf."""
     leaves_per_group: Count
+    """Leaves of a group."""
     spines_per_group: Count
+    """Spines of a group."""
     global_links_per_spine: Count
+    """Links out of the group that each spine has."""
     oversubscription: Ratio = 1.0
+    """Bandwidth of the NICs below a leaf over that of its uplinks."""
     leaf_to_spine: UplinkSpec = UplinkSpec()
+    """The cable from a leaf to a spine."""
     spine_to_spine: UplinkSpec = UplinkSpec()
+    """The cable between groups; default: as from leaf to spine."""
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Switches group0.leaf0, ..., group0.spine0, ..., and the links from the ports on."""
@@ -99,7 +105,7 @@ _CABLE = {"line_rate": "50 GB/s", "latency": "1 us"}
 
 
 class MachinesSpec(TopologySpec):
-    """``nodes`` machines alike, the ``fabric`` that collectives use, and one for each other network of their NICs."""
+    """Equal nodes, the fabric that collectives use, and one for each other network of their NICs."""
 
     EXAMPLE: ClassVar[Fields] = {
         "nodes": 3, "machine": {"gpus": 2, "pcie": _CABLE, "nics": [{"count": 2, "link": _CABLE}]},
@@ -109,9 +115,13 @@ class MachinesSpec(TopologySpec):
     kind: Literal["machines"]
     name: Title = "cluster"
     nodes: Count
+    """Nodes; of NVL72 topologies these are racks of 72 GPUs (18 trays of 4), where public tables count trays."""
     machine: MachineSpec
+    """The parts of a node."""
     fabric: AnyFabric
+    """The network that collectives use."""
     other_networks: dict[Name, AnyFabric] = Field(default_factory=dict)
+    """Networks that collectives do not use, by name."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

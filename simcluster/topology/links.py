@@ -41,12 +41,15 @@ class PresetSpec(Spec):
 
 
 class RateSpec(PresetSpec):
-    """The speed of one direction of a cable or trace: payload gets ``line_rate`` x ``efficiency``."""
+    """The speed of one direction of a cable or trace."""
 
     line_rate: BytesPerSecond
+    """Rate of one direction by the standard."""
     efficiency: Fraction = 1.0
+    """Part of the line rate that payload gets."""
     source: str = ""
     medium: Name | None = None  # nvlink, pcie, infiniband, ethernet, ...; the builder knows what is usual
+    """The kind of link, as in nvlink, pcie, infiniband, ethernet; default: the usual one at this place."""
 
     def edge(self, medium: str, latency: float) -> EdgeData:
         """Edge attributes of one direction, with ``latency`` seconds."""
@@ -54,9 +57,11 @@ class RateSpec(PresetSpec):
 
 
 class LinkSpec(RateSpec):
-    """A link with its own latency: what the first byte needs from one end to the other."""
+    """A link with its own latency."""
 
     latency: Seconds
+    """Time of the first byte from one end to the other; collectives take NCCL's latencies instead where its platform is
+    known (collectives.nccl)."""
 
     def link(self, medium: str) -> EdgeData:
         """Edge attributes of one direction."""

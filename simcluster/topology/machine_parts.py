@@ -37,36 +37,40 @@ class NicPort:
 
 
 class NicSpec(Spec):
-    """NICs of one kind: ``count`` of them in every box or tray.
+    """NICs of one kind.
 
-    It sits at a GPU, at a PCIe switch or at a host bridge: the nearest to the GPUs that the machine has, unless ``at``
-    says so.  Several or fewer than those places are spread evenly, two groups of fewer over different ones.  A NIC with
-    ``ports`` > 1 stands for several that are driven as one, every message striped over them (NCCL merges the ports of
-    a card; the AWS plug-in the cards behind a GPU): its link has ``ports`` x the line rate of ``link``, and ``slots`` x
-    that of ``pcie`` (the machine's unless given).  ``network`` other than "compute" is one that collectives do not use;
-    planes are copies of a network that never meet.
+    A NIC with several ``ports`` represents several that are driven as one, every message striped over them (NCCL merges
+    the ports of a card; the AWS plug-in the cards of a GPU).  Planes are copies of a network that never meet.
     """
 
     count: Few
+    """NICs in every box or tray, spread evenly over the places where they sit."""
     link: LinkSpec
+    """The link from the NIC to its switch."""
     ports: Few = 1
+    """NICs that are driven as this one; its link has the line rate N times."""
     slots: Few = 1
+    """PCIe slots of the NIC; its PCIe link has the line rate N times."""
     pcie: LinkSpec | None = None
+    """Its PCIe link; default: the node's."""
     at: Place | None = None
+    """Its place: a GPU, a PCIe switch or a host bridge; default: the nearest to the GPUs that the node has."""
     network: Name = COMPUTE
+    """Its network; collectives use the one called compute."""
     plane: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
+    """The copy of the network that it is on."""
 
 
 class HostSpec(Spec):
-    """Host bridges of a box or tray, one a processor.
-
-    ``upstream`` links what hangs below (PCIe switches, or the GPUs where there are none: NVLink-C2C of a Grace) and is
-    like the machine's ``pcie`` unless given; ``between`` links the bridges to each other.
-    """
+    """Host bridges of a box or tray."""
 
     count: Few = 1
+    """Bridges, one per processor."""
     upstream: LinkSpec | None = None
+    """The link to what is below: PCIe switches, or the GPUs where there are none (NVLink-C2C of a Grace); default: the
+    node's pcie."""
     between: LinkSpec | None = None
+    """The link between bridges."""
 
     @model_validator(mode="after")
     def _bridges_are_linked(self) -> Self:
@@ -79,22 +83,30 @@ class HostSpec(Spec):
 
 
 class MachineSpec(Spec):
-    """A box of ``gpus`` GPUs, or a rack of ``trays`` such boxes whose GPUs share one NVLink domain.
+    """A box of GPUs, or a rack of such boxes whose GPUs share one NVLink domain.
 
-    Links: GPU - NVSwitch (``nvlink``; all NVSwitch chips are one node without a limit of its own) or every GPU of the
-    box to every other (``mesh``: one link of AMD's xGMI for each pair), GPU - PCIe switch,
-    PCIe switch - NIC (``pcie``), PCIe switch - host bridge, host bridge - NIC.  Without PCIe switches GPUs hang on the
-    host bridge, if there is one, and NICs on GPUs, if ``at`` says so or there is no bridge.
+    All NVSwitch chips are one node without a limit of its own.  PCIe switches are linked to NICs (``pcie``) and to host
+    bridges.  Without PCIe switches GPUs hang on the host bridge, if there is one, and NICs on GPUs, if ``at`` says so
+    or there is no bridge.
     """
 
     gpus: Few = 8
+    """GPUs of a box, or of each tray of a rack."""
     trays: Few = 1
+    """Boxes of a rack whose GPUs share one NVLink domain; jobs of several NVL72 racks mostly take 16 of the 18 trays,
+    64 GPUs a rack."""
     nvlink: LinkSpec | None = None
+    """The link between a GPU and the NVSwitches; default: none."""
     mesh: LinkSpec | None = None
+    """The link between every two GPUs of a box (AMD's xGMI), instead of NVSwitches; default: none."""
     pcie: LinkSpec
+    """The link between a GPU and its PCIe switch, and between that and a NIC."""
     gpus_per_pcie_switch: Few | None = None
+    """GPUs under each PCIe switch; default: there are no PCIe switches."""
     host: HostSpec | None = None
+    """Bridges of the processors; default: none."""
     nics: tuple[NicSpec, ...]
+    """NICs of a box or tray, as a list of kinds."""
 
     @property
     def num_gpus(self) -> int:

@@ -27,11 +27,10 @@ class FabricSpec(TreeSpec):
 
 
 class DgxSpec(TopologySpec):
-    """Machines whose GPUs meet in NVSwitches and have one NIC each, on a rail-optimised fat tree.
+    """Nodes whose GPUs meet in NVSwitches and have one NIC each, on a rail-optimised fat tree.
 
-    In each unit there is one leaf per rail: NIC i of every machine goes to leaf i, so GPUs with equal index in their
-    machines are one leaf apart, others go over a spine.  Links: GPU - NVSwitch (``nvlink``), GPU - its NIC (``pcie``),
-    NIC - leaf (``nic``).  The PCIe switches that GPUs and NICs share in pairs are not modelled.
+    In each unit there is one leaf per rail: NIC i of every node goes to leaf i, so GPUs with equal index in their nodes
+    are one leaf apart, others go over a spine.  The PCIe switches that GPUs and NICs share in pairs are not modelled.
     """
 
     EXAMPLE: ClassVar[Fields] = {
@@ -42,12 +41,19 @@ class DgxSpec(TopologySpec):
     kind: Literal["dgx"]
     name: Title = "DGX cluster"
     nodes: Count
+    """Nodes."""
     gpus_per_node: Count = 8
+    """GPUs per node."""
     nics_per_node: Count | None = None
+    """NICs per node; default: one per GPU."""
     nvlink: LinkSpec
+    """The link between a GPU and the NVSwitches."""
     pcie: LinkSpec
+    """The link between a GPU and its NIC."""
     nic: LinkSpec
+    """The link between a NIC and its leaf."""
     fabric: FabricSpec
+    """The rail-optimised fat tree above."""
 
     @model_validator(mode="after")
     def _one_nic_per_gpu(self) -> Self:
@@ -80,11 +86,7 @@ class DgxSpec(TopologySpec):
 
 
 class PcieBoxSpec(TopologySpec):
-    """Machines without NVLink: GPUs under PCIe switches under one host bridge, whose NICs all GPUs share.
-
-    Links: GPU - PCIe switch and host bridge - NIC (``pcie``), PCIe switch - host bridge (``upstream``, like ``pcie``
-    unless given), NIC - leaf (``nic``).  All machines of a unit are on one leaf.
-    """
+    """Nodes without NVLink: GPUs under PCIe switches under one host bridge, and all nodes of a unit on one leaf."""
 
     EXAMPLE: ClassVar[Fields] = {
         "nodes": 3, "gpus_per_node": 4, "gpus_per_pcie_switch": 2, "nics_per_node": 2, "pcie": _CABLE, "nic": _CABLE,
@@ -94,13 +96,21 @@ class PcieBoxSpec(TopologySpec):
     kind: Literal["pcie_box"]
     name: Title = "PCIe boxes"
     nodes: Count
+    """Nodes."""
     gpus_per_node: Count
+    """GPUs per node."""
     gpus_per_pcie_switch: Count = 4
+    """GPUs under each PCIe switch."""
     nics_per_node: Count = 1
+    """NICs per node, which all its GPUs share."""
     pcie: LinkSpec
+    """The link between a GPU and its PCIe switch, and between host bridge and NIC."""
     upstream: LinkSpec | None = None
+    """The link between a PCIe switch and the host bridge; default: as pcie."""
     nic: LinkSpec
+    """The link between a NIC and its leaf."""
     fabric: FabricSpec
+    """The fat tree above."""
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:

@@ -31,14 +31,12 @@ class Flow:
 
 
 class _Policy(Spec):
-    """``pxn``: is traffic between rails handed over by NVLink to the GPU on the destination's rail (NCCL's PXN)?
-
-    true: wherever that GPU is fewer switches away from the destination; false: never, so that a rail-only fabric is an
-    error; left out: only where nothing else leads there.
-    """
+    """A routing policy, with or without NCCL's PXN."""
 
     by_flow: ClassVar[bool] = False  # does the way depend on the sender and the flow, too, or on the destination alone?
     pxn: bool | None = None
+    """Is traffic between rails passed over NVLink to the GPU on the destination's rail (NCCL's PXN): wherever that GPU
+    is fewer switches away, or never? Default: only where nothing else leads there."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
         """One way of choosing for every path of the flow, which share its bytes evenly; none at all: every path."""
@@ -71,16 +69,17 @@ class StaticSpec(_Policy):
 
 
 class EcmpSpec(_Policy):
-    """By hash, as Ethernet switches do: a flow goes one way at random at every switch, and stays there.
+    """Routing by hash, as Ethernet switches do: a flow takes a random way at every switch, and stays there.
 
-    A flow is a channel from one GPU to another; it has ``queue_pairs`` connections, each hashed by itself, that share
-    its bytes evenly.  Switches hash independently of each other (no polarisation).  Another ``seed``, another draw.
+    A flow is a channel from one GPU to another.  Switches hash independently of each other (no polarisation).
     """
 
     by_flow = True
     kind: Literal["ecmp"]
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    """Seed of the hashes."""
     queue_pairs: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
+    """Connections of a flow, each hashed separately, that share its bytes evenly."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
         """One hash per queue pair."""

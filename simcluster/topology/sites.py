@@ -30,11 +30,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
     """The kind ``sites``, each of which is a cluster of one of these ``kinds``."""
 
     class SitesSpec(TopologySpec):
-        """So many equal sites, numbered from 0, whose machines are numbered site by site.
-
-        ``site`` is the cluster that each of them is, which has the GPU of the whole.  ``wan.latency`` is from site to
-        site, one way: light in fibre takes 5 us a kilometre.
-        """
+        """Equal sites, whose nodes are numbered site by site."""
 
         EXAMPLE: ClassVar[Fields] = {
             "sites": 2,
@@ -45,8 +41,12 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         kind: Literal["sites"]
         name: Title = "sites"
         sites: Annotated[int, Field(strict=True, ge=2, le=64)]
+        """Number of sites."""
         site: Annotated[TopologySpec, OneOf(kinds)]
+        """The cluster that each site is; the GPU and NCCL's platform are those of the whole."""
         wan: LinkSpec
+        """A site's port on the wide-area network, shared by all that leaves it, and by all that enters; latency is from
+        site to site, one way (light in fibre takes 5 us per km)."""
 
         @model_validator(mode="before")
         @classmethod

@@ -23,9 +23,10 @@ Fields: TypeAlias = Mapping[str, Any]
 
 
 class HostMemorySize(Spec):
-    """Bytes of memory that the processors of one box have (a machine; in a rack a tray), and who says so."""
+    """Memory of the processors of a node."""
 
     size: Bytes
+    """Bytes of memory of one node's processors (in a rack: of one tray)."""
     source: str = ""
 
 
@@ -37,19 +38,23 @@ def _size(value: object) -> object:
 class TopologySpec(Spec):
     """A cluster as a document of one ``kind``, which a class below gives fields and ``build``.
 
-    ``nccl`` names one of NCCL's platforms (``traffic.nccl.platforms``); without it the links alone say how long a
-    collective takes.  ``host_memory`` left out is not known, and not checked.  ``EXAMPLE`` are the fields of a small
-    one, which the tests of all topologies build.
+    ``EXAMPLE`` are the fields of a small one, which the tests of all topologies build.
     """
 
     EXAMPLE: ClassVar[Fields]
 
     routing: RoutingSpec = STATIC
+    """Choice among equally short paths of a flow."""
     nccl: NcclPlatform | None = None
+    """NCCL's platform, for its latencies and rates (simcluster list platforms); default: the links alone say how long a
+    collective takes."""
     host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size)] = None
+    """Memory of the processors of one node; default: unknown, and offload is not checked against it."""
     kind: str
     name: Title
+    """Name of the cluster."""
     device: Name | dict[str, object]
+    """The GPU: a built-in name, the path of a device file, or its own numbers over a base."""
 
     @classmethod
     def small(cls, kind: str) -> Self:

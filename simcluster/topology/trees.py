@@ -40,12 +40,17 @@ Ratio = Annotated[float, AfterValidator(_above_zero)]
 
 
 class UplinkSpec(PresetSpec):
-    """A link between two switches; rate, efficiency and medium are those of the links below where not given."""
+    """A link between two switches."""
 
     line_rate: BytesPerSecond | None = None
+    """Rate of one cable; default: the NIC's."""
     efficiency: Fraction | None = None
+    """Part of the line rate that payload gets; default: the NIC's."""
     latency: Seconds = 0.6e-6
+    """Time that a further switch and its cable add; collectives take NCCL's latencies instead where its platform is
+    known."""
     medium: Name | None = None
+    """The kind of link; default: the NIC's."""
     source: str = "0.6 us for each further switch: assumed, inside the 0.3 to 1 us usual for a switch and its cables"
 
     def cable(self, below: EdgeData) -> EdgeData:
@@ -89,19 +94,23 @@ class Site:
 class TreeSpec(Spec):
     """A tree of two levels, or of three with ``units_per_pod``.
 
-    A unit is ``nodes_per_unit`` machines with their leaf or leaves; a cluster smaller than one unit is a unit of its
-    size.  A leaf's uplinks together carry the line rate of the NICs of a full unit on it / ``oversubscription``, spread
-    evenly over the spines, of which there are as many as cables of the wanted rate fit in that, at least one; none at
-    all over a single leaf.  With pods, every ``units_per_pod`` units have spines of their own, and spine i of all pods
-    meets in cores of plane i, with ``spine_oversubscription``.
+    A cluster smaller than one unit is a unit of its size.  A leaf's uplinks are spread evenly over the spines, of which
+    there are as many as cables of the wanted rate fit in them, at least one; none at all over a single leaf.  With
+    pods, spine i of all pods meets in cores of plane i.
     """
 
     nodes_per_unit: Count
+    """Nodes of a unit, which has its own leaf or leaves."""
     oversubscription: Ratio = 1.0
+    """Line rate of the NICs of a full unit on a leaf over that of its uplinks."""
     leaf_to_spine: UplinkSpec = UplinkSpec()
+    """The cable from a leaf to a spine."""
     units_per_pod: Count | None = None
+    """Units of a pod, which has its own spines; default: there are two levels."""
     spine_oversubscription: Ratio = 1.0
+    """The same between spines and cores."""
     spine_to_core: UplinkSpec | None = None
+    """The cable from a spine to a core; default: as from leaf to spine."""
 
     @model_validator(mode="after")
     def _cores_need_pods(self) -> Self:

@@ -20,10 +20,7 @@ from simcluster.topology.trees import Site
 
 
 class FlatSpec(TopologySpec):
-    """GPUs with one port each on one ideal switch: the alpha-beta model of the textbooks.
-
-    ``link`` is a GPU's port, ``path_latency`` the alpha of a whole GPU to GPU path, half of it on each of its links.
-    """
+    """GPUs with one port each on one ideal switch: the alpha-beta model of the textbooks."""
 
     EXAMPLE: ClassVar[Fields] = {
         "gpus": 5,
@@ -35,9 +32,13 @@ class FlatSpec(TopologySpec):
     kind: Literal["flat"]
     name: Title = "flat network"
     gpus: Count
+    """GPUs."""
     gpus_per_host: Count = 1
+    """GPUs that count as one node."""
     link: RateSpec
+    """A GPU's port."""
     path_latency: Seconds
+    """Latency from GPU to GPU, the alpha of the textbooks; half of it is on each link."""
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
@@ -54,11 +55,7 @@ class FlatSpec(TopologySpec):
 
 
 class LeafSpineSpec(TopologySpec):
-    """GPUs with one port each under leaf switches, and one ``uplink`` from every leaf to every spine.
-
-    ``path_latency`` is that of GPU - leaf - spine - leaf - GPU, a quarter on each link; under one leaf a path has two
-    of the four.  Oversubscription is gpus_per_leaf x link / (spines x uplink).
-    """
+    """GPUs with one port each under leaf switches, and one link from every leaf to every spine."""
 
     EXAMPLE: ClassVar[Fields] = {
         "leaves": 3, "gpus_per_leaf": 2, "spines": 2, "path_latency": "6 us",
@@ -68,12 +65,20 @@ class LeafSpineSpec(TopologySpec):
     kind: Literal["leaf_spine"]
     name: Title = "leaf-spine network"
     leaves: Count
+    """Leaf switches."""
     gpus_per_leaf: Count
+    """GPUs under each leaf."""
     spines: Count
+    """Spine switches."""
     gpus_per_host: Count = 1
+    """GPUs that count as one node."""
     link: RateSpec
+    """A GPU's port."""
     uplink: RateSpec
+    """The one cable from every leaf to every spine."""
     path_latency: Seconds
+    """Latency from GPU to GPU over leaf, spine and leaf, a quarter on each link; under one leaf a path has two of the
+    four."""
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from simcluster.documents.kinds import models_in
-from simcluster.scenario.key_types import fragment_of
+from simcluster.scenario.keys import fragment_of
 
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "seconds": ("3 us", "20 us", "100 us", "300 us", "1 ms"),  # a drawn step takes some ms

@@ -15,11 +15,13 @@ from simcluster.documents.spec import Spec
 
 
 class LognormalLengths(Spec):
-    """Documents of ``median`` tokens in the middle, exp(``sigma`` z) times that: a long tail, as texts have."""
+    """A lognormal law of document lengths: a long tail, as texts have."""
 
     kind: Literal["lognormal"]
     median: Annotated[float, Field(ge=1, le=1e9)]
+    """Tokens of the median document."""
     sigma: Spread
+    """Standard deviation of the logarithm."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """So many lengths in tokens, whole and at least 1."""
