@@ -140,7 +140,8 @@ def test_a_killed_writer_leaves_the_old_file(number: signal.Signals, tmp_path: P
     assert process.stdout is not None
     process.stdout.close()
     assert path.read_bytes() == OLD
-    assert others(path) == [f".large.1{PARTIAL}"] * (number == signal.SIGKILL)
+    assert len(others(path)) == (number == signal.SIGKILL)
+    assert all(re.fullmatch(rf"\.large\.\w{{8}}\.{process.pid}-0\{PARTIAL}", each) for each in others(path))
     write_text(path, "new")
     assert (path.read_text(), others(path)) == ("new", [])
 
@@ -152,10 +153,10 @@ def test_two_writers_of_a_file(tmp_path: Path) -> None:
         first.write(b"first")
         with written(path) as second:
             second.write(b"second")
-            assert others(path) == [f".a.1{PARTIAL}", f".a.2{PARTIAL}"]
+            assert len(others(path)) == 2
         assert path.read_bytes() == b"second"
         write_text(path, "third")
-        assert others(path) == [f".a.1{PARTIAL}"]
+        assert len(others(path)) == 1
     assert (path.read_bytes(), others(path)) == (b"first", [])
 
 

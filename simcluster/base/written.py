@@ -1,9 +1,9 @@
-"""Files written whole or not at all: what is new is written beside the old file, then takes its place.
+"""Files written whole or not at all: a new file is written next to the old one, then replaces it.
 
-The only module that opens a file for writing (``tests/test_written.py`` holds the package to it).  Beside ``step.json``
-stands ``.step.json.1.partial`` meanwhile, locked by who writes it; what a killed process left of such is taken away by
-the next that writes ``step.json``.  A link is written through, and what is no regular file (a pipe, a terminal,
-/dev/null) is written as it comes, and so is a file that is this process's own stdout or stderr.
+The only module that opens a file for writing (``tests/test_written.py`` holds the package to it).  ``step.json`` is
+written as ``.step.json.HOST.PID-N.partial``; the part that a killed process left is removed by the next process of its
+host that writes into the folder.  A link is written through; what is not a regular file (a pipe, a terminal, /dev/null)
+is written directly, and so is a file that is this process's own stdout or stderr.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -26,8 +27,8 @@ from simcluster.base.errors import InputError
 
 PARTIAL = ".partial"
 """How the name of a file ends that is being written."""
-_SWEPT = 4  # numbers of which leftovers are looked for: so many processes were killed while they wrote the same file
-_LONGEST = 200  # bytes of a name that are kept beside the number
+_LONGEST = 200  # bytes of a name that are kept next to host and process
+_NUMBERS = count()
 _ROOM = "free some space, or name a file on another disk"
 _LEAVE = "name a file that you may write, in a folder that you may write to"
 _REMEDIES: Mapping[int, str] = {
@@ -142,26 +143,43 @@ def _direct(path: Path, found: os.stat_result) -> IO[bytes]:
 def _replacing(target: Path, found: os.stat_result | None, new: bool) -> Iterator[IO[bytes]]:
     if found is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    unfinished: list[Path] = []
-    with _taken_away(unfinished):
-        file = os.fdopen(_beside(target, unfinished), "wb")
+    _remove_leftovers(target.parent)
+    name = target.name
+    if len(name.encode()) > _LONGEST:
+        name = f"{name[: _LONGEST // 4]}{crc32(name.encode(errors='replace')):08x}"
+    part = target.with_name(f".{name}.{_host()}.{os.getpid()}-{next(_NUMBERS)}{PARTIAL}")
+    with _removed_by_signals(part):
         try:
-            yield file
-            file.flush()
-            if found is not None:
-                _keep(file.fileno(), found)
-            os.fsync(file.fileno())
-            if sys.platform == "win32":
-                file.close()
+            with part.open("xb") as file:
+                yield file
+                file.flush()
+                if found is not None:
+                    _keep(file.fileno(), found)
+                os.fsync(file.fileno())
             if new:
-                os.link(unfinished[0], target)  # an error where one is there by now
+                os.link(part, target)  # an error where there is a file by now
             else:
-                unfinished[0].replace(target)
-                unfinished.clear()
+                part.replace(target)
         finally:
-            _clear(unfinished)  # as long as it is locked: then nobody else has taken the name
-            with suppress(OSError):  # of a full disk once more
-                file.close()
+            part.unlink(missing_ok=True)
+
+
+@cache
+def _host() -> str:
+    import platform  # only where a file is written
+
+    return f"{crc32(platform.node().encode()):08x}"
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the parts of files that killed processes of this host left in a folder."""
+    with suppress(OSError):
+        for path in folder.glob(f".*.{_host()}.*{PARTIAL}") if sys.platform != "win32" else ():
+            process = path.name.split(".")[-2].partition("-")[0]
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)
 
 
 def _keep(file: int, found: os.stat_result) -> None:
@@ -172,19 +190,14 @@ def _keep(file: int, found: os.stat_result) -> None:
         os.fchmod(file, stat.S_IMODE(found.st_mode))
 
 
-def _clear(unfinished: list[Path]) -> None:
-    for path in unfinished:
-        path.unlink(missing_ok=True)
-
-
 @contextmanager
-def _taken_away(unfinished: list[Path]) -> Iterator[None]:
-    """Where a signal ends the process inside, the files of this list are taken away first."""
+def _removed_by_signals(part: Path) -> Iterator[None]:
+    """Remove the part where a signal ends the process inside."""
     owner, before = os.getpid(), dict[int, Any]()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == owner:  # not in a process that was begun meanwhile and has inherited this
-            _clear(unfinished)
+        if os.getpid() == owner:  # not in a process that was forked meanwhile and inherited the handler
+            part.unlink(missing_ok=True)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -198,58 +211,3 @@ def _taken_away(unfinished: list[Path]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _beside(target: Path, unfinished: list[Path]) -> int:
-    """An open, empty file beside the target, locked; what killed processes left is taken away."""
-    name = target.name
-    if len(name.encode()) > _LONGEST:
-        name = f"{name[: _LONGEST // 4]}{crc32(name.encode(errors='replace')):08x}"
-    for number in count(1):
-        path = target.with_name(f".{name}.{number}{PARTIAL}")
-        _take_leftover(path)
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:  # another process writes the same file
-            continue
-        if _lock(file) is False or not _is_at(file, path):  # another took it for a leftover in this very moment
-            os.close(file)
-            continue
-        unfinished.append(path)
-        for other in range(number + 1, _SWEPT + 1):
-            _take_leftover(target.with_name(f".{name}.{other}{PARTIAL}"))
-        return file
-    raise AssertionError
-
-
-def _take_leftover(path: Path) -> None:
-    """Take a file away that nobody has locked, if it is there."""
-    with suppress(OSError):
-        file = os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
-        try:
-            if _lock(file) and _is_at(file, path):
-                path.unlink()
-        finally:
-            os.close(file)
-
-
-def _lock(file: int) -> bool | None:
-    """Lock an open file for as long as it is open: False where another process has it, None where nothing locks."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.lstat())
-    except FileNotFoundError:
-        return False

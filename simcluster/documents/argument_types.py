@@ -1,55 +1,64 @@
-"""Arguments of the wrong type, said as other mistakes are: for the functions that Python users call.
+"""Types of the arguments of functions that Python users call: one message for the first that is wrong.
 
-What a function takes is read from its annotations as they are written: the types of the table below, and classes of
-this package that its module has imported; any other part of one is not looked at before the function has failed
-(``misfits``).  A library that checks types resolves them all, and ours name types that are imported for reading only.
+Arguments are compared with the annotations before a call, as far as these name plain types, containers of them and
+imported classes of this package.  Where a call fails, they are compared with whole annotations, whose
+other names are imported for that: a wrong argument may be the cause.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
+from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeGuard, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from simcluster.base.errors import InputError, system_refusals
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
-from simcluster.documents.misfits import maker, misfit
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LARGEST = sys.float_info.max
 _MANY = 1000
-"""Items of a sequence beyond which they are not looked at one by one."""
+"""Items of a sequence beyond which they are not checked one by one."""
+_PACKAGE = __package__.partition(".")[0]
+_PLAYERS = ("executor", "workers")
+"""Arguments for the number of processes, in one function or another."""
+_PLAIN: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "2"),
+    float: ("a number", "0.5"),
+    str: ("a text", "'...'"),
+    bool: ("True or False", "True"),
+    Path: ("a path", "'...'"),
+}
+"""A name and an example of each plain type."""
+_LISTS = (Sequence, list, Iterable)
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which refuses an argument that it does not have or that is of another type than it says
-    (InputError)."""
+    """Decorate a function to raise InputError for unknown, missing and wrong arguments."""
     name = function.__name__.lstrip("_")
 
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> T:
-        signature, kinds = _taken(function)
-        wrong = _misfit(signature, args, kwargs)
-        for key, value in (*zip(_by_place(signature), args, strict=False), *kwargs.items()):
-            wrong = wrong or (_wrong(kinds[key], value, key) if key in kinds else None)
-        if wrong:
+        signature, hints = _taken(function)
+        given = {**dict(zip(_by_place(signature), args, strict=False)), **kwargs}
+        if wrong := _misnamed(signature, args, kwargs) or _misfit(hints, given):
             raise InputError(f"{name}: {wrong}")
-        places = _by_place(signature)
-        plain: Any = [_plain(kinds.get(key, ()), value) for key, value in zip(places, args, strict=False)]
+        plain: Any = [_plain(hints.get(key, ()), each) for key, each in zip(_by_place(signature), args, strict=False)]
         rest: Any = args[len(plain) :]
-        named: Any = {key: _plain(kinds.get(key, ()), value) for key, value in kwargs.items()}
+        named: Any = {key: _plain(hints.get(key, ()), value) for key, value in kwargs.items()}
         try:
             with system_refusals():
                 return function(*plain, *rest, **named)
         except (AttributeError, TypeError, KeyError, IndexError, ValueError) as problem:
-            if isinstance(problem, InputError) or not (wrong := misfit(function, args, kwargs)):
+            if isinstance(problem, InputError) or not (wrong := blamed(function, given)):
                 raise
             raise InputError(f"{name}: {wrong}") from problem
 
@@ -57,205 +66,263 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def checked_call(made: type[T]) -> type[T]:
-    """The class, which refuses to be made of arguments that it does not have; of which type they are it says itself."""
+    """Decorate a class to raise InputError for unknown and missing arguments; it checks their types itself."""
     own, name = made.__init__, made.__name__
 
     @wraps(own)
     def asked(self: T, *args: Any, **kwargs: Any) -> None:
-        if wrong := _misfit(_taken(own)[0], (self, *args), kwargs):
+        if wrong := _misnamed(inspect.signature(own), (self, *args), kwargs):
             raise InputError(f"{name}: {wrong}")
         own(self, *args, **kwargs)
 
-    setattr(made, "__init__", asked)  # noqa: B010 - a checker of types takes no other method in its place
+    setattr(made, "__init__", asked)  # noqa: B010 - a type checker accepts no assignment to the method
     return made
 
 
-class _Type(NamedTuple):
-    """A type of the table: how it is called, who is one, what is written as an example, of what its items are, and
-    which class of ours it is."""
+def blamed(function: Callable[..., object], given: Mapping[str, object]) -> str:
+    """Return what is wrong with the first argument that does not fit its whole annotation; "" if all fit."""
+    return _misfit(_taken(function, whole=True)[1], given, whole=True)
 
-    called: str
-    holds: Callable[[object], bool]
-    like: str
-    items: tuple[_Type, ...] = ()
-    ours: type | None = None
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def _by_place(signature: inspect.Signature) -> list[str]:
+    """Return the arguments that need no name, before any ``*args``."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, one in signature.parameters.items() if one.kind in kinds]
+
+
+def _misnamed(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """Return which argument is unknown, missing or one too many; "" if none is."""
+    known = {each: one for each, one in signature.parameters.items() if each != "self" and one.kind != one.VAR_KEYWORD}
+    takes = f"it takes {', '.join(known)}"
+    for key in kwargs:
+        if key not in known and len(known) == len(signature.parameters.keys() - {"self"}):
+            players = [each for each in _PLAYERS if each in known and key in _PLAYERS]
+            meant = f"; did you mean {players[0]!r}?" if players else did_you_mean(key, known, 0.65)
+            return f"there is no argument {key!r}{meant}; {takes}"
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        optional = (inspect.Parameter.VAR_POSITIONAL,)
+        needed = [each for each, one in known.items() if one.default is one.empty and one.kind not in optional]
+        lacks = next((each for each in needed if each not in given), "")
+        return f"{lacks} is required and missing; write {lacks}=...; {takes}" if lacks else ""
+    except TypeError as problem:
+        named = [each for each in known if each not in _by_place(signature)]
+        by_name = f", of which {', '.join(named)} by name: write {named[0]}=..." if named and len(args) > 1 else ""
+        return f"{problem}; {takes}{by_name}"
+
+
+# --- annotations ------------------------------------------------------------------------------------------------------
+
+
+class _Names(dict[str, Any]):
+    """The names of a module's annotations; ``Any`` for those that are not imported."""
+
+    def __missing__(self, name: str) -> Any:
+        return vars(builtins).get(name, Any)
+
+
+@cache
+def _names_in(module: str, whole: bool) -> _Names:
+    """Return the names of a module; ``whole``: with unions, and what it imports for type checkers alone.
+
+    A function whose argument is of a named union (a scenario, changes) says in its own words what it takes.
+    """
+    known = vars(sys.modules[module])
+    names = _Names({name: each for name, each in known.items() if whole or get_origin(each) in (None, Literal)})
+    try:
+        body = ast.parse(inspect.getsource(sys.modules[module])).body if whole else []
+    except (OSError, TypeError):
+        return names
+    for node in body:
+        for each in ast.walk(node) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" else ():
+            if isinstance(each, ast.ImportFrom) and each.module:
+                found = import_module(each.module)
+                names |= {name.asname or name.name: getattr(found, name.name, Any) for name in each.names}
+            elif isinstance(each, ast.Import):
+                names |= {name.asname: import_module(name.name) for name in each.names if name.asname}
+    return names
+
+
+@cache
+def _taken(function: Callable[..., object], *, whole: bool = False) -> tuple[inspect.Signature, dict[str, list[Any]]]:
+    """Return the signature of a function, and the types of the union that each argument may be of."""
+    signature, names = inspect.signature(function), _names_in(inspect.unwrap(function).__module__, whole)
+    return signature, {
+        name: _members(_evaluated(one.annotation, names))
+        for name, one in signature.parameters.items()
+        if name not in ("self", "cls") and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    }
+
+
+def _evaluated(annotation: object, names: _Names) -> object:
+    try:
+        return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return Any
+
+
+def _members(hint: object) -> list[Any]:
+    """Return the types of a union, or the one of another annotation."""
+    if get_origin(hint) in (Union, UnionType):
+        return [member for each in get_args(hint) for member in _members(each)]
+    return _members(get_args(hint)[0]) if get_origin(hint) is Annotated else [type(None) if hint is None else hint]
+
+
+def _is_protocol(hint: object) -> bool:
+    return bool(getattr(hint, "_is_protocol", False))
+
+
+def _is_ours(hint: object) -> bool:
+    return isinstance(hint, type) and hint.__module__.startswith(f"{_PACKAGE}.")
+
+
+def _items(hint: object) -> list[Any]:
+    """Return the types of the items of a list, or of the values of a mapping; none where they are not stated."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in _LISTS and len(parts) == 1:
+        return _members(parts[0])
+    return _members(parts[1]) if origin is Mapping else []
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
 
 
 def _is_iterable(value: object) -> bool:
-    """Neither a text, a dict, a table, nor one number that an array holds."""
+    """Return whether a value is several: no text, dict or table, nor a number in an array."""
     several = hasattr(value, "__iter__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
     return several and getattr(value, "ndim", 1) > 0 and not hasattr(value, "columns")
 
 
-def _is_sequence(value: object) -> bool:
-    return _is_iterable(value) and hasattr(value, "__getitem__")
+def _fits(value: Any, hint: Any, whole: bool) -> bool:
+    """Return whether a value could be of a type; True where that is unknown."""
+    kind = get_origin(hint) or hint
+    if kind is Literal:  # the function says which words there are
+        return isinstance(value, tuple({type(each) for each in get_args(hint)}))
+    if kind in _LISTS:
+        return _is_iterable(value) and (kind is Iterable or hasattr(value, "__getitem__"))
+    if kind in (int, float):
+        if isinstance(value, Integral):
+            return not isinstance(value, bool) and abs(int(value)) <= sys.float_info.max
+        return kind is float and isinstance(value, Real)
+    if kind is Any or not isinstance(kind, type) or isinstance(kind, TypeVar):
+        return True
+    if _is_protocol(kind):
+        return not whole or (not isinstance(value, type) and all(hasattr(value, name) for name in _asked_of(kind)))
+    known = whole or kind in (str, bool, type(None), Path, Mapping) or _is_ours(kind)
+    return isinstance(value, kind) or not known
 
 
-def _is_whole(value: object) -> bool:
-    """One that a float holds, too."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= _LARGEST
+def _asked_of(protocol: type) -> set[str]:
+    """Return the names that a protocol asks for."""
+    own = [one for one in protocol.__mro__ if vars(one).get("_is_protocol") and one.__module__ != "typing"]
+    names = {name for one in own for name in (*vars(one), *vars(one).get("__annotations__", ()))}
+    return {name for name in names if not name.startswith("_") or name == "__call__"}
 
 
-def _is_number(value: object) -> bool:
-    """Of whole ones, too, those that a float holds."""
-    return _is_whole(value) if isinstance(value, Integral) else isinstance(value, Real)
-
-
-_PLAIN = {
-    "int": _Type("a whole number", _is_whole, "2"),
-    "float": _Type("a number", _is_number, "0.5"),
-    "str": _Type("a text", lambda value: isinstance(value, str), "'...'"),
-    "bool": _Type("True or False", lambda value: isinstance(value, bool), "True"),
-    "None": _Type("None", lambda value: value is None, "None"),
-    "Path": _Type("a path", lambda value: isinstance(value, Path), "'...'"),
-}
-_SEQUENCES = {"Sequence": _is_sequence, "Iterable": _is_iterable, "list": _is_sequence, "tuple": _is_sequence}
-
-
-_PLAYERS = ("executor", "workers")
-"""What says how many processes play, in one function or another."""
-
-
-@cache
-def _taken(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, tuple[_Type, ...]]]:
-    """Its arguments, and of which types those are that are in the table."""
-    signature, scope = inspect.signature(function), inspect.unwrap(function).__globals__
-    kinds = {
-        name: _types(ast.parse(one.annotation, mode="eval").body, scope)
-        for name, one in signature.parameters.items()
-        if isinstance(one.annotation, str) and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    }
-    return signature, {name: found for name, found in kinds.items() if found}
-
-
-def _by_place(signature: inspect.Signature) -> list[str]:
-    """Arguments that need no name, up to where any number of them is taken."""
-    of = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [name for name, one in signature.parameters.items() if one.kind in of]
-
-
-def _misfit(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
-    """What does not fit the arguments that there are: one more, one that has no such name, one that lacks."""
-    takes = [each for each, one in signature.parameters.items() if each != "self" and one.kind != one.VAR_KEYWORD]
-    any_name = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
-    for key in kwargs:
-        if key not in takes and not any_name:
-            players = [each for each in _PLAYERS if each in takes and key in _PLAYERS]
-            meant = f"; did you mean {players[0]!r}?" if players else did_you_mean(key, takes, 0.65)
-            return f"there is no argument {key!r}{meant}; it takes {', '.join(takes)}"
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as problem:
-        lacks = _lacking(signature, args, kwargs)
-        if lacks:
-            return f"{lacks} is required and missing; write {lacks}=...; it takes {', '.join(takes)}"
-        named = [each for each in takes if each not in _by_place(signature)]
-        by_name = f", of which {', '.join(named)} by name: write {named[0]}=..." if named and len(args) > 1 else ""
-        return f"{problem}; it takes {', '.join(takes)}{by_name}"
-    return None
-
-
-def _lacking(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
-    """The first argument that has no default and no value; None where all have one, or there are too many."""
-    try:
-        given = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return None
-    needed = (
-        name
-        for name, one in signature.parameters.items()
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    )
-    return next((name for name in needed if name not in given), None)
-
-
-def _types(written: ast.expr, scope: Mapping[str, object]) -> tuple[_Type, ...]:
-    """The types of an annotation, its names those of a module; none where one of them is not known."""
-    if isinstance(written, ast.BinOp):
-        left, right = _types(written.left, scope), _types(written.right, scope)
-        return (*left, *right) if left and right else ()
-    name = "None" if isinstance(written, ast.Constant) else getattr(written, "id", "")
-    if name in _PLAIN:
-        return (_PLAIN[name],)
-    if _is_ours(found := scope.get(name)):
-        return (_of_class(found),)
-    if get_origin(found) is Literal:  # which words there are the function says itself
-        return (_PLAIN["str"]._replace(like=repr(get_args(found)[0])),)
-    if not isinstance(written, ast.Subscript):
-        return ()
-    name, inner = getattr(written.value, "id", ""), written.slice
-    if name in _SEQUENCES and not isinstance(inner, ast.Tuple):
-        items = _types(inner, scope)
-        return (_Type("a list", _SEQUENCES[name], f"[{items[0].like if items else '...'}]", items),)
-    if name == "Mapping" and isinstance(inner, ast.Tuple):
-        items = _types(inner.elts[1], scope)
-        like = f"{{'...': {items[0].like if items else '...'}}}"
-        return (_Type("a dict", lambda value: isinstance(value, Mapping), like, items),)
-    return ()
-
-
-def _is_ours(named: object) -> TypeGuard[type]:
-    """A class of this package, which is not one that only says what methods it takes."""
-    ours = isinstance(named, type) and named.__module__.startswith(f"{__package__.partition('.')[0]}.")
-    return ours and not getattr(named, "_is_protocol", False)
-
-
-def _of_class(one: type) -> _Type:
-    article = "an" if one.__name__[0] in "AEIOU" else "a"
-    return _Type(f"{article} {one.__name__}", lambda value: isinstance(value, one), f"{one.__name__}(...)", ours=one)
-
-
-def _plain(types: Sequence[_Type], value: Any) -> Any:
-    """An array or a Series as the list that it stands for: its truth is not that of a list; a number of numpy, alone or
-    in a list, as Python's."""
+def _plain(hints: Iterable[Any], value: Any) -> Any:
+    """Return an array or a Series as a list where one is taken, and numbers of numpy as Python's."""
     if isinstance(value, Real) and hasattr(value, "item"):
         return value.item()
     if type(value) in (list, tuple) and len(value) <= _MANY and any(hasattr(each, "item") for each in value):
         return type(value)(_plain((), each) for each in value)
-    is_array = hasattr(value, "tolist") and any(each.called == "a list" for each in types)
-    return value.tolist() if is_array and _is_sequence(value) else value
+    is_array = hasattr(value, "tolist") and any((get_origin(each) or each) in _LISTS for each in hints)
+    return value.tolist() if is_array and _is_iterable(value) else value
 
 
-def _wrong(types: tuple[_Type, ...], value: Any, place: str) -> str | None:
-    """What is wrong with a value at a place (``vary['parallel.tp']``); None where nothing is."""
-    mine = [each for each in types if each.holds(value)]
+def _misfit(hints: Mapping[str, list[Any]], given: Mapping[str, object], *, whole: bool = False) -> str:
+    """Return what is wrong with the first argument of another type; "" if all fit."""
+    found = (_wrong(hints[key], value, key, whole) for key, value in given.items() if key in hints)
+    return next(filter(None, found), "")
+
+
+def _wrong(hints: list[Any], value: Any, place: str, whole: bool) -> str:
+    """Return what is wrong with a value at a place (``vary['parallel.tp']``)."""
+    mine = [each for each in hints if _fits(value, each, whole)]
     if not mine:
-        words = [each.called for each in types if each.called != "None"]
-        return (
-            f"{place} must be {listed(words)}, got {type_name(value)}: {shown(value)}; {_remedy(types, value, place)}"
-        )
-    items = mine[0].items
+        words = listed(dict.fromkeys(_called(each) for each in hints if each is not type(None)))
+        return f"{place} must be {words}, got {type_name(value)}: {shown(value)}; {_remedy(hints, value, place)}"
+    items = _items(mine[0])
     if not items or len(value) > _MANY:
-        return None
+        return ""
     places: Any = value.items() if isinstance(value, Mapping) else enumerate(value)
-    found = (_wrong(items, each, f"{place}[{key!r}]") for key, each in places)
-    return next((each for each in found if each), None)
+    return next(filter(None, (_wrong(items, each, f"{place}[{key!r}]", whole) for key, each in places)), "")
 
 
-def _is_item(value: object, whole: _Type) -> bool:
-    """One that could stand alone in a list of such: any, where a list does not say of what."""
-    fits = any(item.holds(value) for item in whole.items) if whole.items else not isinstance(value, Mapping)
-    return whole.called == "a list" and fits and not _is_sequence(value)
+def _called(hint: Any) -> str:
+    """Return a type in words; a protocol in those of its docstring."""
+    kind = get_origin(hint) or hint
+    if _is_protocol(kind):
+        said = (kind.__doc__ or kind.__name__).strip().partition("\n")[0].partition(";")[0].rstrip(".")
+        return f"{said[:1].lower()}{said[1:]}"
+    words: dict[Any, str] = {**dict.fromkeys(_LISTS, "a list"), **dict.fromkeys((Mapping, dict), "a dict")}
+    name = getattr(kind, "__name__", str(kind))
+    return (
+        words.get(kind)
+        or _PLAIN.get(str if kind is Literal else kind, (f"{'an' if name[0] in 'AEIOU' else 'a'} {name}", ""))[0]
+    )
 
 
-def _remedy(types: tuple[_Type, ...], value: object, place: str) -> str:
-    """The same value in a type that is taken, or how one is written; of a class of ours, which function gives one."""
-    classes = [each.ours for one in types for each in (one, *one.items) if each.ours]
-    if made := next(filter(None, map(maker, classes)), ""):
+def _like(hint: Any) -> str:
+    """Return an example of a type."""
+    kind, items = get_origin(hint) or hint, _items(hint)
+    inner = _like(items[0]) if items else "..."
+    if kind is Literal:
+        return repr(get_args(hint)[0])
+    if kind in (Mapping, dict):
+        return f"{{'...': {inner}}}"
+    return f"[{inner}]" if kind in _LISTS else _PLAIN.get(kind, ("", f"{getattr(kind, '__name__', kind)}(...)"))[1]
+
+
+def _remedy(hints: list[Any], value: object, place: str) -> str:
+    """Return how to write the value in a type that is taken, or the function that returns one."""
+    wide = sorted(filter(_is_protocol, hints), key=lambda each: -len(_asked_of(each)))  # what asks for most first
+    kinds = [*wide, *(each for hint in hints for each in (hint, *_items(hint)))]
+    if made := next(filter(None, map(maker, kinds)), ""):
         return f"give what {made} returns"
-    meant = next((each for each in types if _is_item(value, each)), None)
-    like = next((each.like for each in types if each.called not in ("a text", "None")), types[0].like)
-    words = value.replace(",", " ").split() if isinstance(value, str) else []
-    of_wholes = _PLAIN["int"] not in types and any(_PLAIN["int"] in each.items for each in types)
-    if words and of_wholes and all(map(str.isdecimal, words)):
-        like = f"[{', '.join(words)}]"
-    elif isinstance(value, str) and any(each in types for each in (_PLAIN["int"], _PLAIN["float"])):
+    taken = [each for each in hints if each is not type(None)]
+    like = next((_like(each) for each in taken if each is not str), _like(taken[0]))
+    lists = [each for each in taken if (get_origin(each) or each) in _LISTS]
+    parts = value.replace(",", " ").split() if isinstance(value, str) else []
+    if parts and int not in taken and any(int in _items(each) for each in lists) and all(map(str.isdecimal, parts)):
+        like = f"[{', '.join(parts)}]"
+    elif isinstance(value, str) and {int, float} & {*taken}:
         number = value.strip()
         like = number if number.removeprefix("-").replace(".", "", 1).isdecimal() else like
-    elif meant is not None:
-        parts = [each.strip() for each in value.split(",")] if isinstance(value, str) else [value]
-        whole = ", ".join(str(each) if str(each).isdecimal() and len(parts) > 1 else repr(each) for each in parts)
-        like = f"[{whole}]" if len(whole) < 60 else meant.like
+    elif meant := next((each for each in lists if _is_item(value, each)), None):
+        texts = [each.strip() for each in value.split(",")] if isinstance(value, str) else [value]
+        inner = ", ".join(str(each) if str(each).isdecimal() and len(texts) > 1 else repr(each) for each in texts)
+        like = f"[{inner}]" if len(inner) < 58 else _like(meant)
         if place in ("gpus", "ranks") and isinstance(value, int) and value > 1:
             like = f"range({value}) for the first {value}"
     return f"write {place}{' = ' if '[' in place else '='}{like}"
+
+
+def _is_item(value: object, several: object) -> bool:
+    """Return whether a value could be an item of such a list: any but a mapping where its items are not stated."""
+    items = _items(several)
+    fits = any(_fits(value, each, False) for each in items) if items else not isinstance(value, Mapping)
+    return fits and not _is_iterable(value)
+
+
+@cache
+def maker(kind: Any) -> str:
+    """Return the function of the package that returns a thing of this kind; "" where there is none."""
+    ours = sys.modules[_PACKAGE]
+    for name in getattr(ours, "__all__", ()) if _is_ours(kind) else ():
+        function = inspect.unwrap(getattr(ours, name))
+        if inspect.isfunction(function):
+            names = _names_in(function.__module__, True)
+            given = _members(_evaluated(inspect.signature(function).return_annotation, names))
+            if any(_gives(each, kind) for hint in given for each in (hint, *get_args(hint)) if isinstance(each, type)):
+                return f"{ours.__name__}.{name}(...)"
+    return ""
+
+
+def _gives(given: type, kind: type) -> bool:
+    if _is_protocol(kind):
+        fields = {name for one in given.__mro__ for name in vars(one).get("__annotations__", ())}
+        return _asked_of(kind) <= {*dir(given), *fields}
+    return given is kind
