@@ -28,7 +28,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers find what the first proce
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any
 
 import chromium
@@ -40,7 +40,6 @@ from hypothesis.internal.conjecture import providers
 
 from simcluster.base.errors import InputError
 from simcluster.base.link_values import LinkValues
-from simcluster.documents import reading
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import tabulate
 from simcluster.planning.ops import StageProgram
@@ -175,10 +174,8 @@ def run_programs(
 def pytest_configure() -> None:
     """Set what makes the suite quick.
 
-    Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
-    the same text has the same nodes.
+    Hundreds of tests build the same clusters and plans, and so do some files of tests as they are imported.
     """
-    reading.compose = lru_cache(maxsize=1024)(reading.compose)
     fields._built = _KeptByText(fields._built.__wrapped__)
     planned.plan = _once(planned.plan)
     # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does

@@ -134,7 +134,7 @@ FENCES = {
     "simpy": ("reference", "longrun.events"),
     "matplotlib": ("show", *DRAWING),
     "pandas": ("base.tables", "results", "interop", "studies", "show", "cli", "longrun", "evidence", "interactive"),
-    "ruamel": ("documents.composing", "documents.reading"),  # there only the type of a node
+    "ruamel": ("documents.composing",),
     "yaml": ("documents.composing",),
     "networkx": ("topology", "studies.bench", "importers", "show"),
     "torch": ("evidence.calibration",),

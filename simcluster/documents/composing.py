@@ -1,66 +1,163 @@
-"""YAML texts as trees of nodes that know where they are written: by ruamel.yaml; long ones, and ours, by libyaml.
+"""YAML texts as plain data that knows where it is written, plain data as YAML, and complaints of parsers in our words.
 
-The only module that knows a YAML library.  ruamel.yaml (YAML 1.2, in Python) takes 6 to 40 s for a text of 1 MB;
-libyaml's parser (in C, as PyYAML has it) 1 to 2 s.  That reads YAML 1.1, but what a plain word means (``yes``, ``012``)
-is left to ruamel.yaml's rules.  What it says of a text that is not valid is in its own words.
+The only module that knows a YAML library: PyYAML's parser (libyaml where it is built), of which this takes the events.
+That parser is of YAML 1.1; what a plain word means (``yes``, ``012``) is decided here by the rules of YAML 1.2.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
-from functools import lru_cache
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.parser_words import of_yaml
+from simcluster.documents.diagnostics import KeyPath, dotted, shown
 from simcluster.documents.suggestions import with_a_colon
 
-if TYPE_CHECKING:
-    from ruamel.yaml.nodes import Node
-
 MAX_DEPTH = 50
-LONG = 100_000
-"""Characters from which on libyaml is asked, where it is there: what people write by hand is shorter."""
 _LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
-"""What YAML 1.1 takes for the end of a line and 1.2 does not; and a mark of byte order, which only one counts."""
+"""Ends of lines in YAML 1.1 but not in 1.2; and a byte order mark, which only one counts as a character."""
+_TAG = "tag:yaml.org,2002:"
+_TAGS = (
+    ("null", re.compile(r"~|null|Null|NULL|")),
+    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE")),
+    ("int", re.compile(r"[-+]?(0b[01_]+|0o?[0-7_]+|[0-9_]+|0x[0-9a-fA-F_]+)")),
+    (
+        "float",
+        re.compile(
+            r"[-+]?[0-9][0-9_]*(\.[0-9_]*([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
+            r"|[-+]?\.[0-9_]+([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+        ),
+    ),
+)
+"""Types of plain words in YAML 1.2 (``resolver`` of ruamel.yaml); other words are texts."""
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
-def compose(text: str, source: str, *, ships: bool = False) -> Node | None:
-    """The tree of the only document in a text, None where it holds only comments.
+class Mark(NamedTuple):
+    """The place of a key ("x.yaml:3:5") and its path there (another one in a file that was merged in)."""
 
-    What ``ships`` with the package goes by libyaml too (tested to say the same), in a seventh of the time: every
-    process reads some of it.
+    place: str
+    path: KeyPath
 
-    InputError, with its place, for what is no YAML, or deeper than MAX_DEPTH.
+
+def parse_yaml(text: str, source: str) -> tuple[Any, dict[KeyPath, Mark]]:
+    """Return the data of the only document in a text, and the place of every key and item.
+
+    None for a text of comments.  InputError, with its place, for what is not YAML, is deeper than MAX_DEPTH, or has
+    anchors, tags, or a key twice.
     """
-    if ships or len(text) > LONG:
-        try:
-            from yaml.cyaml import CParser
-        except ImportError:  # PyYAML is built without it where there is no wheel
-            pass
-        else:
-            return by_libyaml(CParser, text, source)
-    return in_python(text, source)
+    from yaml import YAMLError  # here, so that `simcluster --help` does not pay for it
+
+    if odd := _LINE_ENDS.search(text):
+        place = f"{source}:{text.count(chr(10), 0, odd.start()) + 1}"
+        raise InputError(
+            f"{place}: holds the character U+{ord(odd[0]):04X}, which YAML 1.1 and 1.2 read differently; take it out"
+        )
+    try:
+        reader = _Reader(text, source)
+        return reader.document(), reader.marks
+    except YAMLError as problem:
+        raise _not_valid(text, source, problem) from None
 
 
-def too_deep(place: str) -> InputError:
-    """What is said of a node below too many others."""
-    return InputError(
-        f"{place}: nested more than {MAX_DEPTH} levels deep; scenario and topology files are shallow: "
-        "write what is inside one level up"
-    )
+class _Reader:
+    """Plain data of the events of one text."""
+
+    def __init__(self, text: str, source: str) -> None:
+        import yaml
+
+        parser: Any = getattr(yaml, "CLoader", yaml.Loader)  # PyYAML is built without libyaml where there is no wheel
+        self._next, self._events, self._source = parser(text).get_event, yaml.events, source
+        self.marks: dict[KeyPath, Mark] = {}
+
+    def document(self) -> Any:
+        self._next()  # the start of the stream
+        if isinstance(self._next(), self._events.StreamEndEvent):
+            return None
+        data = self._value(self._next(), ())
+        self._next()  # the end of the document
+        if not isinstance(more := self._next(), self._events.StreamEndEvent):
+            raise InputError(f"{self._place(more)}: not valid YAML: {of_yaml('expected a single document')}")
+        return data
+
+    def _place(self, event: Any) -> str:
+        return f"{self._source}:{event.start_mark.line + 1}:{event.start_mark.column + 1}"
+
+    def _value(self, event: Any, path: KeyPath) -> Any:
+        place = self._place(event)
+        if len(path) > MAX_DEPTH:
+            raise InputError(
+                f"{place}: nested more than {MAX_DEPTH} levels deep; scenario and topology files are shallow: "
+                "write what is inside one level up"
+            )
+        if isinstance(event, self._events.AliasEvent):
+            raise InputError(f"{place}: not valid YAML: {of_yaml('undefined alias')}")
+        if event.anchor:
+            raise InputError(
+                f"{place}: anchors and aliases (&{event.anchor[:40]}) are not supported; write the value out"
+            )
+        tag = None if event.tag == "!" else event.tag
+        if isinstance(event, self._events.MappingStartEvent) and tag in (None, f"{_TAG}map"):
+            return self._mapping(path)
+        if isinstance(event, self._events.SequenceStartEvent) and tag in (None, f"{_TAG}seq"):
+            items: list[Any] = []
+            while not isinstance(item := self._next(), self._events.SequenceEndEvent):
+                here = (*path, len(items))
+                self.marks[here] = Mark(self._place(item), here)
+                items.append(self._value(item, here))
+            return items
+        if isinstance(event, self._events.ScalarEvent):
+            if tag is None:
+                plain = event.implicit[0] and next((name for name, word in _TAGS if word.fullmatch(event.value)), None)
+                return _scalar(plain or "str", event.value, place)
+            return _scalar(tag.removeprefix(_TAG), event.value, place)
+        raise _tagged(str(tag), place)
+
+    def _mapping(self, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        while not isinstance(event := self._next(), self._events.MappingEndEvent):
+            place = self._place(event)
+            if not isinstance(event, self._events.ScalarEvent) or (event.implicit[0] and event.value == "<<"):
+                raise InputError(f"{place}: keys are plain words; lists, mappings and '<<' cannot be keys")
+            here = (*path, event.value)
+            if event.value in result:
+                raise InputError(
+                    f"{place}: {dotted(here)}: this key is already at {self.marks[here].place}, and a key stands once; "
+                    "keep one"
+                )
+            self.marks[here] = Mark(place, here)
+            result[event.value] = self._value(self._next(), here)
+        return result
 
 
-def place_of(source: str, mark: Any) -> str:
-    """Where a mark of either library is."""
-    return f"{source}:{mark.line + 1}:{mark.column + 1}"
+def _scalar(tag: str, text: str, place: str) -> Any:
+    plain = text.replace("_", "").lower()
+    try:
+        if tag == "int":
+            return int(plain, 0 if plain.lstrip("+-")[:2] in ("0x", "0o", "0b") else 10)
+        if tag == "float":
+            return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:  # thousands of digits
+        raise InputError(
+            f"{place}: {shown(text)} is not a usable number; write one of fewer digits, as in 1e9"
+        ) from None
+    if tag in ("null", "bool", "str"):
+        return {"null": None, "bool": plain == "true", "str": text}[tag]
+    raise _tagged(str(tag), place)
+
+
+def _tagged(tag: str, place: str) -> InputError:
+    return InputError(f"{place}: YAML tags (!{tag[:60]}) are not supported; write the plain value")
 
 
 def _not_valid(text: str, source: str, problem: Any) -> InputError:
-    """What either library says, and where, in words of ours."""
+    """Return the error for what the parser complains of, and where."""
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     if mark:
         told = " ".join(part for part in (problem.problem, problem.context) if part)
@@ -69,110 +166,12 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
         line = lines[-1].strip() if mark.line < len(lines) else ""
         quoted = f"; the line is {shown(line)}" if line else ""
         why = f"a key and its value are not told apart{joined}" if joined else of_yaml(told)
-        return InputError(f"{place_of(source, mark)}: not valid YAML: {why}{quoted}")
+        return InputError(f"{source}:{mark.line + 1}:{mark.column + 1}: not valid YAML: {why}{quoted}")
     if hasattr(problem, "character"):
         place = f"{source}:{text.count(chr(10), 0, problem.position) + 1}"
         code = problem.character if isinstance(problem.character, int) else ord(problem.character)
         return InputError(f"{place}: not valid YAML: {of_yaml(str(problem))}; it is U+{code:04X}")
     return InputError(f"{source}: not valid YAML: {of_yaml(str(problem))}")
-
-
-@lru_cache(maxsize=4)
-def in_python(text: str, source: str) -> Node | None:
-    """Return the tree parsed by ruamel.yaml, cached: a command and its processes read a scenario several times."""
-    from ruamel.yaml import YAML  # here, so that `simcluster --help` does not pay for it
-    from ruamel.yaml.error import YAMLError
-    from ruamel.yaml.scanner import Scanner
-
-    class Shallow(Scanner):
-        """Stops at a bracket that is too deep: reading on, the time grows with the square of those that are open."""
-
-        def fetch_flow_collection_start(self, *token: Any, **opened: Any) -> None:
-            if len(self.flow_context) > MAX_DEPTH:
-                raise too_deep(place_of(source, self.reader.get_mark()))
-            super().fetch_flow_collection_start(*token, **opened)
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Scanner = Shallow
-    try:
-        node: Node | None = yaml.compose(text)
-    except YAMLError as problem:
-        raise _not_valid(text, source, problem) from None
-    except RecursionError:
-        raise too_deep(source) from None
-    return node
-
-
-def by_libyaml(parser: Any, text: str, source: str) -> Node | None:
-    """The tree by PyYAML's parser in C: its events, as nodes of ruamel.yaml."""
-    from yaml import YAMLError
-
-    if odd := _LINE_ENDS.search(text):
-        place = f"{source}:{text.count(chr(10), 0, odd.start()) + 1}"
-        raise InputError(
-            f"{place}: holds the character U+{ord(odd[0]):04X}, which YAML 1.1 and 1.2 read differently; take it out, "
-            f"or write a text of at most {LONG:,} characters"
-        )
-    try:
-        return _Composing(parser(text), source).document()
-    except YAMLError as problem:
-        raise _not_valid(text, source, problem) from None
-
-
-class _Composing:
-    def __init__(self, parser: Any, source: str) -> None:
-        from ruamel.yaml import nodes
-        from ruamel.yaml.resolver import VersionedResolver
-        from yaml import events
-
-        self._next, self._source, self._nodes, self._events = parser.get_event, source, nodes, events
-        self._resolve = VersionedResolver().resolve
-        self._anchors: dict[str, Node] = {}
-
-    def document(self) -> Node | None:
-        self._next()  # the begin of the stream
-        if isinstance(self._next(), self._events.StreamEndEvent):
-            return None
-        node = self._node(self._next(), 0)
-        self._next()  # the end of the document
-        more = self._next()
-        if not isinstance(more, self._events.StreamEndEvent):
-            said = of_yaml("expected a single document")
-            raise InputError(f"{place_of(self._source, more.start_mark)}: not valid YAML: {said}")
-        return node
-
-    def _node(self, event: Any, depth: int) -> Node:
-        kind, events, nodes = type(event), self._events, self._nodes
-        if depth > MAX_DEPTH:
-            raise too_deep(place_of(self._source, event.start_mark))
-        if kind is events.AliasEvent:
-            return self._aliased(event)
-        if kind is events.ScalarEvent:
-            made, value = nodes.ScalarNode, event.value
-        elif kind is events.SequenceStartEvent:
-            made, value = nodes.SequenceNode, []
-        else:
-            made, value = nodes.MappingNode, []
-        tag = event.tag
-        if tag is None or tag == "!":
-            tag = self._resolve(made, value, event.implicit)
-        node: Node = made(tag, value, event.start_mark, anchor=event.anchor)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = node
-        if made is nodes.SequenceNode:
-            while type(item := self._next()) is not events.SequenceEndEvent:
-                value.append(self._node(item, depth + 1))
-        elif made is nodes.MappingNode:
-            while type(key := self._next()) is not events.MappingEndEvent:
-                value.append((self._node(key, depth + 1), self._node(self._next(), depth + 1)))
-        return node
-
-    def _aliased(self, event: Any) -> Node:
-        """The node itself, of which ``reading`` says that it has an anchor."""
-        if event.anchor not in self._anchors:
-            place = place_of(self._source, event.start_mark)
-            raise InputError(f"{place}: not valid YAML: {of_yaml('undefined alias')}")
-        return self._anchors[event.anchor]
 
 
 def edited(text: str, change: Callable[[dict[str, Any]], None]) -> str:
@@ -185,3 +184,49 @@ def edited(text: str, change: Callable[[dict[str, Any]], None]) -> str:
     change(document)
     yaml.dump(document, written := StringIO())
     return written.getvalue()
+
+
+def to_yaml(document: Mapping[str, Any]) -> str:
+    """Plain data as YAML: a mapping to a line, sections that hold only plain values in braces."""
+    texts = {key: _value(value, top=True) for key, value in document.items()}
+    return "".join(f"{key}:{text if text.startswith(chr(10)) else ' ' + text}\n" for key, text in texts.items())
+
+
+def _value(value: Any, *, top: bool = False) -> str:
+    if isinstance(value, Mapping):
+        pairs = [f"{key}: {_value(item)}" for key, item in value.items()]
+        if top and len(", ".join(pairs)) > 100:
+            return "".join(f"\n  {pair}" for pair in pairs)
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if top and any(isinstance(item, Mapping) for item in value):
+            return "".join(f"\n  - {_value(item)}" for item in value)
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def of_yaml(told: str) -> str:
+    """What the YAML reader's complaint means, and what to write instead."""
+    return _meaning("yaml", told)
+
+
+def of_json(told: str) -> str:
+    """The same of a complaint of Python's JSON reader."""
+    return _meaning("json", told)
+
+
+def of_toml(told: str) -> str:
+    """The same of Python's TOML reader."""
+    return _meaning("toml", told)
+
+
+def of_xml(told: str) -> str:
+    """The same of expat's."""
+    return _meaning("xml", told)
+
+
+def _meaning(reader: str, told: str) -> str:
+    known = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[reader]
+    return str(next((meaning for part, meaning in known.items() if part in told), known["otherwise"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes
-from simcluster.documents.bytes_read import decode, read_bytes
+from simcluster.documents.given_files import decode, read_bytes
 
 _MOST = 1e18
 

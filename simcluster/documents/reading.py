@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.documents.composing import MAX_DEPTH, compose, place_of, too_deep
+from simcluster.documents.composing import Mark as Mark
+from simcluster.documents.composing import of_json, parse_yaml
 from simcluster.documents.diagnostics import (
     Complaint,
     KeyPath,
@@ -30,29 +31,16 @@ from simcluster.documents.diagnostics import (
     shown,
 )
 from simcluster.documents.given_files import files_in, kind_by_bytes, unreadable, used_for, why_missing
-from simcluster.documents.parser_words import of_json
 from simcluster.documents.shipped import shipped_folder
 from simcluster.documents.suggestions import with_a_colon
-
-if TYPE_CHECKING:
-    from ruamel.yaml.nodes import Node
 
 M = TypeVar("M")
 
 STDIN = "-"
 """In place of a path: standard input."""
-_PACKAGE = Path(__file__).parents[1]
 _STDIN = "<stdin>"
 _MAX_BYTES = 1_000_000
 _MAX_PROBLEMS = 5
-_TAG = "tag:yaml.org,2002:"
-
-
-class Mark(NamedTuple):
-    """Where a key is written: the place ("x.yaml:3:5") and its path there (other in a file that was merged in)."""
-
-    place: str
-    path: KeyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +87,21 @@ def read_document(path: str | Path) -> Document:
         known = _shipped_document(_read_text(path), f"shipped {path.name}", path.parent)
         return replace(known, data=deepcopy(known.data))  # whoever asks may change it
     source = _STDIN if str(path) == STDIN else str(path)
-    return parse_document(_read_text(path), source=source, folder=path.parent, ships=path.is_relative_to(_PACKAGE))
+    return parse_document(_read_text(path), source=source, folder=path.parent)
 
 
 @lru_cache(maxsize=16)
 def _shipped_document(text: str, source: str, folder: Path) -> Document:
     """Read once: every variant of a scenario asks for the same topology again (10 ms)."""
-    return parse_document(text, source=source, folder=folder, ships=True)
+    return parse_document(text, source=source, folder=folder)
 
 
-def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".", ships: bool = False) -> Document:
-    """The mapping written in ``text``; ``source`` is what errors call it; whether it ``ships`` with the package."""
+def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
+    """Return the mapping written in ``text``; ``source`` is its name in errors."""
     if not text.strip():
         raise InputError(f"{source}: the file is empty; it must hold a mapping: write one, such as 'name: my run'")
-    marks: dict[KeyPath, Mark] = {}
     with collector_off():  # 5 instead of 2 s of 1 MB
-        data = _build(compose(text, source, ships=ships), source, (), marks)
+        data, marks = parse_yaml(text, source)
     if data is None:
         raise InputError(f"{source}: the file holds only comments; a mapping such as 'name: my run' is expected")
     if not isinstance(data, dict):
@@ -160,7 +147,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def parse_value(text: str, source: str) -> Any:
     """One value written as in a YAML file."""
-    return _build(compose(text, source), source, (), {})
+    return parse_yaml(text, source)[0]
 
 
 @cache
@@ -191,72 +178,6 @@ def _read_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise InputError(f"{path}: byte {problem.start} is not UTF-8; save the file as UTF-8 text") from None
-
-
-# --- YAML to plain data ---------------------------------------------------------------------------------------------
-
-
-def _build(node: Node | None, source: str, path: KeyPath, marks: dict[KeyPath, Mark]) -> Any:
-    """Plain Python data of a YAML node; notes in ``marks`` where every key and item is written."""
-    if node is None:
-        return None
-    place = place_of(source, node.start_mark)
-    if len(path) > MAX_DEPTH:
-        raise too_deep(place)
-    if node.anchor:
-        raise InputError(
-            f"{place}: anchors and aliases (&{str(node.anchor)[:40]}) are not supported; write the value out"
-        )
-    tag = str(node.tag).removeprefix(_TAG)
-    if tag == "map" and isinstance(node.value, list):
-        return _build_mapping(node.value, source, path, marks)
-    if tag == "seq" and isinstance(node.value, list):
-        items = []
-        for index, item in enumerate(node.value):
-            marks[*path, index] = Mark(place_of(source, item.start_mark), (*path, index))
-            items.append(_build(item, source, (*path, index), marks))
-        return items
-    return _scalar(tag, node, place)
-
-
-def _build_mapping(
-    pairs: Sequence[tuple[Node, Node]], source: str, path: KeyPath, marks: dict[KeyPath, Mark]
-) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key_node, value_node in pairs:
-        place = place_of(source, key_node.start_mark)
-        key = key_node.value
-        if not isinstance(key, str) or str(key_node.tag) == _TAG + "merge":
-            raise InputError(f"{place}: keys are plain words; lists, mappings and '<<' cannot be keys")
-        if key in result:
-            raise InputError(
-                f"{place}: {dotted((*path, key))}: this key is already at {marks[*path, key].place}, and a key "
-                f"stands once; keep one"
-            )
-        marks[*path, key] = Mark(place, (*path, key))
-        result[key] = _build(value_node, source, (*path, key), marks)
-    return result
-
-
-def _scalar(tag: str, node: Node, place: str) -> Any:
-    text = str(node.value)
-    plain = text.replace("_", "").lower()
-    try:
-        if tag == "int":
-            return int(plain, 0 if plain.lstrip("+-")[:2] in ("0x", "0o", "0b") else 10)
-        if tag == "float":
-            return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
-    except ValueError:  # thousands of digits
-        raise InputError(
-            f"{place}: {shown(text)} is not a usable number; write one of fewer digits, as in 1e9"
-        ) from None
-    if tag == "null":
-        return None
-    if tag == "bool":
-        return plain == "true"
-    if tag in ("str", "timestamp"):  # no document of ours holds dates: 2020-01-01 is a name
-        return text
-    raise InputError(f"{place}: YAML tags (!{tag[:60]}) are not supported; write the plain value")
 
 
 # --- documents against models ---------------------------------------------------------------------------------------

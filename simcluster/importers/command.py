@@ -17,9 +17,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
-from simcluster.documents.bytes_read import decode, read_bytes
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.given_files import decode, read_bytes
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.astra_network import network_document, parse_network

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.parser_words import of_json, of_toml
+from simcluster.documents.composing import of_json, of_toml
 from simcluster.documents.reading import unique_keys
 
 _MAX_CHARACTERS = 1_000_000

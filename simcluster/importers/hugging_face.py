@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import listed
-from simcluster.documents.parser_words import of_json
 from simcluster.documents.reading import Document, read_document, unique_keys, validate
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window

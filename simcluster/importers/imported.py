@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
-from simcluster.documents.plain_yaml import to_yaml
+from simcluster.documents.composing import to_yaml
 
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")

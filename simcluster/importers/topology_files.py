@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.documents.bytes_read import decode, read_bytes
+from simcluster.documents.given_files import decode, read_bytes
 from simcluster.documents.reading import parse_json
 from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi
 from simcluster.importers.graph_document import GraphDocument

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from simcluster.base.errors import InputError
-from simcluster.documents.parser_words import of_xml
+from simcluster.documents.composing import of_xml
 
 _MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.documents.bytes_read import decode, read_bytes
+from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.parser_words import of_json
+from simcluster.documents.given_files import decode, read_bytes
 from simcluster.results.account import Account
 from simcluster.results.result import VERSION
 

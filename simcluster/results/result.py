@@ -27,7 +27,7 @@ from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import recipe_document
-from simcluster.scenario.racks import uneven_racks
+from simcluster.scenario.rules import uneven_racks
 from simcluster.schedules.comparison import OwnBubble, own_bubble
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from simcluster.planning.job import Job, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.headroom import usable
-from simcluster.scenario.memory_plan import recipe_of
-from simcluster.scenario.muon_plan import matrix_share
+from simcluster.scenario.memory_plan import matrix_share, recipe_of
 from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule

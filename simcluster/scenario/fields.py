@@ -16,8 +16,7 @@ from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Count, Spec
 from simcluster.faults import Fault
 from simcluster.model.transformer import Model
-from simcluster.scenario.data import Data
-from simcluster.scenario.measurements import Measured
+from simcluster.scenario.data import Data, Measured
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (

@@ -26,8 +26,8 @@ from simcluster.documents.own_words import OwnWord
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
+from simcluster.scenario.data import no_longer_measured
 from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
-from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.rules import oversize
 from simcluster.scenario.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.short_forms import named_alone, schedule_alone, short_name, short_names

@@ -28,7 +28,7 @@ def is_importable(path: str | Path) -> bool:
         return _is_astra_network(path)
     if path.suffix in ENDINGS:
         return True
-    from simcluster.documents.bytes_read import read_bytes
+    from simcluster.documents.given_files import read_bytes
 
     try:
         return provided("form of a topology file")(read_bytes(path), str(path)) is not None

@@ -36,10 +36,16 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.planning.segment_ops import NO_TIME, Issue
 from simcluster.planning.segments import Passes, by_heart
-from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
-from simcluster.scenario.muon_plan import matrix_optimizer_of
-from simcluster.scenario.outer_plan import outer_of
-from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
+from simcluster.scenario.memory_plan import (
+    ELEMENT_BYTES,
+    footprints_of,
+    matrix_optimizer_of,
+    offload_of,
+    platform_of,
+    recipe_of,
+    shape_of,
+)
+from simcluster.scenario.schedule_plan import outer_of, plan_of, schedule_of, slices_of
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.relayed_links import relayed_links

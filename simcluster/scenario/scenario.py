@@ -31,11 +31,10 @@ from simcluster.scenario.effects import document_with_effect, refuse_without_eff
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.left_out import built, fill, parallel_of, pipeline_of
+from simcluster.scenario.model_rules import order_rules
 from simcluster.scenario.paths import said_elsewhere
-from simcluster.scenario.pipeline_rules import order_rules
 from simcluster.scenario.rules import broken_rules
-from simcluster.scenario.short_forms import named_alone
-from simcluster.scenario.titles import titled
+from simcluster.scenario.short_forms import named_alone, titled
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
 

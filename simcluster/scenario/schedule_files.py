@@ -8,9 +8,8 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
-from simcluster.documents.bytes_read import decode, read_bytes
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
-from simcluster.documents.given_files import why_missing
+from simcluster.documents.given_files import decode, read_bytes, why_missing
 from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
 from simcluster.schedules import Action, Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows

@@ -12,7 +12,7 @@ from simcluster.base.nearest import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import cluster_overrides_of, overrides_of
-from simcluster.documents.bytes_read import decode, read_bytes
+from simcluster.documents.given_files import decode, read_bytes
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load

@@ -22,8 +22,8 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.documents.composing import of_json
 from simcluster.documents.packed import read_packed
-from simcluster.documents.parser_words import of_json
 from simcluster.interop.kineto.comm import Comm, ProcessGroups, comm_of, is_comm
 from simcluster.interop.kineto.values import about_of, check_numbers
 

@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.composing import to_yaml
 from simcluster.documents.overrides import apply_overrides
-from simcluster.documents.plain_yaml import to_yaml
 from simcluster.documents.reading import Document
 from simcluster.longrun.launch.first_layout import FirstLayout, first_layout
 from simcluster.model.transformer import parameters
@@ -24,7 +24,7 @@ from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.keys import description
 from simcluster.scenario.memory_plan import recompute_words
-from simcluster.scenario.racks import rack_of, trays_filled_by
+from simcluster.scenario.rules import rack_of, trays_filled_by
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.schema import SCHEMA_FILE
 from simcluster.topology import FlatSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.documents.plain_yaml import to_yaml
+from simcluster.documents.composing import to_yaml
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults import FaultSpec, SequenceLengths
 from simcluster.longrun.launch.small_layout import (

@@ -11,9 +11,9 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
 from simcluster.documents.catalogue.devices import device_document
 from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.composing import to_yaml
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.overrides import Changes
-from simcluster.documents.plain_yaml import to_yaml
 from simcluster.documents.reading import STDIN
 from simcluster.documents.shipped import shipped_path
 from simcluster.faults import FAULTS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.scenario.pipeline_rules import schedule_rules, stage_rules
+from simcluster.scenario.model_rules import schedule_rules, stage_rules
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES

@@ -9,8 +9,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.documents.reading import read_document
 from simcluster.scenario.contents import Contents
+from simcluster.scenario.data import no_longer_measured
 from simcluster.scenario.effects import refuse_without_effect
-from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import schedule_alone
 from simcluster.schedules import SCHEDULES
