@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from simcluster.studies.variations import compare as compare
     from simcluster.studies.variations import differences as differences
     from simcluster.studies.whatif.free import what_if_free as what_if_free
-    from simcluster.studies.whatif.inflation import inflation as inflation
     from simcluster.studies.whatif.job_memory import job_memory as job_memory
     from simcluster.studies.whatif.largest import largest as largest
     from simcluster.studies.whatif.mitigations import what_pays as what_pays
     from simcluster.studies.whatif.montecarlo import monte_carlo as monte_carlo
+    from simcluster.studies.whatif.sensitivities import inflation as inflation
     from simcluster.studies.whatif.sensitivities import sensitivity as sensitivity
     from simcluster.studies.whatif.straggling import stragglers as stragglers
 
@@ -83,7 +83,7 @@ _HOME = {
     "differences": "simcluster.studies.variations",
     "first_scenario": "simcluster.longrun.launch.first",
     "however_long": "simcluster.base.effort",
-    "inflation": "simcluster.studies.whatif.inflation",
+    "inflation": "simcluster.studies.whatif.sensitivities",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",
     "largest": "simcluster.studies.whatif.largest",

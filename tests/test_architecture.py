@@ -138,7 +138,7 @@ FENCES = {
     "yaml": ("documents.composing",),
     "networkx": ("topology", "studies.bench", "importers", "show"),
     "torch": ("evidence.calibration",),
-    "scipy": ("evidence.calibration", "longrun", "scenario.run_times", "studies.whatif.inflation"),
+    "scipy": ("evidence.calibration", "longrun", "scenario.run_times", "studies.whatif.sensitivities"),
 }
 
 

@@ -24,7 +24,7 @@ from simcluster.evidence.validation.stored import StoredRows
 from simcluster.scenario import contents, files
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.scenario import Base, Variant, load
-from simcluster.studies.search.playing import LayoutPlayer
+from simcluster.studies.search.evaluation import LayoutPlayer
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.quick_rows import quickly
 from simcluster.studies.sweep.study import make_sweep

@@ -16,9 +16,7 @@ from pydantic import Field
 from simcluster.base.errors import InputError
 from simcluster.faults.where import During, OnLinks
 from simcluster.step.simulate import simulate
-from simcluster.studies.search.plan_scope import PLAN
-from simcluster.studies.sweep.quick_scope import QUICK
-from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.scopes import PLAN, QUICK, REPLICAS
 from simcluster.studies.whatif.montecarlo import monte_carlo
 
 ROOT = Path(__file__).parent.parent

@@ -19,9 +19,7 @@ from simcluster.faults.where import OnLinks, OnRanks
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate
-from simcluster.studies.search.plan_scope import PLAN
-from simcluster.studies.sweep.quick_scope import QUICK
-from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.scopes import PLAN, QUICK, REPLICAS
 from simcluster.studies.whatif.montecarlo import monte_carlo
 
 MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}

@@ -22,8 +22,8 @@ from simcluster.scenario.scenario import from_document
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.whatif.chance import seed_of
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.replica_sweep import seed_of
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}
 ZIPF: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1.0}}

@@ -10,7 +10,7 @@ from conftest import Tiny
 from long_run_forms import largest_normal
 
 from simcluster.base.errors import InputError
-from simcluster.studies.whatif.inflation import barrier, inflation, largest_lognormal
+from simcluster.studies.whatif.sensitivities import barrier, inflation, largest_lognormal
 
 
 def test_one_factor_has_mean_one() -> None:

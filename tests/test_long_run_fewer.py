@@ -19,7 +19,7 @@ from simcluster.scenario.run_times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.step.simulate import simulate
 from simcluster.studies.multi_job import Placed, simulate_together
-from simcluster.studies.whatif.fewer import dropped, fewer_of, step_of, with_ranks, without_machine
+from simcluster.studies.whatif.mitigations import dropped, fewer_of, step_of, with_ranks, without_machine
 
 PODS = {
     "cluster": {"topology": "dgx_h100", "nodes": 8, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}},

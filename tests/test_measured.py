@@ -12,8 +12,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.results.measured import MeasuredStep
 from simcluster.step.simulate import replay, simulate
-from simcluster.studies.whatif.gap import gap_causes
-from simcluster.studies.whatif.sensitivities import Sensitivity, sensitivity
+from simcluster.studies.whatif.sensitivities import Sensitivity, gap_causes, sensitivity
 
 
 def test_mfu_goes_with_the_step() -> None:

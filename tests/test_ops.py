@@ -22,7 +22,7 @@ from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import plan, replay
-from simcluster.studies.search.stretches import least_segment_seconds
+from simcluster.studies.search.pass_times import least_segment_seconds
 from simcluster.studies.sweep.costs import proved
 
 every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)
@@ -160,7 +160,7 @@ def test_shortcuts_know_what_passes_are_made_of(work: Work) -> None:
     op = Op(work, stream(work), "mine", "mine")
     refused = refuses(work, lambda: proved([op]))
     least: Any = {work: 1.0}
-    assert refuses(work, lambda: least_segment_seconds(Segment((op,)), least, 1.0, {})) == refused
+    assert refuses(work, lambda: least_segment_seconds(Segment((op,)), least, 1.0)) == refused
 
 
 @every_kind

@@ -21,8 +21,8 @@ from simcluster.scenario.scenario import load
 from simcluster.step.planned import plan
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.search.bound import Bounds
+from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.plan import alone
-from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 

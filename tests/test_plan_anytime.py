@@ -24,11 +24,10 @@ from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.plan_answer import name_of_layout, not_proven, standing, why
 from simcluster.step.simulate import replay
-from simcluster.studies.search import playing
+from simcluster.studies.search import evaluation
+from simcluster.studies.search.evaluation import LayoutPlayer, SearchState
+from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.plan import Found, alone, plan
-from simcluster.studies.search.playing import LayoutPlayer
-from simcluster.studies.search.progress import SearchState
-from simcluster.studies.search.space import Layout
 
 FEW = {
     "training.micro_batch": (1,),
@@ -330,10 +329,10 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
     scenario = alone(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
     text = json.dumps(scenario.document())
-    row = playing.measured(text, None, math.inf)
+    row = evaluation.measured(text, None, math.inf)
     step = row["step_time_s"]
-    assert row == playing.accounted(text, None)
-    slower = playing.measured(text, None, 0.99 * step)
+    assert row == evaluation.accounted(text, None)
+    slower = evaluation.measured(text, None, 0.99 * step)
     assert "account" not in slower
     assert slower["step_time_s"] == step
 

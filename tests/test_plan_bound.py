@@ -18,10 +18,12 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import replay
 from simcluster.studies.search.bound import Bounds
+from simcluster.studies.search.layout import Layout, own_layout
+from simcluster.studies.search.legal import broken_keys
 from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.pass_times import least_segment_seconds
 from simcluster.studies.search.plan import alone
-from simcluster.studies.search.space import Layout, broken_keys, own_layout, space_of
-from simcluster.studies.search.stretches import hidden, least_segment_seconds, stretches
+from simcluster.studies.search.space import space_of
 
 ENDS = 1e-12
 
@@ -133,21 +135,12 @@ def test_no_bound_is_above_what_is_played_with_cp_and_experts(
         assert_bounds(scenario, layout, [layout], step_of(scenario, layout))
 
 
-def test_what_is_hidden_costs_least_beside_what_feels_least() -> None:
-    """Beside 1 s that feels nothing, then 2 s in full, then nothing: a pressure of a quarter."""
-    computed = {1.0: 2.0, 0.0: 1.0}
-    assert hidden(computed, 1.0, 0.25) == 0.0
-    assert hidden(computed, 2.25, 0.25) == pytest.approx(0.25)
-    assert hidden(computed, 4.0, 0.25) == pytest.approx(0.5 + 0.5)
-
-
-def test_a_stretch_ends_where_all_is_joined() -> None:
+def test_a_segment_takes_its_longest_path() -> None:
+    """Communication on another lane counts where it takes longer than the computation that it overlaps with."""
     work, call = Compute(1.0), Collective("all_reduce", "tp", 8.0)
     ops = [Op(work, "compute", "forward", "first"), Op(call, "tp", "all_reduce", "beside", lane="tp", after=(0,)),
            Op(work, "compute", "forward", "second"), Op(work, "compute", "forward", "third", after=(1,))]  # fmt: skip
-    assert stretches(ops) == [[0], [1, 2], [3]]
-    found = [least_segment_seconds(Segment(tuple(ops)), {call: each}, 1.0, {"tp": 0.25}) for each in (0.5, 4.0)]
-    assert found == pytest.approx([3.0 + 0.5 * (1 - 1 / 1.25), 6.0])
+    assert [least_segment_seconds(Segment(tuple(ops)), {call: each}, 1.0) for each in (0.5, 4.0)] == [3.0, 6.0]
 
 
 def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() -> None:

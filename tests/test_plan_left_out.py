@@ -12,7 +12,7 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.scenario.scenario import from_document
-from simcluster.studies.search.changes import overrides
+from simcluster.studies.search.layout import overrides
 
 VARY: dict[str, Any] = {
     "parallel.tp": (1, 2),

@@ -15,10 +15,9 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import main
 from simcluster.scenario.fits import applied
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.candidates import against_exposed
 from simcluster.studies.whatif.preflight import checklist, preflight, worst
 from simcluster.studies.whatif.preflight_points import CHECKS, Point, _contention
-from simcluster.studies.whatif.remedies import Remedy, written
+from simcluster.studies.whatif.remedies import Remedy, against_exposed, written
 
 GPT = "gpt3_175b_64xa100"
 SLOW = ("slow_gpu", "model.layers=8", "training.global_batch=16")

@@ -19,7 +19,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
 from simcluster.step.planned import fold, plan
 from simcluster.step.proved_for import FOLDING
-from simcluster.studies.sweep.quick_scope import QUICK
+from simcluster.studies.scopes import QUICK
 
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 

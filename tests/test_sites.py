@@ -15,7 +15,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.model.transformer import parameters
 from simcluster.scenario.job import planned_footprints
 from simcluster.studies.bench.collective import collective_times
-from simcluster.studies.whatif.outer_cost import outer_seconds
+from simcluster.studies.whatif.extra_steps import outer_seconds
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import make_cluster
 from simcluster.topology.regular import Regular

@@ -25,7 +25,7 @@ from simcluster.scenario.checkpoint_plan import (
 )
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
+from simcluster.studies.whatif.extra_steps import with_steps_beside
 
 ALONE = {"overlap.interference": "none", "overlap.grad_reduce": True}
 

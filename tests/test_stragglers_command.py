@@ -15,8 +15,7 @@ from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.parallel import Plan
 from simcluster.results.waits import Wait, wait_matrix
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.fewer import without_machine
-from simcluster.studies.whatif.mitigations import slow_machines, what_pays
+from simcluster.studies.whatif.mitigations import slow_machines, what_pays, without_machine
 
 SLOW = {"kind": "slow_gpu", "rank": 5, "factor": 1.4}
 JOB: dict[str, Any] = {

@@ -23,8 +23,8 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
 from simcluster.show.plan_answer import name_of_layout, plan_answer
 from simcluster.show.yaml_text import yaml_text
+from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.plan import Found, plan
-from simcluster.studies.search.progress import SearchState
 
 EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""

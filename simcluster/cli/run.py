@@ -28,7 +28,7 @@ from simcluster.show.explanation import distribution_answer, explanation
 from simcluster.show.pictures import picture
 from simcluster.show.step_answer import step_answer
 from simcluster.step.simulate import replay, simulate
-from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
+from simcluster.studies.whatif.extra_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance

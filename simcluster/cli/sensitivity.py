@@ -14,8 +14,16 @@ from simcluster.show.blocks import Lines, TableBar, TableBlock
 from simcluster.show.cells import change
 from simcluster.show.pictures import picture
 from simcluster.step.simulate import replay
-from simcluster.studies.whatif.gap import GapCause, gap_causes
-from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, MoreMemory, Sensitivity, more_memory, sensitivity
+from simcluster.studies.whatif.sensitivities import (
+    RESOURCES,
+    TIMES,
+    GapCause,
+    MoreMemory,
+    Sensitivity,
+    gap_causes,
+    more_memory,
+    sensitivity,
+)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,10 +12,9 @@ from simcluster.scenario.headroom import mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import UNKNOWN, cells, headings
 from simcluster.show.layout import layout
-from simcluster.studies.search.changes import overrides, written
+from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written
 from simcluster.studies.search.own import OwnLayout
 from simcluster.studies.search.plan import LISTED, Found, Ranked
-from simcluster.studies.search.space import Layout, own_layout, same_program
 from simcluster.studies.search.tally import PRUNED
 from simcluster.studies.whatif.difference import Difference
 

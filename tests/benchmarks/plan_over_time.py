@@ -33,8 +33,8 @@ def search(case: str, seconds: float) -> None:
     """One search, every better layout as a line of JSON: processor seconds, step (s), proven gap, words."""
     from simcluster.scenario.scenario import from_document, load
     from simcluster.show.plan_answer import name_of_layout
+    from simcluster.studies.search.evaluation import SearchState
     from simcluster.studies.search.plan import plan
-    from simcluster.studies.search.progress import SearchState
 
     told = None
 

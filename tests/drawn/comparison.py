@@ -16,13 +16,12 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay
+from simcluster.studies.scopes import PLAN, REPLICAS
 from simcluster.studies.search.bound import Bounds
-from simcluster.studies.search.ignored import alone
-from simcluster.studies.search.plan_scope import PLAN
-from simcluster.studies.search.space import own_layout
+from simcluster.studies.search.layout import own_layout
+from simcluster.studies.search.plan_request import alone
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.whatif.chance_scope import REPLICAS
 from simcluster.studies.whatif.montecarlo import monte_carlo
 
 

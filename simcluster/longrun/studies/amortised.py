@@ -16,7 +16,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import weight_of
 from simcluster.scenario.run_section import RunSpec
-from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
+from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.whatif.fewer import fewer_of
+from simcluster.studies.whatif.mitigations import fewer_of
 
 
 def section_of(scenario: Scenario) -> RunSpec:

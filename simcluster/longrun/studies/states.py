@@ -21,8 +21,8 @@ from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import plan
 from simcluster.step.simulate import replay
-from simcluster.studies.whatif.fewer import fewer_of, step_of
-from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
+from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
+from simcluster.studies.whatif.mitigations import fewer_of, step_of
 
 
 def validation_pass(scenario: Scenario) -> Result:

@@ -1,8 +1,8 @@
 """Layouts to begin with: what practice would try first, the best of it by bounds.
 
 As Megatron-LM's papers have it (arXiv:2104.04473, section 3.5: tp within a machine, then pp, small microbatches;
-arXiv:2205.05198: sequence parallelism with tp): a distributed optimizer, 1F1B or interleaved with two chunks, which
-take least to play; or, as FSDP has it (arXiv:2304.11277), sharded parameters instead of stages.
+arXiv:2205.05198: sequence parallelism with tp): a distributed optimizer, 1F1B or interleaved with two chunks, which are
+fastest to simulate; or, as FSDP has it (arXiv:2304.11277), sharded parameters instead of stages.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.search.frontier import BoundCache
-from simcluster.studies.search.space import own_layout, same_program
+from simcluster.studies.search.layout import own_layout, same_program
 
 _TIGHTENED = 6
-"""Of how many that fit, by their outlines, the tighter bounds are worked out."""
+"""How many of the layouts that fit get tighter bounds, by their outlines."""
 _LARGEST_MICRO_BATCH = 2
 _OUTLINED = 128
-"""Of how many at a time outlines are worked out: of thousands, on ten thousand GPUs, that takes minutes."""
+"""How many layouts are outlined at a time: of thousands, on ten thousand GPUs, that takes minutes."""
 
 
 def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None]) -> list[int]:
@@ -31,15 +30,14 @@ def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None
     for number in _usual(known):
         if known.floors[number] <= capacity:
             (sharded if known.layouts[number].zero == 3 else staged).append(number)
-    found = [_best(known, capacity, each, between) for each in (staged, sharded)]
-    first, other = found
+    first, other = (_best(known, capacity, each, between) for each in (staged, sharded))
     if first is not None and other is not None and known.bounds[other][0] >= known.bounds[first][0]:
-        found = [first]
-    return [number for number in found if number is not None]
+        other = None
+    return [number for number in (first, other) if number is not None]
 
 
 def _usual(known: BoundCache) -> Iterator[int]:
-    """Numbers of layouts that practice would think of: of each program the first."""
+    """Yield the numbers of layouts that practice would think of: of each program the first."""
     machines: dict[int, int] = {}
     seen: set[object] = set()
     for number, layout in enumerate(known.layouts):
@@ -52,14 +50,13 @@ def _usual(known: BoundCache) -> Iterator[int]:
         if layout.gpus not in machines:
             hosts = known.judge(layout).bounds.base.cluster.built.host_of
             machines[layout.gpus] = min(Counter(hosts[: layout.gpus]).values())
-        name = layout._replace(order=())
-        if layout.tp <= machines[layout.gpus] and name not in seen:
-            seen.add(name)
+        if layout.tp <= machines[layout.gpus] and layout.unordered not in seen:
+            seen.add(layout.unordered)
             yield number
 
 
 def _best(known: BoundCache, capacity: float, numbers: list[int], between: Callable[[], None]) -> int | None:
-    """Of the few with the lowest outlines that fit, the one with the lowest bound.
+    """Return the layout with the lowest bound, among the few with the lowest outlines that fit.
 
     Those that split the model least come first, as Megatron-LM's guide has it ("the least that fits").
     """
@@ -72,7 +69,7 @@ def _best(known: BoundCache, capacity: float, numbers: list[int], between: Calla
     numbers = sorted(numbers, key=lambda number: (layouts[number].tp * layouts[number].pp * layouts[number].cp, number))
     for begin in range(0, len(numbers), _OUTLINED):
         some = sorted(numbers[begin : begin + _OUTLINED], key=outline)
-        fitting = [*islice((number for number in some if fits(known, number, capacity)), _TIGHTENED)]
+        fitting = [*islice((number for number in some if known.fits(number, capacity)), _TIGHTENED)]
         for number in fitting:
             while known.bounds[number][1] < 2:
                 known.tighter(number)
@@ -81,28 +78,16 @@ def _best(known: BoundCache, capacity: float, numbers: list[int], between: Calla
     return None
 
 
-def fits(known: BoundCache, number: int, capacity: float) -> bool:
-    """It is legal, and holds at most so many bytes."""
-    layout = known.layouts[number]
-    try:
-        return known.floors[number] <= capacity and not known.reason(layout) and known.most(number) <= capacity
-    except InputError:
-        return False
-
-
 def own_number(base: Scenario, known: BoundCache, capacity: float) -> tuple[int | None, bool]:
-    """Return the number of the scenario's own layout and True, if it is one of the space and fits.
+    """Return the number of the scenario's own layout and True, if it is in the space and fits.
 
-    Else that of its own with another recomputation that fits, the least of it, and False.
+    Otherwise, return the first that fits with its own values and another recomputation, and False.
     """
     own = own_layout(base)
     if own is None:
         return None, False
-    alike = [
-        number
-        for number, layout in enumerate(known.layouts)
-        if same_program(own, layout._replace(recompute=own.recompute))
-    ]
-    alike.sort(key=lambda number: not same_program(own, known.layouts[number]))
-    found = next((number for number in alike if fits(known, number, capacity)), None)
-    return found, found is not None and same_program(own, known.layouts[found])
+    layouts = known.layouts
+    near = [number for number, each in enumerate(layouts) if same_program(own, each._replace(recompute=own.recompute))]
+    near.sort(key=lambda number: not same_program(own, layouts[number]))
+    found = next((number for number in near if known.fits(number, capacity)), None)
+    return found, found is not None and same_program(own, layouts[found])

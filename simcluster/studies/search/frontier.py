@@ -1,22 +1,24 @@
-"""Best-first order of layouts: by ascending lower bounds, which are made tighter as late as possible."""
+"""Best-first order of layouts by ascending bounds, which are tightened as late as possible, and the best found."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.studies.search.bound import Bounds
+from simcluster.studies.search.layout import Layout
+from simcluster.studies.search.legal import REASONS, broken_keys
 from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.space import REASONS, Layout, broken_keys
 
 FULL = "too much memory: what its schedule keeps"
-_NARROWER = 0.95  # of the memory of a point of the front: the next one's
-_TIGHTEST = 2  # how often a bound can be made tighter
 ROOMY = "has been searched: it holds less"
 NO_ROOM = "too much memory: model state and the first forwards alone"
+_NARROWER = 0.95  # of the memory of a point of the front: the next one's
+_TIGHTEST = 2  # how often a bound can be tightened
 
 
 class Candidate(NamedTuple):
@@ -28,23 +30,18 @@ class Candidate(NamedTuple):
 
 
 class Evaluator(NamedTuple):
-    """Evaluator of one search space: bounds and memory of its layouts, which share nothing with those of another."""
+    """Bounds and memory of the layouts of one search space."""
 
     bounds: Bounds
     memory: LayoutMemory
 
-    def broken(self, layout: Layout) -> str:
-        """The key of the first rule that the laid-out scenario breaks, "" for none: asked of those that are to be
-        played only."""
-        return next(iter(broken_keys(layout.on(self.bounds.base))), "")
-
 
 @dataclass
 class BoundCache:
-    """A cache of bounds: what has been found out of layouts, by number; searches of the same layouts share it.
+    """Bounds, floors of memory and rules of layouts, by number; searches of the same layouts share it.
 
-    ``judge`` says whose bounds and memory are asked for a layout, ``score`` what a step's seconds are worth to the
-    objective.  ``bounds`` are (least score, how many times it was made tighter).
+    ``judge`` returns the evaluator of a layout, ``score`` the value of a step's seconds to the objective.  ``bounds``
+    are (least score, how many times it was tightened).
     """
 
     layouts: Sequence[Layout]
@@ -57,14 +54,14 @@ class BoundCache:
         self._wrong: dict[object, str] = {}
 
     def first(self, number: int) -> tuple[float, int]:
-        """What is known of a bound; the outline at least."""
+        """Return the bound of a layout as far as it is known; the outline at least."""
         if number not in self.bounds:
             layout = self.layouts[number]
             self.bounds[number] = self.score(layout, self.judge(layout).bounds.outline(layout)), 0
         return self.bounds[number]
 
     def tighter(self, number: int) -> tuple[float, int]:
-        """The next tighter bound, never below the one before."""
+        """Return the next tighter bound, never below the one before."""
         (before, level), layout = self.bounds[number], self.layouts[number]
         bounds = self.judge(layout).bounds
         seconds = (bounds.with_ends, bounds.with_schedule)[level](layout)
@@ -72,48 +69,53 @@ class BoundCache:
         return self.bounds[number]
 
     def reason(self, layout: Layout) -> str:
-        """Why a layout turns out to be illegal, "" if it does not: asked of those that are to be played only.
+        """Return why a layout is illegal, "" for a legal one.
 
-        All other rules have been asked (``space``); what is left depends on the schedule as it is made.
+        All other rules have been checked (``space``); those that are left depend on the schedule as it is made, and are
+        checked for layouts that are to be simulated.
         """
-        spread = layout.cp, layout.ep, layout.etp
-        schedule = layout.micro_batch, layout.schedule, layout.chunks
-        name = layout.gpus, layout.pp, layout.dp, *schedule, layout.zero, *spread
+        name = layout._replace(tp=0, sequence_parallel=False, recompute="", cp_comm="", order=())
         if name not in self._wrong:
-            key = self.judge(layout).broken(layout)
+            key = next(iter(broken_keys(layout.on(self.judge(layout).bounds.base))), "")
             self._wrong[name] = REASONS.get(key, key)
         return self._wrong[name]
 
     def most(self, number: int) -> float:
-        """Bytes that a layout holds on its fullest GPU."""
+        """Return the bytes that a layout holds on its fullest GPU."""
         layout = self.layouts[number]
         return self.judge(layout).memory.most(layout)
 
+    def fits(self, number: int, capacity: float) -> bool:
+        """Return whether a layout is legal and holds at most ``capacity`` bytes."""
+        try:
+            within = self.floors[number] <= capacity and not self.reason(self.layouts[number])
+            return within and self.most(number) <= capacity
+        except InputError:
+            return False
 
-def narrower(known: BoundCache, number: int) -> float:
-    """Return the bytes that the point of a front after a layout may hold."""
-    return _NARROWER * known.most(number)
+    def narrower(self, number: int) -> float:
+        """Return the bytes that the point of a front after a layout may hold."""
+        return _NARROWER * self.most(number)
 
 
 class Frontier:
-    """The layouts that may fit in so many bytes and hold more than ``above``, lowest bound first."""
+    """The layouts that may fit in ``capacity`` bytes and hold more than ``above``, lowest bound first.
+
+    ``refused`` has least score and reason of those that turned out to be impossible.
+    """
 
     def __init__(self, known: BoundCache, capacity: float, above: float = 0.0) -> None:
         self._known, self._capacity, self._above = known, capacity, above
-        fitting = [number for number, floor in enumerate(known.floors) if floor <= capacity]
-        self._heap = [(*known.first(number), number) for number in fitting]
+        self._heap = [(*known.first(number), number) for number, floor in enumerate(known.floors) if floor <= capacity]
         heapq.heapify(self._heap)
-        self._possible: dict[int, None] = {}  # those that are known to fit, and to be legal
-        self.refused: list[tuple[float, str]] = []  # least score and reason of those that turned out to be impossible
-
-    @property
-    def layouts(self) -> Sequence[Layout]:
-        """All that are known, by their numbers."""
-        return self._known.layouts
+        self._possible: set[int] = set()
+        self.refused: list[tuple[float, str]] = []
 
     def next(self, limit: float, between: Callable[[], object] = lambda: None) -> Candidate | None:
-        """The next to be played; None if all that are left are bound to be ``limit`` or more.  ``between`` is called
-        whenever one was made tighter: that can take seconds."""
+        """Return the next to simulate; None if the bounds of all that are left are ``limit`` or more.
+
+        ``between`` is called whenever a bound was tightened, which can take seconds.
+        """
         known = self._known
         while self._heap and self._heap[0][0] < limit:
             bound, level, number = heapq.heappop(self._heap)
@@ -121,35 +123,77 @@ class Frontier:
                 if reason := self._impossible(number):
                     self.refused.append((bound, reason))
                     continue
-                self._possible[number] = None
+                self._possible.add(number)
             if level == _TIGHTEST:
                 return Candidate(number, known.layouts[number], bound)
             heapq.heappush(self._heap, (*known.tighter(number), number))
             between()
         return None
 
-    def refuse(self, candidate: Candidate, reason: str) -> None:
-        """A candidate that cannot be played."""
-        self.refused.append((candidate.bound, reason))
-
     @property
     def lowest(self) -> float:
-        """The least score of all that have not been asked for; inf if there is none."""
+        """The least score of all that are left; inf if there is none."""
         return self._heap[0][0] if self._heap else float("inf")
 
     @property
     def left(self) -> list[tuple[float, int]]:
-        """Least scores and numbers of all that were never asked for."""
+        """Least scores and numbers of all that are left."""
         return [(bound, number) for bound, _, number in self._heap]
 
     def _impossible(self, number: int) -> str:
-        known, layout = self._known, self._known.layouts[number]
-        if reason := known.reason(layout):
+        if reason := self._known.reason(self._known.layouts[number]):
             return reason
         try:
-            most = known.most(number)
-            if most > self._capacity:
-                return FULL
-            return ROOMY if self._above and most <= self._above else ""
+            most = self._known.most(number)
         except InputError:
             return REASONS["pipeline.schedule"]
+        return FULL if most > self._capacity else ROOMY if self._above and most <= self._above else ""
+
+
+class Ranking:
+    """Scores of simulated layouts, by number; of several that are one program the first number is the one shown.
+
+    ``top`` of them are wanted, of scores below ``below``.
+    """
+
+    def __init__(self, layouts: Sequence[Layout], top: int, below: float = float("inf")) -> None:
+        self._layouts, self._top, self._below = layouts, top, below
+        self._scores: list[tuple[float, int]] = []
+        self._best: list[tuple[float, int]] | None = []  # None: another one has been added since
+
+    def add(self, score: float, number: int) -> None:
+        """Add a layout that was simulated."""
+        if score < self._below and (score, number) not in self._scores:
+            insort(self._scores, (score, number))
+            self._best = None
+
+    @property
+    def best(self) -> list[tuple[float, int]]:
+        """Score and number of the best, best first."""
+        if self._best is None:
+            found: dict[object, tuple[float, int]] = {}
+            for score, number in self._scores:
+                found.setdefault((self._layouts[number].unordered, score), (score, number))
+                if len(found) == self._top:
+                    break
+            self._best = list(found.values())
+        return self._best
+
+    @property
+    def limit(self) -> float:
+        """The score below which another one would be among the best."""
+        return self.best[-1][0] if len(self.best) == self._top else self._below
+
+
+def rivals(layouts: Sequence[Layout], scores: Mapping[int, float], winner: int, *, next_too: bool) -> list[int]:
+    """Return the numbers of the best layout with another tp, and of that with another pp, than the winner's.
+
+    With ``next_too`` the best of another program than the winner's comes before them.  ``scores`` are those of the
+    layouts that had to be simulated.
+    """
+    ordered, own = sorted(scores, key=lambda number: (scores[number], number)), layouts[winner]
+    others = [[each for each in ordered if getattr(layouts[each], axis) != getattr(own, axis)] for axis in ("tp", "pp")]
+    if next_too:
+        mine = own.unordered, scores[winner]
+        others.insert(0, [each for each in ordered if (layouts[each].unordered, scores[each]) != mine])
+    return [some[0] for some in others if some]

@@ -1,4 +1,4 @@
-"""One's own layout beside those that a search has found, and the ladder of what makes a job fit at all."""
+"""The scenario's own layout next to those of a search, and the ladder of layouts from one GPU up."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.search.playing import Row
+from simcluster.studies.search.evaluation import Row
 
 
 @dataclass(frozen=True)
 class OwnLayout:
-    """The scenario's own layout as a search plays it: the score of a step, bytes of the fullest GPU, and its numbers
-    with the account of where it went."""
+    """The scenario's own layout as a search simulates it: its score, bytes of the fullest GPU, and its numbers."""
 
     score: float
     memory: float
@@ -29,8 +28,10 @@ class OwnLayout:
 
 
 def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -> OwnLayout:
-    """The scenario's own layout, of which ``row`` is what playing it gave; ``score`` is what a step of so many GPUs and
-    seconds is worth.  Raises the InputError that playing it gave."""
+    """Return the scenario's own layout, of which ``row`` is the evaluation.
+
+    ``score`` returns the score of a number of GPUs and the seconds of a step.  Raises the InputError of the evaluation.
+    """
     if row["status"] != "ok":
         raise InputError(str(row["error"]))
     return OwnLayout(score(base.gpus, row["step_time_s"]), held(base), row)
@@ -48,14 +49,14 @@ class Rung:
 
 
 def ladder(base: Scenario) -> tuple[Rung, ...]:
-    """From one GPU up: ZeRO over dp, tp within a machine, pp across machines; with micro batch 1.
+    """Return what the fullest GPU holds from one GPU up: ZeRO over dp, tp within a machine, pp across machines.
 
-    Each tells what the fullest GPU holds; the first that fits is the simplest layout that does.
+    The micro batch is 1.  The first that fits is the simplest layout that does.
     """
     whole: dict[str, Any] = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
     whole |= {} if base.parallel.etp is None else {"parallel.etp": None}
     whole |= {} if base.pipeline.layout is None else {"pipeline.layout": None}
-    return tuple(_held(base, words, {**_ALONE, **whole, **changes}) for words, changes in _rungs(base))
+    return tuple(_rung(base, words, {**_ALONE, **whole, **changes}) for words, changes in _rungs(base))
 
 
 _ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1, "parallel.zero": 0,
@@ -66,15 +67,13 @@ _ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1
 def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
     gpus = base.gpus
     node = min(Counter(base.cluster.built.host_of[:gpus]).values())
-    alone = {"gpus": 1, "parallel.dp": 1, "training.global_batch": 1, "overlap.param_gather": False}
-    yield "one GPU", alone
+    yield "one GPU", {"gpus": 1, "parallel.dp": 1, "training.global_batch": 1, "overlap.param_gather": False}
     for stage in (1, 2, 3):
         sharded = {"overlap.grad_reduce": True} if stage == 2 else {}  # else a whole rank's are kept to the end
         yield f"dp {gpus}, ZeRO {stage}", {"parallel.dp": gpus, "parallel.zero": stage, **sharded}
     tps = [tp for tp in (2, 4, 8, 16, 32, 64) if tp <= node and node % tp == 0 and gpus % tp == 0]
     for tp in tps:
-        dp = gpus // tp
-        yield f"tp {tp}, dp {dp}, ZeRO 1", {"parallel.tp": tp, "parallel.dp": dp, "parallel.zero": 1}
+        yield f"tp {tp}, dp {gpus // tp}, ZeRO 1", {"parallel.tp": tp, "parallel.dp": gpus // tp, "parallel.zero": 1}
     widest = tps[-1] if tps else 1
     for pp in (2, 4, 8, 16, 32):
         if gpus % (widest * pp) == 0 and base.model.layers % pp == 0:
@@ -83,7 +82,7 @@ def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"tp {widest}, pp {pp}, dp {dp}, ZeRO 1", changes
 
 
-def _held(base: Scenario, words: str, changes: dict[str, Any]) -> Rung:
+def _rung(base: Scenario, words: str, changes: dict[str, Any]) -> Rung:
     if changes["parallel.tp"] > 1:
         changes["parallel.sequence_parallel"] = True
     many = changes["parallel.dp"]

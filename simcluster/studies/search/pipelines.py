@@ -1,24 +1,31 @@
-"""Which slices of the model lie on which stages, by a schedule's name: known before the schedule is made."""
+"""Stages of a layout before its schedule is made: what they hold of the model, reduce and gather."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.planning.job import Slices
+from simcluster.model.shards import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.planning.job import DataParallel, Slices
+from simcluster.planning.owned_parameters import OwnedParameters, of_layers
+from simcluster.planning.works import Collective
+from simcluster.scenario.job import data_parallel_of
+from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, Schedule
 from simcluster.schedules.actions import Route
+from simcluster.studies.search.free_links import Call
+from simcluster.studies.search.layout import Layout
+
+Calls = tuple[Collective, ...]
 
 
-class StageHoldings(NamedTuple):
-    """What a stage holds of the model: the numbers of its slices, its layers, how many of these have experts, and
-    whether it has the model's ends."""
+class Holdings(NamedTuple):
+    """A part of the model: its layers, how many of these have experts, and whether it has the model's ends."""
 
-    slices: tuple[int, ...]
     layers: int
     mixtures: int
     first: bool
@@ -26,20 +33,16 @@ class StageHoldings(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a stage does in a step, as the outline has it: seconds before and during its passes and behind, its layers,
-    how many of these have experts, and whether it holds the ends of the model."""
+    """A stage in the outline of a step: seconds before, during and after its passes, and what it holds."""
 
     fill: float
     work: float
     drain: float
-    layers: int
-    mixtures: int
-    first: bool
-    last: bool
+    held: Holdings
 
     @property
     def end(self) -> float:
-        """When its own passes are over (s)."""
+        """When its own passes end (s)."""
         return self.fill + self.work
 
 
@@ -51,54 +54,45 @@ class PipelineRoute:
     counts: tuple[int, ...]
     mixtures: tuple[bool, ...] = ()
 
-    def layers(self, number: int) -> range:
-        """Numbers of the layers of one slice."""
-        first = sum(self.counts[:number])
-        return range(first, first + self.counts[number])
+    @cached_property
+    def layers(self) -> list[range]:
+        """The numbers of the layers of every slice."""
+        firsts = [sum(self.counts[:number]) for number in range(len(self.counts))]
+        return [range(first, first + count) for first, count in zip(firsts, self.counts, strict=True)]
 
     @cached_property
-    def numbered(self) -> list[tuple[int, range]]:
-        """Slices by their numbers, with their layers."""
-        return [(number, self.layers(number)) for number in range(len(self.counts))]
-
-    @cached_property
-    def hops(self) -> list[tuple[int, int]]:
-        """Stages that send to another one, forward or back, with that."""
-        both = [(here, there) for (here, _), (there, _) in pairwise(self.route) if here != there]
-        return list(dict.fromkeys([*both, *((there, here) for here, there in both)]))
-
-    def mixtures_of(self, number: int) -> int:
-        """How many layers of one slice have experts."""
-        return sum(self.mixtures[layer] for layer in self.layers(number)) if self.mixtures else 0
-
-    @cached_property
-    def held(self) -> list[StageHoldings]:
-        """What every stage holds."""
-        own: list[list[int]] = [[] for _ in range(1 + max(stage for stage, _ in self.route))]
+    def slices(self) -> list[tuple[int, ...]]:
+        """The numbers of every stage's slices."""
+        found: list[list[int]] = [[] for _ in range(1 + max(stage for stage, _ in self.route))]
         for number, (stage, _) in enumerate(self.route):
-            own[stage].append(number)
-        last = len(self.route) - 1
+            found[stage].append(number)
+        return [*map(tuple, found)]
+
+    @cached_property
+    def held(self) -> list[Holdings]:
+        """What every stage holds."""
+        parts = [[self.of_slice(number) for number in numbers] for numbers in self.slices]
         return [
-            StageHoldings(
-                tuple(each), sum(self.counts[n] for n in each), sum(map(self.mixtures_of, each)), 0 in each,
-                last in each,
+            Holdings(
+                sum(part.layers for part in own), sum(part.mixtures for part in own),
+                any(part.first for part in own), any(part.last for part in own),
             )
-            for each in own
+            for own in parts
         ]  # fmt: skip
 
-
-def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
-    """The way through the stages; None for schedules that hold the model twice, or say nothing of it."""
-    route = SCHEDULES[schedule].route
-    return route(pp, chunks) if route else None
+    def of_slice(self, number: int) -> Holdings:
+        """Return what one slice holds."""
+        mixtures = sum(self.mixtures[layer] for layer in self.layers[number]) if self.mixtures else 0
+        return Holdings(self.counts[number], mixtures, number == 0, number == len(self.counts) - 1)
 
 
 def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
-    """Route and cut; None where the name does not tell the way, the times of a run cut the model, or no cut goes."""
-    route, wanted, layers = route_of(schedule, pp, chunks), base.pipeline.layers_per_stage, base.model.layers
+    """Return route and cut; None where the schedule's name does not decide the route, or the run decides the cut."""
+    route_of, wanted, layers = SCHEDULES[schedule].route, base.pipeline.layers_per_stage, base.model.layers
     mixtures = tuple(map(base.model.has_experts, range(layers))) if base.model.moe else ()
-    if route is None or wanted == "auto":
+    if route_of is None or wanted == "auto":
         return None
+    route = route_of(pp, chunks)
     if wanted == "even":
         return None if layers % len(route) else PipelineRoute(route, Slices.even(layers, len(route)).counts, mixtures)
     if len(wanted) == len(route):
@@ -114,7 +108,7 @@ Turns = Mapping[tuple[int, int], int]
 
 
 def turns_of(schedule: Schedule) -> Turns:
-    """Of a schedule."""
+    """Return the turns of a schedule."""
     found = {(stage, chunk): 0 for stage in range(len(schedule.rows)) for chunk in range(schedule.num_chunks)}
     for stage, row in enumerate(schedule.rows):
         passes = [action for action in row if action.kind != "W"]
@@ -122,3 +116,117 @@ def turns_of(schedule: Schedule) -> Turns:
             if action.kind == "F" != following.kind and action.chunk == following.chunk:
                 found[stage, action.chunk] += 1
     return found
+
+
+class StageCalls:
+    """Parameters of a stage's ranks, and their collectives over dp, for one rank grid and ZeRO stage.
+
+    Experts on ep ranks are held by fewer ranks than the rest of a layer is (``owned_parameters``).
+    """
+
+    def __init__(self, base: Scenario, layout: Layout) -> None:
+        self.base, self.zero, self.plan = base, layout.zero, layout.plan
+        self.data: DataParallel = data_parallel_of(layout.on(base), base.cluster.device, self.plan, recipe_of(base))
+        self.shards = (layout.zero == 3 and base.fsdp.shard_group) or self.plan.replicas
+        self.expert_shards = max(1, self.plan.expert_replicas * self.shards // self.plan.replicas)
+        mixed = [base.model.has_experts(layer) for layer in range(base.model.layers)]
+        self._first = {kind: mixed.index(kind) for kind in dict.fromkeys(mixed)}
+        self._updates: dict[Hashable, tuple[float, float]] = {}
+        self._kinds = {kind: of_layers(base.model, self.plan, [layer]) for kind, layer in self._first.items()}
+
+    def of(self, held: Holdings) -> OwnedParameters:
+        """Return the parameters that a rank of a stage holds."""
+        ends = stage_parameters_per_tp_rank(self.base.model, self.plan.tp, layers=0, first=held.first, last=held.last)
+        common, experts = float(ends), 0.0
+        for kind, count in ((False, held.layers - held.mixtures), (True, held.mixtures)):
+            if count:
+                common += count * self._kinds[kind].common
+                experts += count * self._kinds[kind].experts
+        return OwnedParameters(common, experts)
+
+    def spared(self, held: Holdings) -> float:
+        """Return the most bytes of optimizer state that a rank's matrices do without, where one works on whole ones."""
+        matrices, shards = self.data.matrices, (self.shards, self.expert_shards) if self.zero else (1, 1)
+        found = 0.0
+        for kind, count in ((False, held.layers - held.mixtures), (True, held.mixtures)):
+            if count and matrices:
+                own = matrices.elements([self._first[kind]])
+                found += count * matrices.moment * (own.common / shards[0] + own.experts / shards[1])
+        return found
+
+    def update(self, held: Holdings) -> tuple[float, float]:
+        """Return the seconds of gradient norm and optimizer of a stage's ranks."""
+        if held not in self._updates:
+            own, on_gpu = self.of(held), self.base.memory.offload.optimizer == "none"
+            updated = own.common / self.shards + own.experts / self.expert_shards if self.zero else own.total
+            optimizer = self.data.optimizer_seconds(updated) if on_gpu else 0.0
+            self._updates[held] = self.data.norm_seconds(updated), optimizer
+        return self._updates[held]
+
+    def tail(self, held: Holdings) -> tuple[Calls, Calls]:
+        """Return what is reduced after the pipeline, and gathered after the optimizer, where that blocks."""
+        overlap, data, own = self.base.overlap, self.data, self.of(held)
+        reduced = gathered = ()  # type: Calls
+        if self.zero < 2 and not overlap.grad_reduce:
+            reduced = self._over("reduce_scatter" if self.zero else "all_reduce", own, data.gradient_bytes)
+        if self.zero in (1, 2) and not overlap.param_gather:
+            gathered = self._over("all_gather", own, data.parameter_bytes)
+        model = self.base.model
+        if model.tied_embeddings and held.first != held.last:  # two stages sum the gradients of the embedding
+            share = self.shards if self.zero == 3 else 1
+            size = lm_head_parameters_per_tp_rank(model, self.plan.tp) * data.gradient_bytes
+            reduced += (Collective("all_reduce", "embedding", size / share),)
+        return reduced, gathered
+
+    def over_dp(
+        self, pipeline: PipelineRoute, number: int, many: int, least: Mapping[Call, float],
+        turns: Turns | None = None,
+    ) -> tuple[float, float]:  # fmt: skip
+        """Return how long ``many`` microbatches over dp hold up the passes of a stage, and keep its dp lanes busy (s).
+
+        Without overlap a use of a unit waits for its gather, which begins after the use before it, and for the last
+        reduction; so all of them are in series.  Not counted are units that stay from forward to backward (as many as
+        are there at once), and partial units.  Units can stay where a schedule ``turns`` from forward to backward of a
+        chunk, or anywhere if that is not known.
+        """
+        fsdp, overlap, data = self.base.fsdp, self.base.overlap, self.data
+        times = many if fsdp.sync_every_microbatch else 1
+        if self.plan.replicas == 1 or self.zero < 2 or (self.zero == 2 and overlap.grad_reduce):
+            return 0.0, 0.0
+        if self.zero == 2:
+            own = [self._reduced(pipeline, each) for each in pipeline.slices[number]]
+            calls = [call for held in own for call in self._over("reduce_scatter", held, data.gradient_bytes)]
+            return times * sum(least[call] for call in calls), 0.0
+        if fsdp.shard_group:
+            return 0.0, 0.0
+        kinds = self._kinds.values()  # of a unit, those of which least is sent
+        unit = OwnedParameters(*(fsdp.unit_layers * min(getattr(kind, part) for kind in kinds)
+                                 for part in ("common", "experts")))  # fmt: skip
+        gather = sum(least[call] for call in self._over("all_gather", unit, data.parameter_bytes))
+        reduction = sum(least[call] for call in self._over("reduce_scatter", unit, data.gradient_bytes))
+        stays = (fsdp.prefetch if overlap.param_gather else 0) + 1
+        again = whole = 0
+        for each in pipeline.slices[number]:
+            units = pipeline.counts[each] // fsdp.unit_layers
+            whole += units
+            again += 2 * many * units - min(stays, units) * (many if turns is None else turns[pipeline.route[each]])
+        gathers = again * gather if fsdp.reshard_after_forward else 0.0
+        reductions = times * whole * reduction
+        combined = max if fsdp.lanes == "two" else sum
+        lanes = (gathers, overlap.param_gather), (reductions, overlap.grad_reduce)
+        return combined([0.0, *(time for time, hidden in lanes if not hidden)]), combined([gathers, reductions])
+
+    def _reduced(self, pipeline: PipelineRoute, number: int) -> OwnedParameters:
+        """Return the parameters of a slice whose gradients are reduced."""
+        held = pipeline.of_slice(number)
+        own = self.of(held)
+        both = pipeline.route[0][0] == pipeline.route[-1][0]
+        if held.last and not held.first and both and self.base.model.tied_embeddings:  # one copy serves both ends
+            return OwnedParameters(
+                own.common - lm_head_parameters_per_tp_rank(self.base.model, self.plan.tp), own.experts
+            )
+        return own
+
+    def _over(self, kind: str, held: OwnedParameters, each: float) -> Calls:
+        """Return the collectives over the ranks that hold the same, in series."""
+        return tuple(Collective(kind, axis, size) for axis, size in held.calls(self.plan, each))

@@ -1,4 +1,4 @@
-"""The best layouts of a job: the whole space, pruned by a bound that is never above what is played."""
+"""The best layouts of a job: the whole space, pruned by a bound that never exceeds the simulated step."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ from simcluster.scenario.advice import launch_words
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.search.anytime import AnytimeSearch
-from simcluster.studies.search.asked import (
+from simcluster.studies.search.bound import Bounds
+from simcluster.studies.search.evaluation import LayoutPlayer, Progress, Row, workers_of
+from simcluster.studies.search.frontier import BoundCache, Evaluator
+from simcluster.studies.search.layout import Layout, overrides
+from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
+from simcluster.studies.search.plan_request import (
+    Ignored,
     MemoryLimit,
     Objective,
-    check_asked,
+    alone,
+    check_request,
     memory_limit,
     nothing_found,
     require_some,
     seconds_of,
 )
-from simcluster.studies.search.bound import Bounds
-from simcluster.studies.search.changes import overrides
-from simcluster.studies.search.frontier import BoundCache, Evaluator
-from simcluster.studies.search.ignored import Ignored, alone
-from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
-from simcluster.studies.search.playing import LayoutPlayer, Row
-from simcluster.studies.search.progress import Progress, say_nothing
-from simcluster.studies.search.space import Layout, Space, space_of
+from simcluster.studies.search.space import Space, space_of
 from simcluster.studies.search.tally import Tally
-from simcluster.studies.search.workers import workers_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LISTED = 10
-"""Layouts in a table: those that are proven, and the next of those that had to be played."""
+"""Layouts in a table: those that are proven, and the next of those that had to be simulated."""
 TIME_LIMIT, INTERRUPT = "time limit", "interrupt"
 """What stops a search."""
 _RESERVE, _MOST_RESERVE = 0.05, 5.0
-"""Of a time limit, and seconds: for the accounts of the best so far."""
+"""Part of a time limit, and seconds: for the accounts of the best so far."""
+_ACCOUNTED = ("bubble_fraction", "exposed_communication_s")
+"""Numbers that a layout has with its account only."""
 
 
 class Ranked(NamedTuple):
-    """A layout that was played: what the objective counts (seconds, dollars, GPU seconds of a step), the bytes of its
-    fullest GPU with what may wait between stages, and its numbers.
+    """A layout that was simulated, with its numbers.
 
-    ``same`` are layouts of the same program under another order of ranks, which were played too and take as long.
+    ``score`` is what the objective counts (seconds, dollars, GPU seconds of a step), ``memory`` the bytes of its
+    fullest GPU with what may wait between stages.  ``same`` are layouts of the same program under another order of
+    ranks, which were simulated too and take as long.
     """
 
     score: float
@@ -75,12 +77,12 @@ class Ranked(NamedTuple):
         return float(self.row["step_time_s"])
 
     def note(self, base: Scenario) -> str:
-        """Which framework launches it, where few do."""
+        """Return which framework launches it, where few do."""
         layout = self.layout
         return launch_words(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
 
     def to_dict(self, base: Scenario) -> dict[str, Any]:
-        """As JSON; null is what a search was stopped before."""
+        """Return it as JSON; null is what a search was stopped before."""
         return {
             "set": overrides(base, self.layout),
             "same_as": [overrides(base, layout) for layout in self.same],
@@ -89,10 +91,6 @@ class Ranked(NamedTuple):
             "planned_memory_bytes": self.memory,
             **_with_nulls(self.row),
         }
-
-
-_ACCOUNTED = ("bubble_fraction", "exposed_communication_s")
-"""Numbers that a layout has with its account only."""
 
 
 def _numbers(row: Row) -> dict[str, float]:
@@ -105,19 +103,19 @@ def _with_nulls(row: Row) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Found(Shown):
-    """What a search has found: the ``best`` layouts, best first, each with its account.
+    """Result of a search: the ``best`` layouts, best first, each with its account.
 
     ``counts`` are how many combinations there are besides the ``played`` that had to be, by reason; they sum to
-    ``total`` with them. ``others`` are played layouts not among the best, ``elsewhere`` for every other tp and pp, by
-    axis and size, the least score that a layout with it can have (none of them was played). ``front`` are the fastest
-    layouts that hold at most so much, if it was asked for. ``tight`` are the best of those that beat the winner and
-    leave less than the headroom free, if those were asked for: no recommendation. ``own`` is the scenario's own
-    layout, where it is on one of the numbers of GPUs and was played, and ``ladder`` what layouts from one GPU up
-    hold. ``left_out`` names what of the scenario is not in times and memory: kinds of faults, and keys.
+    ``total`` with them. ``others`` are simulated layouts not among the best, ``elsewhere`` for every other tp and pp,
+    by axis and size, the least score that a layout with it can have (none of them was simulated). ``front`` are the
+    fastest layouts in less and less memory, if it was asked for. ``tight`` are the best of those that beat the winner
+    and leave less than the headroom free, if those were asked for: no recommendation. ``own`` is the scenario's own
+    layout, where it is on one of the numbers of GPUs and was simulated, and ``ladder`` what layouts from one GPU up
+    hold. ``left_out`` names the parts of the scenario that are not in times and memory.
 
-    ``proven`` says that it is the best of all there is.  Where it is not, since the search was ``stopped`` ("time
-    limit" or "interrupt"), another layout may be better than the first by the part ``gap`` at most (None: no bound is
-    known yet), and so many may still be among the best (``left``).  ``seconds`` are those that the search took.
+    ``proven`` is true if it is the best of all.  Where it is not, since the search was ``stopped`` ("time limit" or
+    "interrupt"), another layout may be better than the first by the part ``gap`` at most (None: no bound is known yet),
+    and as many as ``left`` may still be among the best.  ``seconds`` are those that the search took.
     """
 
     base: Scenario
@@ -148,13 +146,14 @@ class Found(Shown):
     @property
     def scenario(self) -> Scenario:
         """The winner's scenario, checked."""
-        changes = tuple(overrides(self.base, self.best[0].layout).items())
-        return from_document(self.base.document(), changes)
+        return from_document(self.base.document(), tuple(overrides(self.base, self.best[0].layout).items()))
 
     @property
     def behind(self) -> tuple[Ranked, ...]:
-        """The next of those that had to be played, without their accounts, so many that with the best there are ten;
-        layouts that were not played may lie between them."""
+        """The next layouts that had to be simulated, without their accounts: ten with the best.
+
+        Layouts that were not simulated may lie between them.
+        """
         known = {layout for each in self.best for layout in each.same}
         found: list[Ranked] = []
         for each in self.others:
@@ -163,32 +162,28 @@ class Found(Shown):
                 found.append(each._replace(row={name: each.row[name] for name in each.row if name not in _ACCOUNTED}))
         return tuple(found)
 
-    def _place(self, one: Ranked) -> tuple[bool, float, Layout]:
-        """Where a layout stands in a table."""
-        return one.memory > self.capacity, one.score, one.layout
-
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each layout that was played, best first: its values, score and numbers, and whether it leaves the
-        headroom free; those that do not come last."""
+        """A row per simulated layout, best first: its values, score and numbers, and whether it leaves the headroom
+        free; those that do not come last."""
         import pandas as pd
 
         rows = []
         shown = {id(each) for each in (*self.best, *self.tight, *self.front)}
-        for each in sorted((*self.best, *self.others, *self.tight), key=self._place):
-            values = {
-                path: ",".join(value) if isinstance(value, list) else value
-                for path, value in each.layout.values().items()
-            }
+        every = (*self.best, *self.others, *self.tight)
+        for each in sorted(every, key=lambda one: (one.memory > self.capacity, one.score, one.layout)):
+            values = {path: ",".join(value) if isinstance(value, list) else value
+                      for path, value in each.layout.values().items()}  # fmt: skip
             room = {"planned_memory_bytes": each.memory, "leaves_headroom": each.memory <= self.capacity}
-            numbers = _numbers(each.row)
-            if id(each) not in shown:
-                numbers = {name: value for name, value in numbers.items() if name not in _ACCOUNTED}
+            accounted = id(each) in shown
+            numbers = {name: value for name, value in _numbers(each.row).items() if accounted or name not in _ACCOUNTED}
             rows.append({**values, "score": each.score, **room, **numbers})
         return pd.DataFrame.from_records(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
+        lists = {name: [each.to_dict(self.base) for each in getattr(self, name)]
+                 for name in ("best", "behind", "tight", "front")}  # fmt: skip
         return {
             "faults_left_out": list(self.left_out.faults),
             "keys_left_out": list(self.left_out.keys),
@@ -202,10 +197,7 @@ class Found(Shown):
             "combinations": self.total,
             "not_played": dict(self.counts),
             "played": self.played,
-            "best": [each.to_dict(self.base) for each in self.best],
-            "behind": [each.to_dict(self.base) for each in self.behind],
-            "tight": [each.to_dict(self.base) for each in self.tight],
-            "front": [each.to_dict(self.base) for each in self.front],
+            **lists,
             "own": self.own and {
                 "score": self.own.score, "over_winner": self.own.score / self.best[0].score - 1,
                 "planned_memory_bytes": self.own.memory,
@@ -234,18 +226,18 @@ def plan(
     time_limit: str | float | None = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
-    progress: Progress = say_nothing,
+    progress: Progress = lambda state: None,
 ) -> Found:
-    """The best layout of a scenario's job on so many GPUs (of one number, or of several), or the ``top`` best, proven.
+    """Find the best layout of a scenario's job on ``gpus`` GPUs (one number, or several), or the ``top`` best, proven.
 
     The space: every tp and pp that divide the GPUs, micro batch, recomputation, schedule with its chunks, sequence
-    parallelism, ZeRO stage and order of ranks (``space``); ``vary`` names other values of an axis.  What is found is
-    the best of it: a layout is left out only if it is illegal, does not fit, or a lower bound of its step says that it
-    cannot be among the best (``bound``).  One step is played, without the scenario's faults and as flows.
+    parallelism, ZeRO stage and order of ranks (``space``); ``vary`` names other values of an axis.  The result is the
+    best of it: a layout is not simulated only if it is illegal, does not fit, or a lower bound of its step shows that
+    it cannot be among the best (``bound``).  One step is simulated, without the scenario's faults and as flows.
 
     A layout leaves the part ``headroom`` of a GPU's memory free, 0.1 by default. With ``near_misses`` the search also
     finds and marks those that leave less and are faster than all that leave it (``Found.tight``). ``max_memory`` (at
-    most what the device has) is the limit itself: no headroom goes off it unless one is given, too. ``price`` is
+    most what the device has) is the limit itself: no headroom is subtracted unless one is given, too. ``price`` is
     dollars per GPU and hour, for the objective cost. ``front`` finds the fastest layouts in less and less memory.
 
     After ``time_limit`` (s, or "5 min"), or on KeyboardInterrupt, it returns the best so far with what is proven of
@@ -256,7 +248,8 @@ def plan(
     is legal or fits, with the closest, and if none could be simulated in time.
     """
     base = alone(given := scenario_of(scenario, "plan"))
-    check_asked(base, counts := [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus]), objective, price, top)
+    counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
+    check_request(base, counts, objective, price, top)
     limit, seconds, worth = memory_limit(base, max_memory, headroom), seconds_of(time_limit), _score(objective, price)
     search, stopped = None, ""
     reserve = min(_RESERVE * (seconds or 0.0), _MOST_RESERVE)
@@ -264,7 +257,7 @@ def plan(
         try:
             with within(seconds and seconds - reserve) as deadline:
                 spaces = [space_of(base, count, own_words(vary or {})) for count in dict.fromkeys(counts)]
-                known = _judged(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
+                known = _known(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
                 search = AnytimeSearch(known, limit, top, LayoutPlayer(base, kept), workers, deadline, progress)
                 search.run(own=base.gpus in counts, front=front, near_misses=near_misses)
         except (TimeUp, KeyboardInterrupt) as stop:
@@ -280,7 +273,7 @@ def plan(
 
 
 def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: float | None) -> str:
-    """What stopped a search; raises where nothing was found."""
+    """Return what stopped a search; raise where nothing was found."""
     timed = isinstance(stop, TimeUp)
     if search is not None and search.best:
         return TIME_LIMIT if timed else INTERRUPT
@@ -293,16 +286,15 @@ def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: flo
 
 
 def _score(objective: Objective, price: float | None) -> Callable[[int, float], float]:
-    """What a step of so many GPUs and seconds is worth to the objective."""
+    """Return the score of a number of GPUs and the seconds of a step."""
     worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
     return (lambda gpus, seconds: seconds * gpus * worth) if worth else (lambda gpus, seconds: seconds)
 
 
-def _judged(base: Scenario, spaces: Sequence[Space], score: Callable[[Layout, float], float]) -> BoundCache:
-    """The layouts with those who judge them, one for each number of GPUs; InputError where there is none."""
-    layouts = [layout for space in spaces for layout in space.found[0]]
-    require_some(base, spaces, layouts)
+def _known(base: Scenario, spaces: Sequence[Space], score: Callable[[Layout, float], float]) -> BoundCache:
+    require_some(base, spaces)
     judges = {space.gpus: Evaluator(Bounds(base, space.found[0]), LayoutMemory(base)) for space in spaces}
+    layouts = [layout for space in spaces for layout in space.found[0]]
     return BoundCache(layouts, lambda layout: judges[layout.gpus], score)
 
 
@@ -310,20 +302,17 @@ def _found(
     base: Scenario, objective: Objective, spaces: Sequence[Space], search: AnytimeSearch,
     worth: Callable[[int, float], float], stopped: str,
 ) -> Found:  # fmt: skip
-    """Everything counted, whatever was played besides what had to be."""
     known, rows, tally = search.known, search.player.rows, Tally(search)
 
     def ranked(number: int) -> Ranked:
-        layout = known.layouts[number]
         same = tuple(known.layouts[other] for other in tally.same(number))
-        return Ranked(search.score(number), layout, known.most(number), rows[number], same)
+        return Ranked(search.score(number), known.layouts[number], known.most(number), rows[number], same)
 
-    best = tuple(ranked(number) for _, number in search.best)
     counts = tally.counts(spaces)
     own = None if search.own is None else own_layout(base, search.own, worth)
     return Found(
-        base, objective, search.limit, sum(counts.values()) + len(tally.asked), counts, len(tally.asked), best,
-        tuple(map(ranked, tally.others)), tally.elsewhere(), tuple(map(ranked, search.points)),
-        tuple(map(ranked, search.tight)), own, ladder(base), search.proven, search.gap, search.left(), stopped,
-        search.seconds,
+        base, objective, search.limit, sum(counts.values()) + len(tally.asked), counts, len(tally.asked),
+        tuple(ranked(number) for _, number in search.best), tuple(map(ranked, tally.others)), tally.elsewhere(),
+        tuple(map(ranked, search.points)), tuple(map(ranked, search.tight)), own, ladder(base), search.proven,
+        search.gap, search.left(), stopped, search.seconds,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Where ranks of a stage are equal (no faults, a regular cluster), one rank per stage is simulated, with one op for a
 chunk's pass.  Kernels, collectives and links are those of a full run, kept between variants: passes by model, split and
 microbatch, the network by layout, the order of ops by schedule.  The compiled engine simulates them (``step_tables``).
-It reports neither breakdown nor memory.  Scenarios outside ``quick_scope`` are rejected (NotQuickError).
+It reports neither breakdown nor memory.  Scenarios outside ``studies.scopes`` are rejected (NotQuickError).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, schedule_of
+from simcluster.studies.scopes import QUICK
 from simcluster.studies.sweep.costs import Hops, SharedCosts, StepCosts, hops_of
 from simcluster.studies.sweep.order import Items, schedule_items
-from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.sweep.step_tables import StepTemplate, shapes_of, step_seconds
 
@@ -40,7 +40,7 @@ class _Timed:
 def quick_step(scenario: Scenario) -> float:
     """Return the step time (s) that ``simulate`` gives, to the bit.
 
-    Raises NotQuickError where this is not proved to be exact (``quick_scope``), or only a full run can tell.
+    Raises NotQuickError where this is not proved to be exact (``studies.scopes``), or only a full run can tell.
     """
     try:
         return _STEPS.step(scenario)

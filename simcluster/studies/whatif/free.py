@@ -1,4 +1,4 @@
-"""The step at zero cost of one kind of op.  The answer by playing it, not by an estimate.
+"""The step at zero cost of one kind of op, by simulating it.
 
 A free op takes no time and moves nothing, but its place in the order, and who waits for whom, stay: a free collective
 is still a meeting.
@@ -33,10 +33,10 @@ _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
 class Free(Shown):
     """A kind of op, its seconds per step on the critical path, and the step's seconds if it cost nothing.
 
-    ``estimate`` is what the critical path alone says: the step less ``on_path``.  Played, the step takes longer where
-    another path then is the longest; less only where others gain: transfers that had to share their links with what is
-    free, and kernels that were slowed by communication beside them.  ``note`` says why a step is longer than with the
-    op's cost; "" where it is not.
+    ``estimate`` is what the critical path alone gives: the step less ``on_path``.  Simulated, the step takes longer
+    where another path then is the longest; less only where others gain: transfers that had to share their links with
+    what is free, and kernels that were slowed by concurrent communication.  ``note`` says why a step is longer than
+    with the op's cost; "" where it is not.
     """
 
     kind: str
@@ -48,12 +48,13 @@ class Free(Shown):
 
 @checked
 def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]:
-    """The step of a result, or of a scenario, with each of these kinds of op free, one at a time.
+    """Simulate the step of a result, or of a scenario, with each of these kinds of op free, one at a time.
 
     A kind is one of compute ("forward", "backward", "recompute", "optimizer"), an axis ("tp", "pp", "dp"), a kind on
     an axis ("tp all_gather", "pp send"; a send is free for its receiver, too), "d2h" or "h2d" (copies), "host" (its own
-    work), or "communication"; left out, every kind of compute and every axis that the step has, then all communication.
-    Raises InputError for a kind that it lacks, and where playing all these steps would take longer than is begun.
+    work), or "communication"; by default, every kind of compute and every axis that the step has, then all
+    communication.  Raises InputError for a kind that it lacks, and where all these steps would take too long to
+    simulate.
     """
     result = result_of(result, "what_if_free")
     there = kinds_of(result)
@@ -67,64 +68,56 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
 
 
 def steps_with_parts_free(scenario: Scenario) -> int:
-    """Steps that are played where no kinds are named: forward, backward, optimizer, each axis and all communication."""
+    """Return the steps that are simulated by default: forward, backward, optimizer, each axis, all communication."""
     sizes = scenario.parallel.tp, scenario.parallel.pp, scenario.dp, scenario.parallel.cp, scenario.parallel.ep
     return 4 + sum(size > 1 for size in sizes)
 
 
 def _without(result: Result, kind: str, on_path: float) -> Free:
-    played = replay(result.scenario, change=partial(freed, kind=kind))
-    note = told(longer_on_path(result, played, drawn=False))
-    return Free(kind, on_path, result.step_time - on_path, played.step_time, note)
+    found = replay(result.scenario, change=partial(freed, kind=kind))
+    note = told(longer_on_path(result, found, drawn=False))
+    return Free(kind, on_path, result.step_time - on_path, found.step_time, note)
 
 
 def kinds_of(run: Run) -> list[str]:
-    """All kinds that can be free: of compute, axes each with its own kinds, and all communication."""
+    """Return all kinds that can be free: of compute, axes each with its own kinds, and all communication."""
     spans = run.spans
     pairs = dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True))
-    there: dict[str, None] = {}
-    for stream, kind in pairs:
-        there |= dict.fromkeys(_names(spans.words[stream], spans.words[kind]))
+    there = dict.fromkeys(name for stream, kind in pairs for name in _names(spans.words[stream], spans.words[kind]))
     there.pop("pp recv", None)
     order = {name: place for place, name in enumerate((*COMPUTE_KINDS, *_PARTS_OF_BACKWARD, *EXPOSED))}
-    end = len(order)
-    return sorted(there, key=lambda kind: (order.get(kind.split()[0], end), kind))
+    return sorted(there, key=lambda kind: (order.get(kind.split()[0], len(order)), kind))
 
 
 def path_seconds(run: Run) -> dict[str, float]:
-    """Seconds per step on the critical path of every kind that can be free."""
+    """Return the seconds per step on the critical path of every kind that can be free."""
     found = dict.fromkeys(kinds_of(run), 0.0)
-    path = run.critical_path
-    words = run.spans.words
-    seconds = path.end - path.start
-    for code, part in zip(path.number.tolist(), seconds.tolist(), strict=True):
-        for name in _names(words[run.spans.stream[code]], words[run.spans.kind[code]]):
+    path, spans = run.critical_path, run.spans
+    for code, part in zip(path.number.tolist(), (path.end - path.start).tolist(), strict=True):
+        for name in _names(spans.words[spans.stream[code]], spans.words[spans.kind[code]]):
             found[name] += part / path.steps
     return found
 
 
 def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
-    """The programs with ops of a kind free."""
+    """Return the programs with ops of a kind free."""
     return freed_where(programs, lambda op: kind in _names(op.stream, op.kind))
 
 
 def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
-    """The programs with the chosen ops free."""
+    """Return the programs with the chosen ops free."""
     made_free = cache(lambda segment: segment.with_works(lambda op: op.work.free() if chosen(op) else op.work))
     return [
-        StageProgram(
-            program.stage,
-            {
-                lane: [item._replace(segment=made_free(item.segment)) for item in items]
-                for lane, items in program.lanes.items()
-            },
-        )
+        StageProgram(program.stage, {
+            lane: [item._replace(segment=made_free(item.segment)) for item in items]
+            for lane, items in program.lanes.items()
+        })
         for program in programs
-    ]
+    ]  # fmt: skip
 
 
 def _names(stream: str, kind: str) -> list[str]:
-    """What an op can be called."""
+    """Return the names of an op's kind."""
     if stream in BESIDE:
         return [stream, kind_of(stream, kind)]
     if stream != "compute":

@@ -1,9 +1,9 @@
-"""How long a step takes when chance has a say: its distribution over many replicas, not one number.
+"""The distribution of a step's time over many replicas.
 
 The step is planned and simulated once without chance.  Then all replicas are simulated at once with their own durations
 (``replica_sweep``), links and interference as in the run without chance: exact where transfers do not hold each other
 back.  ``method="events"`` simulates replica by replica on the engine instead, as do scenarios that the sweep is not
-proved for (``chance_scope``).
+proved for (``studies.scopes``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay
-from simcluster.studies.whatif.chance import seed_of
-from simcluster.studies.whatif.chance_scope import REPLICAS
-from simcluster.studies.whatif.replica_sweep import sweep_replicas
+from simcluster.studies.scopes import REPLICAS
+from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
 
 Method = Literal["auto", "sweep", "events"]
 
@@ -43,13 +42,13 @@ def monte_carlo(
     base: Result | None = None,
     until: float | None = None,
 ) -> Distribution:
-    """The distribution of a scenario's step time over its ``replicas``, or so many, from its ``seed`` or another one.
+    """Return the distribution of a scenario's step time over its ``replicas``, by default as many as it has.
 
-    With ``until``, as in 0.001, it ends as soon as the mean is known to this part of itself: half of its 95 % interval
-    is no more, looked at after every 50 replicas of the sweep and every 10 events; the replicas are the most then.
+    With ``until``, as in 0.001, it ends as soon as the mean is known to this fraction of it: half of its 95 % interval
+    is no more, checked after every 50 replicas of the sweep and every 10 events; ``replicas`` is the maximum then.
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
-    ``processes`` play them side by side (0: as many as there are cores, where it pays); the numbers do not depend on
-    it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right (``chance_scope``).
+    ``processes`` simulate them concurrently (0: one per core, where it pays); the numbers do not depend on it.  Raises
+    InputError for ``method="sweep"`` where the sweep is not proved to be right (``studies.scopes``).
     """
     scenario = scenario_of(scenario, "monte_carlo")
     asked = {name: value for name, value in (("replicas", replicas), ("seed", seed)) if value is not None}
@@ -76,15 +75,19 @@ def monte_carlo(
         return Distribution(times, base.step_time, "sweep")
     times = np.zeros(0)
     for number in range(scenario.replicas):
-        run = scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
-        times = np.append(times, replay(run).step_time)
+        times = np.append(times, replay(one_replica(scenario, number)).step_time)
         if len(times) % _LOOK == 0 and enough(times):
             break
     return Distribution(times, base.step_time, "events")
 
 
+def one_replica(scenario: Scenario, number: int) -> Scenario:
+    """Return one replica of a scenario, with its seed."""
+    return scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
+
+
 def without_chance(scenario: Scenario) -> Scenario:
-    """The scenario as it would be if nothing were left to chance, played once; documents are spread evenly."""
+    """Return the scenario with nothing random in it, simulated once; documents are spread evenly."""
     data = scenario.data and scenario.data.without_chance
     placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1, "data": data})
     return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))

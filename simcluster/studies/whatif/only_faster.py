@@ -1,4 +1,4 @@
-"""A check whether a scenario is another one with fewer faults or faster parts alone; why it is slower then."""
+"""Check whether a scenario is another one with fewer faults or faster parts alone, and why it is slower then."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ _LESS_IS_FASTER = ("launch", "latency")
 
 
 def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenario) -> list[Longer]:
-    """What takes longer on the longest path of ``after``, a run of ``other``, which is ``one`` with faults left out or
-    faster links or GPUs; none where it is not, or is no slower."""
+    """Return what takes longer on the longest path of ``after``, a run of ``other``, which is ``one`` with faults
+    removed or with faster links or GPUs; nothing where it is not, or is no slower."""
     if after.step_time <= before.step_time or not only_faster(one, other):
         return []
-    return longer_on_path(before, after, drawn=_drawn(one, other))
+    drawing = [Counter(repr(fault) for fault in each.faults if fault.by_chance) for each in (one, other)]
+    return longer_on_path(before, after, drawn=drawing[0] != drawing[1])
 
 
 def told(longer: Iterable[Longer]) -> str:
-    """As a sentence; "" for nothing."""
+    """Return it as a sentence; "" for nothing."""
     words = in_words(list(longer))
     return f"Nothing that differs slows anything down by itself: {words}." if words else ""
 
 
 def only_faster(one: Scenario, other: Scenario) -> bool:
-    """Does the other have nothing else than fewer faults and a cluster whose links and GPUs are as fast or faster?"""
+    """Return whether the other has fewer faults, a cluster whose links and GPUs are as fast or faster, and no other
+    change."""
     apart = ("name", "measured", "faults", "cluster", "run", "prices")
     mine, theirs = ({k: v for k, v in each.document().items() if k not in apart} for each in (one, other))
-    return mine == theirs and _fewer(one, other) and _no_slower(one, other)
-
-
-def _fewer(one: Scenario, other: Scenario) -> bool:
-    return not Counter(map(_what, other.faults)) - Counter(map(_what, one.faults))
+    new_faults = Counter(map(_what, other.faults)) - Counter(map(_what, one.faults))
+    return mine == theirs and not new_faults and _no_slower(one, other)
 
 
 def _what(fault: Any) -> str:
@@ -53,9 +52,3 @@ def _no_slower(one: Scenario, other: Scenario) -> bool:
     before, after = mine.built, theirs.built
     same = mine.scale == theirs.scale and mine.device == theirs.device and before.links == after.links
     return same and bool(np.all(after.capacity >= before.capacity) and np.all(after.latency <= before.latency))
-
-
-def _drawn(one: Scenario, other: Scenario) -> bool:
-    """Is anything drawn in one of them that the other draws otherwise, or not at all?"""
-    drawing = [Counter(repr(fault) for fault in each.faults if fault.by_chance) for each in (one, other)]
-    return drawing[0] != drawing[1]

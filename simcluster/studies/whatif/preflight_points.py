@@ -20,15 +20,18 @@ from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
 from simcluster.step.simulate import replay
-from simcluster.studies.whatif.candidates import (
+from simcluster.studies.whatif.remedies import (
+    Remedy,
+    Values,
+    Verdict,
     against_bubble,
     against_exposed,
     against_memory,
     against_sharding,
+    graded,
     into_domain,
     sharing_experts,
 )
-from simcluster.studies.whatif.remedies import Remedy, Values, Verdict, graded
 from simcluster.studies.whatif.sensitivities import scaled
 
 _WORTH_NAMING = 0.0005  # of the step

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from simcluster.base.errors import InputError
+from simcluster.documents.suggestions import divisors
 from simcluster.results.result import Result
 from simcluster.scenario.effort import plays_within
 from simcluster.scenario.fits import applied
@@ -119,3 +121,155 @@ def written(values: Values) -> Iterator[str]:
         else:
             text = str(value).lower() if isinstance(value, bool) else str(value)
         yield f"{path}={text}"
+
+
+_WORTH_TRYING = 0.03  # of the step: an axis that exposes less is left alone
+
+
+def against_exposed(result: Result) -> tuple[Values, ...]:
+    """Against exposed communication: of the axis that exposes most first, then in turns."""
+    exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _OF_AXIS}
+    axes = sorted((axis for axis in exposed if exposed[axis] > _WORTH_TRYING), key=lambda axis: -exposed[axis])
+    lists = [list(_OF_AXIS[axis](result.scenario)) for axis in axes]
+    longest = max(map(len, lists), default=0)
+    return tuple(values[place] for place in range(longest) for values in lists if place < len(values))
+
+
+def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
+    """Against a pipeline that idles: stages cut by their times where they are ``uneven``, more chunks, smaller
+    microbatches, fewer stages, a schedule that splits the backward."""
+    scenario = result.scenario
+    cut = [scenario.pipeline.recut("auto")] if uneven else []
+    smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
+    fewer = [{"parallel.pp": size, **_whole(scenario, size)} for size in divisors(scenario.parallel.pp)[-2:-1]]
+    split = [{"pipeline.schedule": "zb-h1"}] if scenario.pipeline.schedule == "1f1b" else []
+    return (*cut, *_chunks(scenario)[-1:], *smaller, *fewer, *split)
+
+
+def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
+    """Against gradients that are reduced, and parameters that are gathered, in every microbatch."""
+    if scenario.parallel.zero < 2:
+        return ()
+    found: list[Values] = [{"parallel.zero": 1}]
+    if scenario.fsdp.sync_every_microbatch:
+        found.append({"fsdp.sync_every_microbatch": False})
+    if scenario.parallel.zero == 3:
+        found += [{"parallel.zero": 2, "fsdp.sync_every_microbatch": False}]
+        found += [{"fsdp.reshard_after_forward": False}] if scenario.fsdp.reshard_after_forward else []
+    return tuple(found)
+
+
+def against_memory(scenario: Scenario) -> tuple[Values, ...]:
+    """Against a GPU that is nearly full: what costs least time first."""
+    parallel, training = scenario.parallel, scenario.training
+    found: list[Values] = []
+    if parallel.tp > 1 and not parallel.sequence_parallel:
+        found.append({"parallel.sequence_parallel": True})
+    if not parallel.zero and scenario.dp * parallel.cp > 1:
+        found.append({"parallel.zero": 1})
+    if training.recompute == "none" and training.attention == "unfused":
+        found.append({"training.recompute": "selective"})
+    found += [{"training.micro_batch": size} for size in divisors(training.micro_batch)[-2:-1]]
+    if training.recompute != "full":
+        found += [{"training.recompute": "full", "training.recompute_every": every} for every in (4, 1)]
+    return tuple(found)
+
+
+def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
+    """Tensor parallelism of at most so many ranks: with more replicas, or with more stages in its place."""
+    tp, pp = scenario.parallel.tp, scenario.parallel.pp
+    sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
+    return tuple(
+        values for size in sizes for values in (_split(size), {**_split(size), "parallel.pp": pp * (tp // size)})
+    )
+
+
+def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
+    """Return expert parallelism of the most ranks that share experts inside a node, then of fewer."""
+    moe, plan, hosts = scenario.model.moe, scenario.parallel, scenario.cluster.built.host_of
+    ranks = math.gcd(moe.experts if moe else 1, scenario.dp * plan.tp)
+    sizes = [size for size in reversed(divisors(ranks)) if 1 < size <= hosts.count(hosts[0])]
+    whole = {"parallel.etp": 1} if plan.tp > 1 else {}
+    return tuple({"parallel.ep": size, **whole} for size in sizes)
+
+
+def _split(tp: int) -> Values:
+    """Tensor parallelism of so many ranks; of one, without what only several can have."""
+    return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
+
+
+def _chunks(scenario: Scenario) -> list[Values]:
+    """Interleaved schedules that the layers and the microbatches allow, fewest chunks first."""
+    pp, now = scenario.parallel.pp, (scenario.pipeline.schedule, scenario.pipeline.chunks)
+    if scenario.microbatches % pp or pp == 1:
+        return []
+    return [
+        {"pipeline.schedule": "interleaved", "pipeline.chunks": count}
+        for count in (2, 3, 4)
+        if scenario.model.layers % (pp * count) == 0 and now != ("interleaved", count)
+    ]
+
+
+def _whole(scenario: Scenario, pp: int) -> Values:
+    """What a pipeline of one stage needs beside it: a schedule that goes without others."""
+    return {"pipeline.schedule": "1f1b", "pipeline.chunks": 1} if pp == 1 and scenario.pipeline.chunks > 1 else {}
+
+
+def _dp(scenario: Scenario) -> Iterator[Values]:
+    zero, overlap = scenario.parallel.zero, scenario.overlap
+    yield from against_sharding(scenario)[:2]
+    beside: dict[str, Any] = {} if overlap.grad_reduce else {"overlap.grad_reduce": True}
+    if zero and not overlap.param_gather:
+        beside["overlap.param_gather"] = True
+    if zero == 3 and not scenario.fsdp.prefetch:
+        beside |= {"overlap.param_gather": True, "fsdp.prefetch": 1}
+    if beside:
+        yield beside
+    if not zero:
+        yield {"parallel.zero": 1, "overlap.grad_reduce": True, "overlap.param_gather": True}
+    yield from against_sharding(scenario)[2:]
+    if zero == 3 and not scenario.fsdp.shard_group and (near := _dp_in_machine(scenario)) > 1:
+        yield {"fsdp.shard_group": near}
+    if zero > 1 and scenario.fsdp.sync_every_microbatch:
+        yield {"training.micro_batch": 2 * scenario.training.micro_batch}
+
+
+def _dp_in_machine(scenario: Scenario) -> int:
+    """How many consecutive ranks of dp are in one machine, where dp comes next to tp."""
+    hosts = scenario.cluster.built.host_of
+    machine = sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
+    return machine // (scenario.parallel.tp * scenario.parallel.cp)
+
+
+def _tp(scenario: Scenario) -> Iterator[Values]:
+    parallel = scenario.parallel
+    hidden: dict[str, Any] = {} if scenario.overlap.tensor else {"overlap.tensor": True}
+    whole = hidden if parallel.sequence_parallel else {**hidden, "parallel.sequence_parallel": True}
+    yield from (values for values in (whole, hidden) if values)
+    if parallel.tp % 2 == 0:
+        yield _split(parallel.tp // 2)
+        yield {**_split(parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
+
+
+def _cp(scenario: Scenario) -> Iterator[Values]:
+    if scenario.parallel.cp % 2 == 0:
+        yield {"parallel.cp": scenario.parallel.cp // 2}
+
+
+def _ep(scenario: Scenario) -> Iterator[Values]:
+    if not scenario.overlap.pairs:
+        yield {"overlap.pairs": True}
+    if not scenario.overlap.experts:
+        yield {"overlap.experts": True}
+
+
+def _pp(scenario: Scenario) -> Iterator[Values]:
+    if not scenario.overlap.pipeline:
+        yield {"overlap.pipeline": True}
+    if scenario.pipeline.chunks > 1:
+        yield {"pipeline.schedule": "1f1b", "pipeline.chunks": 1}
+    for size in divisors(scenario.parallel.pp)[-2:-1]:
+        yield {"parallel.pp": size, **_whole(scenario, size)}
+
+
+_OF_AXIS: Mapping[str, Callable[[Scenario], Iterator[Values]]] = {"tp": _tp, "cp": _cp, "ep": _ep, "pp": _pp, "dp": _dp}

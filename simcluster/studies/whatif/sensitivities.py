@@ -6,24 +6,32 @@ one percent less of it: where another resource is as narrow the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
-from simcluster.base.tables import Records
+from simcluster.base.tables import Records, frame_of
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.path_estimate import path_seconds_under
 from simcluster.results.raised import LINKS, HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
+from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Per = Literal["gpu", "kernel", "pass", "step"]
+PERS: tuple[Per, ...] = get_args(Per)
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {
         "flops": "peak FLOP/s",
@@ -191,3 +199,110 @@ def more_memory(base: Result) -> list[MoreMemory]:
         played = replay(base.scenario.model_copy(update={"training": training}))
         found.append(MoreMemory(recompute, played.memory.total, played.step_time))
     return found
+
+
+_NOTHING = 1e-6  # of the step: a resource that it does not depend on
+
+
+@dataclass(frozen=True, slots=True)
+class GapCause:
+    """A resource, the ``part`` of the step that goes with it, and the ``factor`` on it that would close the gap alone.
+
+    ``factor`` is on the rate, of latency and launch on the time; None where none closes it.
+    """
+
+    resource: str
+    part: float
+    factor: float | None
+
+    def in_words(self) -> str:
+        """Such as: peak FLOP/s at 0.870 of what is counted (61.2 % of the step)."""
+        name, part = RESOURCES[self.resource], f"{self.part:.1%} of the step"
+        if self.factor is None:
+            return f"{name}: not alone ({part})"
+        return f"{name}: {self.factor:.3f} x what the device and the cluster say ({part})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"resource": self.resource, "part": self.part, "factor": self.factor}
+
+
+def gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
+    """Of each resource that the step depends on, most of the step first; ``gap`` is measured less simulated (s)."""
+    causes = []
+    for each in found:
+        part = each.gain * (1 + each.by)
+        if part <= _NOTHING:
+            continue
+        times = 1 + gap / (each.before * part)  # as much of its time
+        factor = None if times <= 0 else times if each.resource in TIMES else 1 / times
+        causes.append(GapCause(each.resource, part, factor))
+    return sorted(causes, key=lambda cause: -cause.part)
+
+
+@checked
+def inflation(
+    scenarios: Mapping[str, ScenarioLike],
+    sigmas: Iterable[float],
+    *,
+    per: Per = "kernel",
+    replicas: int = 50,
+) -> DataFrame:
+    """Return a row for each scenario and sigma: how lognormal draws of ranks lengthen the step, and a barrier.
+
+    ``per`` is what has a draw: a ``gpu`` a speed for ever (a fault of kind ``speeds``), or every ``kernel``, ``pass``
+    or ``step`` of a rank a duration (kind ``jitter``); laws have mean 1 and replace the scenario's own faults of their
+    kind.  ``inflation`` is the mean step of the ``replicas`` over that without chance, ``interval`` half of its 95 %
+    interval, ``barrier`` what one barrier of all ranks would make of a draw for the whole step, each rank computing all
+    of the time.
+    """
+    if per not in PERS:
+        raise InputError(f"inflation: per {per!r} is no part of a job that draws; it can be {', '.join(PERS)}")
+    kind = "speeds" if per == "gpu" else "jitter"
+    rows: list[dict[str, Any]] = []
+    for name, given in scenarios.items():
+        scenario = scenario_of(given, "inflation")
+        own = [each.model_dump(mode="json", exclude_none=True) for each in scenario.given_faults if each.kind != kind]
+        base = None
+        for sigma in sigmas:
+            law = {"kind": "lognormal", "sigma": sigma}
+            drawn = {"kind": kind, "law": law} if per == "gpu" else {"kind": kind, "per": per, "factor": law}
+            drawing = scenario.with_({"faults": [*own, drawn]})
+            base = base or replay(without_chance(drawing))
+            found = monte_carlo(drawing, replicas=replicas, base=base)
+            low, high = found.interval
+            rows.append({
+                "scenario": name, "gpus": scenario.gpus, "schedule": scenario.pipeline.schedule_name, "sigma": sigma,
+                "inflation": found.mean / found.planned, "interval": (high - low) / 2 / found.planned,
+                "barrier": barrier(scenario.gpus, sigma, per), "method": found.method,
+            })  # fmt: skip
+    return frame_of(rows)
+
+
+def barrier(ranks: int, sigma: float, per: Per = "step") -> float:
+    """Return the factor of one barrier of ``ranks`` on their computation: the mean of the largest factor on its time.
+
+    A speed of mean 1 makes seconds of 1 / speed, which is lognormal as well, with mean exp(sigma^2).
+    """
+    return largest_lognormal(ranks, sigma) * (math.exp(sigma**2) if per == "gpu" else 1.0)
+
+
+def largest_lognormal(count: int, sigma: float) -> float:
+    """Return the mean of the largest of ``count`` lognormal factors of mean 1, integrated; MODELLING.md G.2.
+
+    >>> round(largest_lognormal(1, 0.05), 12), round(largest_lognormal(64, 0.05), 4)
+    (1.0, 1.1232)
+    """
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
+    if count < 1 or not (math.isfinite(sigma) and sigma >= 0):
+        raise InputError(f"the largest of {count} factors of sigma {sigma}: take 1 or more, and a sigma of 0 or more")
+
+    def density(value: float) -> float:
+        logarithm = sigma * value - sigma**2 / 2 + norm.logpdf(value) + (count - 1) * norm.logcdf(value)
+        return count * math.exp(logarithm)
+
+    middle = float(norm.ppf((count - 0.375) / (count + 0.25)))
+    parts = [(middle - 10, middle), (middle, middle + 10 + sigma)]
+    return math.fsum(float(quad(density, low, high, limit=400, epsabs=1e-13)[0]) for low, high in parts)

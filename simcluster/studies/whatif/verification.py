@@ -53,10 +53,9 @@ def verify(scenario: Scenario) -> Verification:
         raise InputError(f"--verify: every rank of this job is simulated already ({obstacle}); leave --verify out")
     part = with_fewer_replicas(scenario)
     folded, whole = replay(part), replay(part, folded=False)
-    found = ""
     with phase("verifying"):
-        for rank in range(part.gpus):
-            found = found or first_difference(folded.timeline_of(rank), whole.timeline_of(rank))
+        each = (_first_difference(folded.timeline_of(rank), whole.timeline_of(rank)) for rank in range(part.gpus))
+        found = next(filter(None, each), "")
     return Verification(whole.record.engine, part.gpus, scenario.gpus, len(folded.weights), len(whole.spans), found)
 
 
@@ -70,9 +69,8 @@ def with_fewer_replicas(scenario: Scenario) -> Scenario:
         if dp % fewer:
             continue
         batch = scenario.training.global_batch // dp * fewer
-        changes = {"gpus": ranks * fewer, "parallel.dp": fewer, "training.global_batch": batch}
         try:
-            return scenario.with_(changes)
+            return scenario.with_({"gpus": ranks * fewer, "parallel.dp": fewer, "training.global_batch": batch})
         except InputError as error:
             problem = str(error)
     raise InputError(
@@ -81,7 +79,7 @@ def with_fewer_replicas(scenario: Scenario) -> Scenario:
     )
 
 
-def first_difference(folded: pd.DataFrame, whole: pd.DataFrame) -> str:
+def _first_difference(folded: pd.DataFrame, whole: pd.DataFrame) -> str:
     """Return where two timelines of a rank differ first, "" for equal ones."""
     if folded.equals(whole):
         return ""

@@ -1,7 +1,11 @@
-"""What a search is asked for and cannot do, each in one message: before it begins, and where nothing was found."""
+"""What a search is asked for: checked before it begins, with the parts of a scenario that it ignores.
+
+Where no layout was found, the message says what would help.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -11,17 +15,17 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.scenario.fits import remedies
 from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.search.changes import overrides, written
+from simcluster.studies.scopes import PLAN
 from simcluster.studies.search.frontier import BoundCache, Frontier
-from simcluster.studies.search.plan_scope import PLAN
-from simcluster.studies.search.space import Layout, Space
+from simcluster.studies.search.layout import overrides, written
+from simcluster.studies.search.space import Space
 
 Objective = Literal["step_time", "cost", "tokens_per_s_per_gpu"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
-def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: float | None, top: int) -> None:
-    """InputError for an objective, numbers of GPUs or a scenario that cannot be searched."""
+def check_request(base: Scenario, counts: Sequence[int], objective: str, price: float | None, top: int) -> None:
+    """Raise InputError for an objective, numbers of GPUs or a scenario that cannot be searched."""
     if objective not in OBJECTIVES:
         raise InputError(
             f"unknown objective {objective!r}{did_you_mean(objective, OBJECTIVES)}; use {listed(OBJECTIVES)}"
@@ -40,12 +44,9 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
     hosts = base.cluster.built.host_of
     there, machine = len(hosts), hosts.count(hosts[0])
     for count in counts:
-        if count < 1 or count > there:
-            more = (
-                "use fewer, or a larger cluster (cluster.nodes)"
-                if count > there
-                else f"give a number from 1 to {there}"
-            )
+        if not 1 <= count <= there:
+            larger = "use fewer, or a larger cluster (cluster.nodes)"
+            more = larger if count > there else f"give a number from 1 to {there}"
             raise InputError(f"{count} GPUs: the cluster has {there}; {more}")
         if count > machine and count % machine:
             below = count // machine * machine
@@ -55,8 +56,38 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
             )
 
 
+def alone(scenario: Scenario) -> Scenario:
+    """Return the scenario as it is planned for: one step, no faults, collectives as flows."""
+    flows = scenario.collectives.model_copy(update={"detail": "flow"})
+    updates = {"steps": 1, "replicas": 1, "collectives": flows, "measured": None}
+    return scenario.without_faults().model_copy(update=updates)
+
+
+class Ignored(NamedTuple):
+    """Parts of a scenario that a search ignores: kinds of ``faults`` and ``keys``, sorted."""
+
+    faults: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Ignored:
+        """Return what ``alone`` changes of a scenario's step."""
+        faults = {fault.kind for fault in scenario.faults if fault.without() != fault}
+        several = [key for key in ("replicas", "steps") if getattr(scenario, key) > 1]
+        detail = [] if scenario.collectives.detail == "flow" else ["collectives.detail"]
+        return cls(tuple(sorted(faults)), (*detail, *several))
+
+    def in_words(self) -> list[str]:
+        """Return a sentence for each of the two that there is."""
+        what = {"sequence_lengths": "documents of different lengths (sequence_lengths)"}
+        named = ", ".join(what.get(kind, kind) for kind in self.faults)
+        told = [f"not in times and memory: the scenario's faults ({named}); run the winner with them"] if named else []
+        keys = f"planned for one step, with collectives as flows: no effect has {', '.join(self.keys)}"
+        return [*told, *([keys] if self.keys else [])]
+
+
 class MemoryLimit(NamedTuple):
-    """Memory of a GPU that a layout may hold: so many bytes (``whole``), of which the part ``headroom`` stays free."""
+    """Bytes of a GPU that a layout may hold (``whole``), of which the part ``headroom`` stays free."""
 
     whole: float
     headroom: float
@@ -72,9 +103,9 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | str | None) -> MemoryLimit:
-    """What may be used of a GPU: a size that is wanted, as it is, else all that it has less the usual headroom.
+    """Return the memory that may be used: a ``wanted`` size, else all of the GPU less the usual headroom.
 
-    InputError for more than it has, and for a headroom that leaves nothing.
+    Raises InputError for more than it has, and for a headroom that leaves nothing.
     """
     device = base.cluster.device
     if headroom is None:
@@ -92,7 +123,7 @@ def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | s
 
 
 def seconds_of(limit: str | float | None) -> float | None:
-    """Seconds of a time limit; InputError for what is none."""
+    """Return the seconds of a time limit; InputError for a value that is not a time above 0."""
     if limit is None:
         return None
     try:
@@ -105,35 +136,29 @@ def seconds_of(limit: str | float | None) -> float | None:
     return float(seconds)
 
 
-def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layout]) -> None:
-    """InputError with the reasons where no layout is legal."""
-    if layouts:
+def require_some(base: Scenario, spaces: Sequence[Space]) -> None:
+    """Raise InputError with the reasons where no layout is legal."""
+    if any(space.found[0] for space in spaces):
         return
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for space in spaces:
-        for reason, number in space.found[1].items():
-            counts[reason] = counts.get(reason, 0) + number
-    most = sorted(counts.items(), key=lambda item: -item[1])[:3]
-    reasons = "; ".join(f"{reason} ({number:,})" for reason, number in most)
+        counts.update(space.found[1])
+    reasons = "; ".join(f"{reason} ({number:,})" for reason, number in counts.most_common(3))
+    # --vary fixes an axis to one value that is not 1, where others may be legal
+    fixed = [(path, values[0]) for path, values in spaces[0].tried.items() if len(values) == 1]
+    named = [f"{path} than {value}" for path, value in fixed if isinstance(value, int) and value > 1]
+    others = f"try others of {listed(named)}, or " if named else ""
     raise InputError(
-        f"no layout on {listed([space.gpus for space in spaces])} GPUs is legal: {reasons}; {_also_tried(spaces)}use "
-        f"another number of GPUs, or another training.global_batch than {base.training.global_batch}"
+        f"no layout on {listed([space.gpus for space in spaces])} GPUs is legal: {reasons}; {others}use another number "
+        f"of GPUs, or another training.global_batch than {base.training.global_batch}"
     )
 
 
-def _also_tried(spaces: Sequence[Space]) -> str:
-    """Axes of which one value alone was tried, and it is not 1: what --vary fixes, where others may go."""
-    fixed = [(path, values[0]) for path, values in spaces[0].tried.items() if len(values) == 1]
-    named = [f"{path} than {value}" for path, value in fixed if isinstance(value, int) and value > 1]
-    return f"try others of {listed(named)}, or " if named else ""
-
-
 def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: MemoryLimit) -> str:
-    """Why nothing was found: what holds least, and what would make it fit."""
+    """Return why nothing was found: which layout holds least, and what would make it fit."""
     capacity = limit.usable
-    fewest = sorted(range(len(known.floors)), key=lambda number: known.floors[number])
     closest: tuple[float, int] | None = None
-    for number in fewest:
+    for number in sorted(range(len(known.floors)), key=lambda number: known.floors[number]):
         if closest and known.floors[number] >= closest[0]:
             break
         try:
@@ -143,8 +168,7 @@ def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: 
     if closest is None or closest[0] <= capacity:
         reasons = ", ".join(dict.fromkeys(reason for _, reason in frontier.refused))
         return f"no layout can be played: {reasons}"
-    held, number = closest
-    layout = known.layouts[number]
+    held, layout = closest[0], known.layouts[closest[1]]
     options = " ".join(f"{path}={written(value)}" for path, value in overrides(base, layout).items())
     text = (
         f"none of {len(known.layouts):,} legal layouts fits in {limit}; the closest holds "

@@ -1,0 +1,120 @@
+"""What fast studies are proved for: the search for layouts, the quick step, and the sweep of replicas.
+
+Each is an allow-list: a plan of any other scenario is rejected, other rows of a sweep get a full run, and other
+replicas are simulated one by one on the engine.
+"""
+
+from __future__ import annotations
+
+from simcluster.faults import FAULTS, ExpertImbalance, NicSpeeds
+from simcluster.planning.expert_dispatch import ExpertDispatch
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
+from simcluster.scenario.sections import Fsdp, HostMemory
+from simcluster.scenario.training_section import Muon
+from simcluster.schedules import SCHEDULES
+
+PLAN = Scope(
+    "the search for layouts",
+    free=EVERYWHERE | ANY_JOB - {"steps", "replicas", "overlap.pairs"},
+    limited={
+        "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
+        "data.loader": Limited("data.loader: layouts are searched with batches that are there; leave it out", (None,)),
+        "overlap.pairs": Limited(
+            "overlap.pairs: layouts are searched with the halves of pairs one after the other; set false", (False,)
+        ),
+        "training.outer": Limited("training.outer: layouts are searched with replicas in step; leave it out", (None,)),
+        "steps": Limited("steps: layouts are searched by one step", (1,)),
+        "replicas": Limited("replicas: layouts are searched without chance", (1,)),
+        "collectives.detail": Limited("collectives.detail: layouts are searched with collectives as flows", ("flow",)),
+    },
+    faults={
+        **dict.fromkeys(FAULTS, lambda fault: f"faults: layouts are searched without {fault.kind}"),
+        "sequence_lengths": lambda fault: (
+            "" if fault.even else "faults: layouts are searched with documents spread evenly"
+        ),
+    },
+)
+"""What the bounds are proved for (tests/test_plan_bound.py).
+
+They are asked about the job as it is planned for, ``plan_request.alone``: one step, without faults, collectives as
+flows; and about any layout of it, so a value that a layout decides is free.
+"""
+
+
+def _by_name(scenario: Scenario) -> bool:
+    """Return whether the schedule is known by its name alone."""
+    schedule = scenario.pipeline.schedule
+    return isinstance(schedule, str) and schedule in SCHEDULES and not SCHEDULES[schedule].made_for_times
+
+
+def _alone(scenario: Scenario) -> bool:
+    """Return whether a stage has no replicas in other pipelines."""
+    return scenario.parallel.dp * scenario.parallel.cp == 1
+
+
+QUICK = Scope(
+    "the quick step",
+    free=EVERYWHERE | {"replicas"},
+    limited={
+        "checkpoint": Limited("a checkpoint is taken", (None,)),
+        "data.loader": Limited("batches are loaded during the step", (None,)),
+        "training.outer": Limited("workers train separately", (None,)),
+        "steps": Limited("several steps are simulated", (1,)),
+        "training.optimizer": Limited("the optimizer is Muon", ("adam",)),
+        "collectives.detail": Limited("collectives are simulated step by step", ("flow",)),
+        "engine": Limited("engine: reference or simpy is asked for", ("auto", "compiled")),
+        "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
+        "overlap.grad_reduce": Limited("gradients are reduced during the backward", (False,), _alone),
+        "overlap.param_gather": Limited("parameters are gathered during the forward", (False,), _alone),
+        "pipeline.p2p": Limited("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
+        "parallel.cp": Limited("sequences are shared over cp", (1,)),
+        "model.moe": Limited("layers have experts", (None,)),
+        "parallel.ep": Limited("layers have experts", (1,)),
+        "parallel.etp": Limited("layers have experts", (None,)),
+        "parallel.expert_dispatch": Limited("layers have experts", (ExpertDispatch(),)),
+        "overlap.experts": Limited("layers have experts", (False,)),
+        "overlap.pairs": Limited("passes of a pair overlap", (False,)),
+        "training.muon": Limited("the optimizer is Muon", (Muon(),)),
+        "fsdp": Limited("parameters are sharded by FSDP", (Fsdp(),)),
+        "model.mtp_layers": Limited("layers predict more tokens", (None,)),
+        "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
+        "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", (), _by_name),
+        "pipeline.layers_per_stage": Limited(
+            "layers are cut by the times of the run",
+            ("even",),
+            lambda scenario: isinstance(scenario.pipeline.layers_per_stage, tuple),
+        ),
+    },
+    faults=dict.fromkeys(FAULTS, lambda fault: "faults make ranks differ"),
+)
+"""What quick steps are proved for (tests/test_quick.py)."""
+
+
+_SIMULATED = (
+    "slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
+)  # fmt: skip
+
+
+def _experts(fault: ExpertImbalance) -> str:
+    return "expert_imbalance: replicas of one sweep all have the same tokens; use auto" if fault.by_chance else ""
+
+
+def _nics(fault: NicSpeeds) -> str:
+    return "nic_speeds: replicas of one sweep all have the same links; use auto" if fault.by_chance else ""
+
+
+REPLICAS = Scope(
+    "the sweep of replicas",
+    free=EVERYWHERE | ANY_JOB,
+    limited={
+        "checkpoint": Limited("method sweep plays no checkpoint; use auto", (None,)),
+        "data.loader": Limited("method sweep plays no loader; use auto", (None,)),
+        "training.outer": Limited("method sweep plays no outer step; use auto", (None,)),
+        "collectives.detail": Limited(
+            "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
+        ),
+    },
+    faults={**dict.fromkeys(_SIMULATED, lambda fault: ""), "expert_imbalance": _experts, "nic_speeds": _nics},
+)
+"""What the sweep of replicas is proved for (tests/test_montecarlo.py)."""

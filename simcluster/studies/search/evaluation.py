@@ -1,0 +1,253 @@
+"""Evaluation of layouts: steps simulated here, in processes or on an executor, and the store of finished ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from simcluster.base.errors import InputError
+from simcluster.base.processes import Crew, require_processes
+from simcluster.base.store import Store
+from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
+from simcluster.results.result import Result
+from simcluster.scenario.contents import VariantKeys
+from simcluster.scenario.scenario import Base, Scenario, from_document
+from simcluster.step.simulate import replay
+from simcluster.studies.search.layout import Layout
+from simcluster.studies.sweep.quick import quick_numbers, quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
+
+Row = dict[str, Any]
+_KILLED = (
+    "a process that played a layout was killed; out of memory? What is finished is stored (with -o): run the same "
+    "command again, with fewer processes (--executor 1)"
+)
+
+
+class SearchState(NamedTuple):
+    """Progress of a search: its phase, and the best ``layout`` so far with its step (s).
+
+    Another layout may be better than it by the part ``gap`` at most.  ``left`` is how many may still have to be
+    ``played`` (None: not known yet).  ``first`` is the layout that is simulated first, since practice would try it, and
+    it fits; a step of it takes ``first_time`` (s) at the least.  ``own``: the best so far is the scenario's own layout.
+    """
+
+    phase: str
+    layout: Layout | None
+    step_time: float
+    gap: float | None
+    played: int
+    left: int | None
+    seconds: float
+    seconds_left: float | None
+    first: Layout | None = None
+    first_time: float = 0.0
+    own: bool = False
+
+
+Progress = Callable[[SearchState], object]
+
+
+class LayoutTask(NamedTuple):
+    """A layout to simulate, of a base scenario (its document as JSON); None is the scenario's own.
+
+    All have an account ``with_account``; otherwise those that are simulated in full and take at most
+    ``account_within`` seconds.
+    """
+
+    text: str
+    layout: Layout | None
+    with_account: bool
+    account_within: float = 0.0
+
+    def play(self) -> Row:
+        """Return its numbers."""
+        if self.with_account:
+            return accounted(self.text, self.layout)
+        return measured(self.text, self.layout, self.account_within)
+
+
+def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
+    """Return the numbers of a layout's step, by the quick step (``sweep.quick``) where that is exact.
+
+    A step that is simulated in full and takes at most ``account_within`` seconds has its account as well, so that it is
+    not simulated again.
+    """
+    try:
+        scenario = _laid_out(text, layout)
+        try:
+            return {"status": "ok", "error": "", **quick_numbers(scenario, quick_step(scenario))}
+        except NotQuickError:
+            pass
+        result = replay(scenario)
+        account = details(result) if result.step_time <= account_within else {}
+        return {"status": "ok", "error": "", **timed_numbers(result), **account}
+    except InputError as problem:
+        return {"status": "refused", "error": str(problem)}
+
+
+def accounted(text: str, layout: Layout | None) -> Row:
+    """Return the same of a valid layout, with the account of its time: of 1,024 ranks that takes ten times as long."""
+    result = replay(_laid_out(text, layout))
+    return {"status": "ok", "error": "", **timed_numbers(result), **details(result)}
+
+
+def details(result: Result) -> Row:
+    """Return what a row has besides the numbers of a timed step: columns of a plan's table, and the account."""
+    return {
+        **{name: metric.of(result) for name, metric in columns_of("plan").items()},
+        "exposed_communication_s": exposed_communication(result),
+        "breakdown_s": dict(result.times.breakdown),
+        "account": result.account.to_dict(),
+    }
+
+
+def _laid_out(text: str, layout: Layout | None) -> Scenario:
+    base = _base(text)
+    return layout.on(base) if layout else base
+
+
+@lru_cache(maxsize=1)
+def _base(text: str) -> Scenario:
+    """Read a base scenario once in a process, so that the clusters of all its layouts are one object."""
+    return from_document(json.loads(text))
+
+
+@dataclass
+class LayoutPlayer:
+    """The simulated layouts of one base scenario, by number (``rows``); layouts in the store are not simulated again.
+
+    ``text`` is the scenario's document as JSON, as ``measured`` takes it.
+    """
+
+    base: Scenario
+    store: Store
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        document = self.base.document()
+        self.text = json.dumps(document)
+        self._keys = VariantKeys(Base(document))
+
+    def stored(self, layout: Layout | None) -> Row | None:
+        """Return the row that the store has of a layout; of the scenario's own for None."""
+        return self.store.row(self._key(layout))
+
+    def keep(self, layout: Layout | None, row: Row) -> None:
+        """Store a finished row; it replaces an earlier one."""
+        key = self._key(layout)
+        self.store.forget([key])
+        self.store.add([(key, row)])
+
+    def _key(self, layout: Layout | None) -> str:
+        return self._keys.of(*(layout.values().items() if layout else ()))
+
+
+class Workers(Protocol):
+    """Workers that simulate layouts: ``free`` of them are idle."""
+
+    @property
+    def free(self) -> int: ...
+
+    def begin(self, task: LayoutTask) -> None:
+        """Give a free one a task."""
+
+    def finished(self, seconds: float) -> list[tuple[LayoutTask, Row]]:
+        """Return finished tasks, after waiting at most ``seconds`` for one."""
+
+
+class InThisProcess:
+    """One worker: simulates its task, however long it takes, when finished tasks are asked for."""
+
+    def __init__(self) -> None:
+        self._tasks: list[LayoutTask] = []
+
+    @property
+    def free(self) -> int:
+        return 1 - len(self._tasks)
+
+    def begin(self, task: LayoutTask) -> None:
+        self._tasks.append(task)
+
+    def finished(self, seconds: float) -> list[tuple[LayoutTask, Row]]:
+        tasks, self._tasks = self._tasks, []
+        return [(task, task.play()) for task in tasks]
+
+
+class InProcesses:
+    """Separate processes, which are ended at once when the search ends."""
+
+    def __init__(self, count: int) -> None:
+        self._crew: Crew[LayoutTask, Row] = Crew(LayoutTask.play, count)
+        self._idle = list(range(count))
+        self._busy: dict[int, LayoutTask] = {}
+
+    @property
+    def free(self) -> int:
+        return len(self._idle)
+
+    def begin(self, task: LayoutTask) -> None:
+        member = self._idle.pop(0)
+        self._busy[member] = task
+        self._crew.begin(member, task)
+
+    def finished(self, seconds: float) -> list[tuple[LayoutTask, Row]]:
+        found = []
+        for member, row in self._crew.finished(list(self._busy), seconds):
+            task = self._busy.pop(member)
+            self._idle.append(member)
+            if row is None:
+                raise InputError(_KILLED)
+            found.append((task, row))
+        return found
+
+    def close(self) -> None:
+        self._crew.close(now=True)
+
+
+class OnExecutor:
+    """Any concurrent.futures.Executor, which belongs to the caller."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._many = int(getattr(executor, "_max_workers", 0) or 4)
+        self._busy: dict[Future[Row], LayoutTask] = {}
+
+    @property
+    def free(self) -> int:
+        return self._many - len(self._busy)
+
+    def begin(self, task: LayoutTask) -> None:
+        self._busy[self._executor.submit(task.play)] = task
+
+    def finished(self, seconds: float) -> list[tuple[LayoutTask, Row]]:
+        done = wait(self._busy, timeout=seconds, return_when=FIRST_COMPLETED).done
+        try:
+            return [(self._busy.pop(each), each.result()) for each in list(self._busy) if each in done]
+        except BrokenProcessPool:
+            raise InputError(_KILLED) from None
+
+    def close(self) -> None:
+        for future in self._busy:
+            future.cancel()
+
+
+@contextmanager
+def workers_of(executor: Executor | int | None) -> Iterator[Workers]:
+    """Yield the workers: a number of processes, this one for None or 1, or a given executor."""
+    if executor is None or executor == 1:
+        yield InThisProcess()
+        return
+    if isinstance(executor, int):
+        require_processes(executor)
+    workers = InProcesses(executor) if isinstance(executor, int) else OnExecutor(executor)
+    try:
+        yield workers
+    finally:
+        workers.close()

@@ -1,0 +1,53 @@
+"""Steps that are simulated for rare work: the write of a checkpoint, and the outer step of workers that train apart."""
+
+from __future__ import annotations
+
+import math
+
+from simcluster.scenario.checkpoint_plan import checkpoint_of, weight_of
+from simcluster.scenario.scenario import Scenario
+from simcluster.step.simulate import replay
+
+MOST = 32
+"""Steps that are added for a write; a longer one is not simulated to its end."""
+_NEVER = 10**9
+
+
+def with_steps_beside(scenario: Scenario) -> Scenario:
+    """Return a scenario of one step that takes a checkpoint, with the steps that its write overlaps, at least one.
+
+    One that names its number of steps keeps it.  The step without a checkpoint is simulated for it.
+    """
+    if scenario.checkpoint is None or scenario.steps > 1:
+        return scenario
+    write = weight_of(scenario, checkpoint_of(scenario)).write
+    alone = replay(scenario.model_copy(update={"checkpoint": None})).step_time
+    overlapped = min(MOST, max(1, math.ceil(write / alone)))
+    return scenario.model_copy(update={"steps": scenario.checkpoint.after + 1 + overlapped})
+
+
+def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
+    """Return the seconds by which an outer step holds training up, all its parts in series; 0 for a scenario without.
+
+    ``step`` are the seconds of a step without one, if they are known.  One part is simulated: after the first step that
+    leaves ``beside`` others between it and the last one, which waits for it, and the same steps without.  With none
+    between, that is a single step, and the sum is all exposed.
+    """
+    outer = scenario.training.outer
+    if outer is None:
+        return 0.0
+    apart = outer.beside + 1
+    steps = outer.beside + apart
+
+    def seconds(every: int) -> float:
+        training = scenario.training.model_copy(update={"outer": outer.model_copy(update={"every": every})})
+        return replay(scenario.model_copy(update={"training": training, "steps": steps})).step_time * steps
+
+    alone = step if step is not None and steps == scenario.steps else seconds(_NEVER)
+    return max(0.0, seconds(apart * outer.parts) - alone) * outer.parts
+
+
+def played_apart(scenario: Scenario) -> bool:
+    """Return whether the outer step is too rare to be among the simulated steps."""
+    outer = scenario.training.outer
+    return outer is not None and outer.every > scenario.steps
