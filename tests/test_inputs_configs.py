@@ -12,8 +12,8 @@ from simcluster.importers.deepspeed import HOST_UPDATE, scenario_from_deepspeed
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.named_models import published_model, published_names
 from simcluster.importers.nemo import scenario_from_nemo
-from simcluster.importers.published_models import published_model, published_names
 from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.recipes import recipe_named

@@ -11,7 +11,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.step_times import measured_of_log
+from simcluster.importers.training_logs import measured_of_log
 from simcluster.scenario.scenario import Scenario, load
 
 # As Megatron-LM's _print_args prints them in 2025, without those of learning rates, logging and files.

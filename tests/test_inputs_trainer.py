@@ -12,7 +12,7 @@ from simcluster.cli import main
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.models_by_path import model_published
+from simcluster.importers.named_models import model_published
 from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.scenario.scenario import load
 

@@ -12,19 +12,20 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.model_classes import (
+from simcluster.importers.named_models import (
+    NamedModel,
     defaults_of_class,
     fuses_positions,
+    model_named,
     model_of_class,
     model_of_sizes,
+    model_published,
     no_decoder,
     said_of_model,
 )
-from simcluster.importers.models_by_path import NamedModel, model_named, model_published
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
-from simcluster.importers.python_values import Built, Unread, given_values, plain_fields
-from simcluster.importers.written_containers import written_call
+from simcluster.importers.python_values import Built, Unread, given_values, plain_fields, written_call
 
 RESOLVED = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes beside its checkpoints, or a log with its "

@@ -39,15 +39,13 @@ from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.model_classes import model_called
-from simcluster.importers.models_by_path import NamedModel, model_published
+from simcluster.importers.named_models import NamedModel, model_called, model_published
 from simcluster.importers.nemo import scenario_from_nemo
-from simcluster.importers.printed_configs import deepspeed_printed, plain_log
 from simcluster.importers.shell.syntax import is_script
-from simcluster.importers.step_times import has_step_times, measured_of_log
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
 from simcluster.importers.trainer_scripts import scenario_of_trainer
+from simcluster.importers.training_logs import deepspeed_printed, has_step_times, measured_of_log, plain_log
 from simcluster.longrun.launch.imported_model import scenario_of_model
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document

@@ -10,8 +10,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.hf_config import Config
-from simcluster.importers.hf_mixtures import (
+from simcluster.importers.hf_config import (
+    Config,
     behind_dense,
     ernie,
     glm4,

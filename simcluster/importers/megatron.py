@@ -42,8 +42,8 @@ from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options, option_called
 from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
-from simcluster.importers.printed_configs import arguments_printed
 from simcluster.importers.processes import filled_otherwise, started_by
+from simcluster.importers.training_logs import arguments_printed
 from simcluster.model.recipes import recipe_named
 
 ALL_GPUS = "all GPUs of the cluster: how many there are to be is not said (--gpus says how many)"

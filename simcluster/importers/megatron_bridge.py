@@ -23,8 +23,7 @@ from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_models import Words, model_options, whole_model
-from simcluster.importers.model_classes import said_of_model
-from simcluster.importers.models_by_path import model_named
+from simcluster.importers.named_models import model_named, said_of_model
 from simcluster.importers.option_values import (
     MAPPED,
     NO_EFFECT,
@@ -34,9 +33,9 @@ from simcluster.importers.option_values import (
     REFUSED_PREFIXES,
     option_called,
 )
-from simcluster.importers.printed_configs import yaml_printed
 from simcluster.importers.python_recipes import NONE_GIVEN
 from simcluster.importers.python_values import Unread
+from simcluster.importers.training_logs import yaml_printed
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _SECTIONS = _TABLES["sections"].split()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.importers.named_models import model_sizes, published_names
 from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
-from simcluster.importers.published_models import model_sizes, published_names
 
 _DEFAULT = "GPT2BPETokenizer"
 _ENDED = ("NullTokenizer", "NullMultimodalTokenizer")

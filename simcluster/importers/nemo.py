@@ -22,10 +22,10 @@ from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_bridge import options_of_settings
 from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe, settings_of_written_recipe
-from simcluster.importers.printed_configs import yaml_printed
 from simcluster.importers.processes import filled_otherwise
 from simcluster.importers.python_recipes import NONE_GIVEN
 from simcluster.importers.python_values import Unread
+from simcluster.importers.training_logs import yaml_printed
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()

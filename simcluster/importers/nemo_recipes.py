@@ -14,19 +14,18 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.bridge_recipes import AS_THEY_COME, PACKED, ReadRecipe, of_another_file, require_sizes
-from simcluster.importers.model_classes import (
+from simcluster.importers.named_models import (
     defaults_of_class,
     fuses_positions,
     model_of_class,
+    model_published,
     no_decoder,
     said_of_model,
 )
-from simcluster.importers.models_by_path import model_published
 from simcluster.importers.option_values import VOCABULARIES
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
-from simcluster.importers.python_values import Built, Unread, given_values, plain_fields
-from simcluster.importers.written_containers import written_call
+from simcluster.importers.python_values import Built, Unread, given_values, plain_fields, written_call
 
 RESOLVED = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"

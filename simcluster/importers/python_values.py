@@ -1,4 +1,7 @@
-"""Values of a configuration in Python that is read as data, and what operators make of them."""
+"""Values of a configuration that is read as data: of Python, or of a file that frameworks write as calls.
+
+Megatron-Bridge writes ``run_config.yaml`` beside checkpoints, NeMo-Run ``NAME_config.yaml`` of a recipe of NeMo 2.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from simcluster.documents.reading import parse_document
+
 _MOST_ITEMS = 10_000
 _NAMED = re.compile(r"[\w.]+")
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -18,6 +23,9 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.IsNot: operator.is_not, ast.In: lambda left, right: left in right,
     ast.NotIn: lambda left, right: left not in right,
 }  # fmt: skip
+_KERNELS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}  # AttnBackend of Megatron-Core
+_SHARED, _REFERRED = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=[:-] )\*\w+$", re.MULTILINE)
+_FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass
@@ -97,3 +105,30 @@ def _word(value: Any) -> Any:
     if isinstance(value, list) and any(isinstance(each, Unread | Built) for each in value):
         return Unread(", ".join(each.text if isinstance(each, Unread) else str(each)[:60] for each in value))
     return value
+
+
+def written_call(text: str, source: str) -> Built | None:
+    """Return the call that a configuration is written from; None for any other text.
+
+    What several parts share (``&id001``) is read where it is written, and nothing (null) elsewhere.
+    """
+    if "_target_:" not in text:
+        return None
+    made = _made(parse_document(_SHARED.sub("", _REFERRED.sub("null", text)), source=source).data)
+    return made if isinstance(made, Built) else None
+
+
+def _made(value: Any) -> Any:
+    """What stands behind a key: a call, a name, or data."""
+    if not isinstance(value, Mapping):
+        return value
+    name = str(value.get("_target_", "")).rpartition(".")[2]
+    if not name:
+        return {str(key): _made(each) for key, each in value.items()}
+    if value.get("_call_") is False:
+        return _FORMATS.get(name) or Unread(str(value["_target_"]))
+    args = value.get("_args_")
+    args = tuple(args) if isinstance(args, list) else ()
+    if name == "AttnBackend" and args and args[0] in _KERNELS:
+        return Unread(f"{name}.{_KERNELS[args[0]]}")
+    return Built(name, args, {str(key): _made(each) for key, each in value.items() if not str(key).startswith("_")})

@@ -16,15 +16,13 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
 from simcluster.importers.imported import Imported
-from simcluster.importers.printed_configs import job_printed
 from simcluster.importers.processes import seen_in_a_machine
 from simcluster.importers.python_recipes import NONE_GIVEN
 from simcluster.importers.split_points import layers_between
 from simcluster.importers.torchtitan_models import model_of_job
-from simcluster.importers.torchtitan_precision import precision_of
-from simcluster.importers.torchtitan_registry import settings_of_registry
-from simcluster.importers.torchtitan_scripts import job_of_script
-from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known
+from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known, precision_of
+from simcluster.importers.torchtitan_sources import job_of_script, settings_of_registry
+from simcluster.importers.training_logs import job_printed
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.beside import Beside
-from simcluster.importers.published_models import published_model
+from simcluster.importers.named_models import published_model
 from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.python_values import Built, Unread
 from simcluster.importers.torchtitan_settings import TABLES, JobSettings

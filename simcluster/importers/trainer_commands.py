@@ -1,20 +1,22 @@
-"""The command that starts a training with DeepSpeed, and its options, which may stand in a YAML file that it names.
+"""The command that starts a training with DeepSpeed: its options, those of a file, and what accelerate says.
 
-LLaMA-Factory's command takes such a file in the place of options, programs of TRL behind ``--config``.
+LLaMA-Factory's command takes a YAML file in the place of options, programs of TRL behind ``--config``.  Names and
+defaults of accelerate are those of its commands/launch.py and of DeepSpeedPlugin in its utils/dataclasses.py.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.accelerate_files import is_of_accelerate
 from simcluster.importers.arguments import BY_CONFIG, Arguments, from_words
+from simcluster.importers.imported import Settings
 from simcluster.importers.option_files import option_words
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
@@ -25,6 +27,11 @@ _CONFIGS, _MICROS = (TABLES[name].split() for name in ("configurations", "micro_
 _FILE = re.compile(r"^(model_name_or_path|per_device_train_batch_size):[ \t]", re.MULTILINE)
 _YAML = re.compile(r"(?:--config=)?([^=\s]+\.ya?ml)")
 _SETTING = re.compile(r"(\w+)=(.*)", re.DOTALL)
+_ACCELERATE = re.compile(r"^['\"]?(compute_environment|distributed_type)['\"]?:", re.MULTILINE)
+_READ = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
+_DEVICES = ("offload_optimizer_device", "offload_param_device")
+_NOT_OF_A_STEP, _IDLE = (frozenset(TABLES[f"accelerate_{name}"].split()) for name in ("no_effect", "idle"))
+_COUNTS = {"num_machines": "nnodes", "num_processes": "nproc-per-node"}
 
 
 @dataclass(frozen=True)
@@ -130,3 +137,69 @@ def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
 def _words(value: Any) -> tuple[str, ...]:
     """As of other files of options, but that an empty text is a word: what has none is a switch here."""
     return ("",) if isinstance(value, str) and not value.strip() else option_words(value)
+
+
+@dataclass(frozen=True)
+class Accelerated:
+    """A configuration of DeepSpeed as JSON, or the file that has it; processes, and the format of mixed precision."""
+
+    config: str
+    named: str
+    launched: Mapping[str, str]
+    precision: str
+    assumed: tuple[str, ...]
+    no_effect: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
+
+
+def is_of_accelerate(words: Sequence[str]) -> bool:
+    """Whether a command starts its program by accelerate."""
+    return any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
+
+
+def is_accelerate_file(text: str) -> bool:
+    return _ACCELERATE.search(text) is not None
+
+
+def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False) -> Accelerated:
+    """What the file says, and the launcher's options go before; InputError where it is not DeepSpeed that trains.
+
+    ``steps_said``: the program says itself how many micro batches it accumulates, which is to be the same.
+    """
+    data = Settings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
+    kind = str(data.get("distributed_type", "none"))
+    if kind != "DEEPSPEED" and "use-deepspeed" not in options:
+        raise InputError(f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: {BY_CONFIG}")
+    given = {name.replace("-", "_"): value for name, value in options.items()}
+    said: dict[str, Any] = data.get("deepspeed_config") or {}
+    own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ, *_DEVICES) if name in given}}
+    stage, steps = _whole(own.get("zero_stage", 2)), _whole(own.get("gradient_accumulation_steps", 1))
+    zero: dict[str, Any] = {"stage": stage}
+    for name in _DEVICES:
+        device = str(own.get(name, "none")).lower()
+        if device != "none":
+            zero[name.removesuffix("_device")] = {"device": device}
+    config = {
+        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto" if steps_said else steps, "zero_optimization": zero,
+        "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+    }  # fmt: skip
+    counts = {key: _whole(given.get(name, data.get(name))) for name, key in _COUNTS.items()}
+    nodes, total = counts["nnodes"] or 1, counts["nproc-per-node"]
+    whole = isinstance(nodes, int) and isinstance(total, int) and total % nodes == 0
+    precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
+    over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ, *_DEVICES, *_NOT_OF_A_STEP)]
+    assumed = (f"accelerate has no field {', '.join(over)[:300]}, and passes over what is there",) if over else ()
+    rest = set(data.unread)
+    on = {name for name in rest if name not in _IDLE and data[name] not in (None, False, "", "no", "NO", {})}
+    return Accelerated(
+        json.dumps(config), str(own.get("deepspeed_config_file") or ""),
+        {"nnodes": str(nodes), "nproc-per-node": str(total // nodes)} if whole else {},
+        precision if precision in ("bf16", "fp16") else "", assumed,
+        no_effect=tuple(sorted(rest - on)), unknown=tuple(sorted(on)), mapped=data.read,
+    )  # fmt: skip
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value

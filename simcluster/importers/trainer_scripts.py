@@ -14,22 +14,23 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.accelerate_files import Accelerated, accelerated, is_accelerate_file
 from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.imported import Imported, Settings, is_off
-from simcluster.importers.model_classes import no_decoder
-from simcluster.importers.models_by_path import NamedModel, model_named
+from simcluster.importers.named_models import NamedModel, model_named, no_decoder
 from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.trainer_commands import (
     TABLES,
+    Accelerated,
     TrainerCommand,
+    accelerated,
     first_training,
+    is_accelerate_file,
     is_trainer_file,
     training_of_file,
 )
