@@ -17,6 +17,10 @@ from simcluster.importers.option_values import Options
 
 Words = dict[str, tuple[str, ...]]
 
+_PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
+_LAYERS = re.compile(r"(?:\*[-E])+")
+"""A stack of single blocks: ``*`` is attention, ``-`` an MLP, ``E`` experts; behind each ``/`` is a layer that predicts
+one more token.  Others, such as ``M`` (Mamba), are not modelled."""
 _PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss", "minimax")
 """Layer specifications that make what the other options say."""
 _EPFL_MODELS = ("gpt", "llama", "llama2", "codellama", "falcon", "mistral", "gemma")
@@ -38,6 +42,24 @@ _MEGABLOCKS = {
     "moe-num-experts": "num-experts", "moe-top-k": "moe-router-topk", "moe-loss-weight": "moe-aux-loss-coeff",
     "moe-capacity-factor": "moe-expert-capacity-factor",
 }  # fmt: skip
+
+
+def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str, ...]]:
+    """Return the options of the transformer that a hybrid pattern makes, if there is one, and what is assumed."""
+    name = next((each for each in _PATTERNS if each in options), "")
+    main, *predicted = " ".join(options.get(name, ())).split("/")
+    if not _LAYERS.fullmatch(main) or any(not _LAYERS.fullmatch(each) for each in predicted):
+        return dict(options), ()
+    kinds = main[1::2]
+    found = {key: words for key, words in options.items() if key not in (*_PATTERNS, "is-hybrid-model", "spec")}
+    found["num-layers"] = (str(len(kinds)),)
+    if "E" in kinds:
+        found["moe-layer-freq"] = (str([int(kind == "E") for kind in kinds]),)
+    else:
+        found.pop("num-experts", None)
+    if predicted:
+        found["mtp-num-layers"] = (str(len(predicted)),)
+    return found, (f"{name} makes {len(kinds)} layers of attention and an MLP or experts",)
 
 
 def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:

@@ -1,4 +1,4 @@
-"""The rank grid of a scenario from Megatron-LM's options, and how many GPUs it takes."""
+"""The rank grid of a scenario from Megatron-LM's options, how many GPUs it takes, and what overlaps on it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.importers.megatron_sections import batch_of, dispatch_of
+from simcluster.importers.megatron_training import batch_of
 from simcluster.importers.option_values import Options
+from simcluster.model.recipes import recipe_named
 
 
 def gpus_of(
     run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
 ) -> int | None:
-    """GPUs of the job: those that are ``launched``, or None for all that the cluster has ``available``; where these do
-    not hold the layout and the batch, all of one ``machine``, or the fewest that do, which is said."""
+    """Return the GPUs of the job: those that are ``launched``, or None for all that the cluster has ``available``; where
+    these do not hold the layout and the batch, all of one ``machine``, or the fewest that do, which is noted."""
     sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
     dense = math.prod(sizes.values())
     ranks = sizes["pp"] * parallel.get("ep", 1) * parallel.get("etp", sizes["tp"])
@@ -43,7 +44,7 @@ def gpus_of(
 
 
 def parallel_of(run: Options) -> dict[str, Any]:
-    """The fields of ``Parallel``."""
+    """Return the fields of ``Parallel``."""
     tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
     if run.get("num-experts") is None:
         run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
@@ -53,7 +54,7 @@ def parallel_of(run: Options) -> dict[str, Any]:
     parallel |= {axis: size for axis, size in sizes.items() if size}
     if run.flag("deepspeed") and run.get("num-experts") and tp > 1 and not run.flag("enable-expert-tensor-parallelism"):
         parallel["etp"] = 1
-    if dispatch := dispatch_of(run):
+    if dispatch := _dispatch_of(run):
         parallel["expert_dispatch"] = dispatch
     comm = _context(run)
     if comm != "ring" and parallel.get("cp", 1) > 1:
@@ -81,7 +82,7 @@ def _copies(run: Options) -> int:
 
 
 def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> None:
-    """Takes experts as not cut over tp, where that is not said and the GPUs hold the layout in no other way."""
+    """Take experts as not cut over tp, where that is not said and the GPUs hold the layout in no other way."""
     tp, ep = parallel["tp"], parallel.get("ep", 1)
     if not gpus or tp == 1 or ep == 1 or "etp" in parallel:
         return
@@ -92,8 +93,8 @@ def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> N
 
 
 def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
-    """The fields of ``Fsdp`` where parameters are sharded within one of several instances (HSDP), or kept once gathered
-    (FSDP2)."""
+    """Return the fields of ``Fsdp`` where parameters are sharded within one of several instances (HSDP), or kept once
+    gathered (FSDP2)."""
     if run.flag("use-torch-fsdp2") and run.flag("torch-fsdp2-no-reshard-after-forward"):
         return {"reshard_after_forward": False}
     copies = _copies(run)
@@ -110,7 +111,7 @@ def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> di
 
 
 def _sharded(run: Options) -> int:
-    """The ZeRO stage that FSDP's options ask for; a strategy alone says nothing."""
+    """Return the ZeRO stage that FSDP's options ask for; a strategy alone says nothing."""
     if run.flag("use-torch-fsdp2"):
         return 3
     shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
@@ -123,17 +124,140 @@ def _sharded(run: Options) -> int:
 
 
 def sharded_parameters(run: Options) -> bool:
-    """Are parameters sharded, as by FSDP?"""
+    """Return whether parameters are sharded, as by FSDP."""
     return max(_sharded(run), int(run.get("zero-stage") or 0)) == 3
 
 
 def _context(run: Options) -> str:
-    """How queries meet the keys of other cp ranks; one word, or the same for every layer; DeepSpeed exchanges heads."""
+    """Return how queries meet the keys of other cp ranks, the same for every layer; DeepSpeed exchanges heads."""
     if run.get("ds-sequence-parallel-size"):
         return "all_to_all"
     known = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
-    words = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
-    if len(words) != 1 or not known.keys() >= words.keys():
-        what = f"{' '.join(words)[:40]!r} is not modelled; one of {', '.join(known)} for all layers is"
+    word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
+    if others or word not in known:
+        what = f"{' '.join([word, *others])[:40]!r} is not modelled; one of {', '.join(known)} for all layers is"
         raise run.error("cp-comm-type", what)
-    return known[next(iter(words))]
+    return known[word]
+
+
+def _dispatch_of(run: Options) -> dict[str, Any]:
+    """Return the fields of ``expert_dispatch`` that are not the default's; Megatron-LM's own default is allgather."""
+    if run.get("num-experts") is None or run.flag("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
+        return {}
+    kind = run.get("moe-token-dispatcher-type") or "allgather"
+    if kind != "flex":
+        return {} if kind.startswith("alltoall") else {"kind": kind}
+    kind = run.get("moe-flex-dispatcher-backend") or "deepep"
+    sms = run.get(f"moe-{kind}-num-sms") or run.get("moe-flex-dispatcher-num-sms")
+    return {"kind": kind, **({"sms": sms} if sms else {})}
+
+
+# --- overlaps and kernels ---------------------------------------------------------------------------------------------
+
+
+def overlap_of(
+    run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of ``Overlap``; torch's FSDP2 gathers ahead and reduces during the backward at any rate."""
+    tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.flag("use-torch-fsdp2")
+    if run.flag("overlap-param-gather") and not sharded:
+        run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
+    overlap: dict[str, Any] = {
+        "grad_reduce": run.flag("overlap-grad-reduce") or _by_torch(run) or fully,
+        "param_gather": (run.flag("overlap-param-gather") and sharded) or fully,
+        "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
+    }
+    schedule = pipeline.get("schedule")
+    paired = schedule == "dualpipe-v" and overlaps_batches(run)
+    paired = paired or (isinstance(schedule, dict) and schedule.get("pairs", False))
+    if paired:
+        overlap["pairs"] = True
+    if _overlaps_experts(run, paired=paired):
+        overlap["experts"] = True
+    if run.flag("tp-comm-overlap") and tp > 1:
+        overlap["tensor_pieces"] = tp
+        run.assumed.append("tp-comm-overlap cuts the products around collectives into tp pieces")
+    bucket = run.get("ddp-bucket-size")
+    if bucket:
+        recipe = training.get("memory_recipe")
+        overlap["bucket_size"] = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B"
+    elif _by_torch(run):
+        overlap["bucket_size"] = "25 MiB"  # DistributedDataParallel's bucket_cap_mb
+    return overlap
+
+
+def _by_torch(run: Options) -> bool:
+    """Return whether torch's DistributedDataParallel reduces gradients, always during the last backward."""
+    return run.get("DDP-impl") == "torch" and not run.flag("deepspeed")
+
+
+def overlaps_batches(run: Options) -> bool:
+    """Return whether tokens of one microbatch travel to experts while another one computes."""
+    return run.get("num-experts") is not None and run.flag("overlap-moe-expert-parallel-comm")
+
+
+def _overlaps_experts(run: Options, *, paired: bool) -> bool:
+    """Return whether tokens travel to experts during shared experts, and gradients back during weight gradients;
+    ``paired``: that they do so during another microbatch is in the schedule."""
+    shared, batches, weights = (
+        run.flag(name)
+        for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
+    )
+    if shared and not run.get("moe-shared-expert-intermediate-size"):
+        run.assumed.append("moe-shared-expert-overlap says nothing without shared experts")
+        shared = False
+    if run.get("num-experts") is None:
+        if weights:
+            what = "a backward split in two is a schedule of its own: pipeline.schedule zb-h1 or zb-v"
+            raise run.error("delay-wgrad-compute", f"{what}; take it out to import the rest")
+        return False
+    if paired and not shared:
+        if weights:
+            run.assumed.append("delay-wgrad-compute moves no weight gradient within a pair of microbatches")
+        return False
+    if batches and not paired:
+        run.assumed.append(
+            "tokens travel to experts beside shared experts and weight gradients, and not beside another microbatch as "
+            "by overlap-moe-expert-parallel-comm without virtual stages: the step is rather long"
+        )
+    elif shared != weights:
+        given, other = ("moe-shared-expert-overlap", "delay-wgrad-compute")[:: 1 if shared else -1]
+        run.assumed.append(f"{given} overlaps what {other} does, too")
+    return shared or batches or weights
+
+
+def software_of(run: Options, position: str) -> dict[str, Any]:
+    """Return which mechanisms the step has, where options or the day's Megatron-Core say so."""
+    software: dict[str, Any] = {}
+    if run.flag("no-gradient-accumulation-fusion"):
+        software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
+    if run.get("num-experts") is not None and not run.flag("deepspeed"):
+        software["probabilities"] = "activation"
+        run.assumed.append(
+            "the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on"
+        )
+    if run.get("position-embedding-type") == "yarn" and not run.flag("multi-latent-attention"):
+        software["rope"] = "steps"
+        run.assumed.append("YaRN's positions are turned step by step: Transformer Engine's kernel takes no factor")
+    if run.flag("no-rope-fusion") and position == "rope":
+        software["rope"] = "steps"  # rope_utils.py's expression
+    experts = _expert_kernels(run)
+    return software | ({"experts": experts} if experts else {})
+
+
+def _expert_kernels(run: Options) -> dict[str, str]:
+    """Return ``software.experts`` where the options differ from its defaults; Megatron-LM's own are all off."""
+    if run.get("num-experts") is None or run.flag("deepspeed"):
+        return {}
+    dtype, padded = run.get("moe-router-dtype"), ("moe-router-padding-for-fp8", "moe-router-padding-for-quantization")
+    if dtype == "fp64":
+        run.assumed.append("the router's scores are in fp32, not in fp64 as --moe-router-dtype says: not modelled")
+    sequential = None if run.flag("moe-grouped-gemm") else "sequential"
+    found = {
+        "router": "fused" if run.flag("moe-router-fusion") else None,
+        "router_dtype": "fp32" if dtype else None,
+        "permute": None if run.flag("moe-permute-fusion") else "steps",
+        "products": "grouped" if run.flag("moe-use-legacy-grouped-gemm") else sequential,
+        "padding": "routing" if run.flag(*padded) else None,
+    }
+    return {name: word for name, word in found.items() if word}

@@ -7,8 +7,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.megatron_forks import layers_of_slices, layers_that_work
-from simcluster.importers.megatron_parallel import sharded_parameters
-from simcluster.importers.megatron_sections import overlaps_batches
+from simcluster.importers.megatron_parallel import overlaps_batches, sharded_parameters
 from simcluster.importers.option_values import Options
 from simcluster.schedules.stage_layout import StageLayout
 

@@ -1,0 +1,256 @@
+"""The model of a scenario from Megatron-LM's options: sizes, experts, latent attention and windows.
+
+Defaults are those of arguments.py and of MLATransformerConfig (core/transformer/transformer_config.py), from knowledge
+of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simcluster.importers.layer_lists import places
+from simcluster.importers.megatron_forks import layers_that_work
+from simcluster.importers.megatron_parallel import sharded_parameters
+from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
+
+_NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
+
+
+def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
+    """Return the fields of ``Model``."""
+    hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
+    sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu", "quick-geglu")
+    position = _position(run)
+    query_groups = run.get("num-query-groups", "num-key-value-heads")
+    grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
+    if query_groups and query_groups != heads and not grouped:  # core_transformer_config_from_args passes it over
+        run.assumed.append("--num-query-groups counts with --group-query-attention alone, and all heads have keys")
+    bias: bool | str = not run.flag("disable-bias-linear")
+    rows = run.get("max-position-embeddings")
+    more = {
+        "head_dim": run.get("kv-channels"),
+        "position_rows": rows if position == "learned" and rows != sequence else None,
+        "qk_norm": "head" if run.flag("qk-layernorm") else None,
+        "vocab_multiple": run.get("make-vocab-size-divisible-by"),
+        "embedding_norm": run.flag("embed-layernorm") or None,
+        "mtp_layers": _predicted(run),
+    }
+    model: dict[str, Any] = {
+        "layers": sum(layers_that_work(run)),
+        "hidden_size": hidden,
+        "heads": heads,
+        "kv_heads": (query_groups or 1) if grouped else heads,
+        "ffn_hidden_size": run.get("ffn-hidden-size") or _inner_width(run, hidden),
+        "vocab_size": vocabulary,
+        "sequence_length": sequence,
+        "gated_mlp": gated,
+        "tied_embeddings": not run.flag("untie-embeddings-and-output-weights"),
+        "norm": "rmsnorm" if (run.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
+        "position": position,
+        "bias": "qkv" if not bias and run.flag("add-qkv-bias") else bias,
+        **{name: value for name, value in more.items() if value},
+    }
+    model |= _window(run, model["layers"], sequence)
+    if run.get("softmax-type") == "learnable":
+        model["attention_sinks"] = True
+    if run.get("activation-func-clamp-value") not in (None, "", "None", "null"):
+        model["clamped_activation"] = True
+    _add_experts(run, model)
+    _add_latent_attention(run, model)
+    return model
+
+
+def _position(run: Options) -> str:
+    position = run.get("position-embedding-type") or "learned_absolute"
+    if run.flag("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
+        return "rope"
+    if position == "alibi":
+        run.assumed.append("ALiBi takes no time of its own within the kernel of attention, and has no parameters")
+        return "none"
+    if position == "learned_absolute":
+        return "none" if "no-position-embedding" in run.given else "learned"
+    return str(position)
+
+
+def _predicted(run: Options) -> int | None:
+    predicted: int | None = run.get("mtp-num-layers")
+    if predicted and sharded_parameters(run):
+        which = "layer" if predicted == 1 else f"{predicted} layers"
+        run.assumed.append(f"without the {which} of multi-token prediction, which FSDP is not modelled with")
+        return None
+    return predicted
+
+
+def _inner_width(run: Options, hidden: int) -> int:
+    """Return the width inside an MLP of which nothing is said: of three matrices that have the weights of two, as wide
+    as Megatron-LM rounds it, or as FlagScale does (Llama's multiple_of and ffn_dim_multiplier)."""
+    if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
+        run.assumed.append(
+            "MLPs have Megatron-LM's default width inside, and those of the checkpoint may have another "
+            "(--arg=--ffn-hidden-size=... says it)"
+        )
+    if not run.flag("swiglu"):
+        return 4 * hidden
+    multiple, times = run.get("multiple-of"), run.get("hidden-dim-multiplier")
+    if not multiple:
+        return int(4 * hidden * 2 / 3 / 64) * 64
+    try:
+        width = int(int(4 * hidden * 2 / 3) * float(times or 1))
+    except (ValueError, OverflowError):
+        raise run.error("hidden-dim-multiplier", f"{str(times)[:40]!r} is not a number; give one, as in 1.3") from None
+    return int(multiple * max(1, -(-width // multiple)))
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+
+def _add_experts(run: Options, model: dict[str, Any]) -> None:
+    """Put ``moe`` into the fields of a model, instead of the MLP's width where no layer keeps one."""
+    experts, deepspeed = run.get("num-experts"), run.flag("deepspeed")
+    if experts is None:
+        _require_no_experts(run)
+        run.without("num-experts", "the model is dense", OF_EXPERTS)
+        return
+    if deepspeed:
+        _require_tokens_not_shared(run)
+    top_k = run.get("moe-router-topk")
+    if top_k is None:
+        top_k = 1 if deepspeed else 2
+        whose = "Megatron-DeepSpeed's default" if deepspeed else "Megatron-Core's default, and its legacy layers take 1"
+        run.assumed.append(f"a token goes to {top_k} of the experts, as their number is not given: {whose}")
+    if top_k > experts:
+        raise run.error("moe-router-topk", f"{top_k} is more than the {experts} experts; use {experts} or fewer")
+    inner = model["ffn_hidden_size"]
+    residual = run.get("mlp-type") == "residual"  # Megatron-DeepSpeed
+    if residual:
+        run.assumed.append("the MLP beside the experts (mlp-type residual) is a shared expert, weighed by a gate")
+    every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default
+    where = _layers_with_experts(run, model["layers"]) or ({"every": every} if every > 1 else {})
+    if not where:
+        del model["ffn_hidden_size"]
+    linear = model["bias"] is True and not deepspeed  # TopKRouter has one with linear biases, and DeepSpeed's has none
+    groups, top_groups = run.get("moe-router-num-groups"), run.get("moe-router-group-topk")
+    more = {
+        "shared_ffn_hidden_size": inner if residual else run.get("moe-shared-expert-intermediate-size"),
+        "shared_gate": residual or run.flag("moe-shared-expert-gate"),
+        "router_bias": run.flag("moe-router-enable-expert-bias") or linear,
+        **({"groups": groups, "top_groups": top_groups} if groups and top_groups else {}),
+    }
+    model["moe"] = {
+        "experts": experts,
+        "top_k": top_k,
+        "expert_ffn_hidden_size": run.get("moe-ffn-hidden-size") or inner,
+        **{name: value for name, value in more.items() if value},
+        **where,
+        **({} if deepspeed else _balance(run)),
+    }
+
+
+def _require_tokens_not_shared(run: Options) -> None:
+    """Raise InputError where tp ranks with the same tokens send them to DeepSpeed's experts once."""
+    names = ("tensor-model-parallel-size", "model-parallel-size")
+    ranks = run.get(*names) or 1
+    if ranks > 1 and not run.flag("sequence-parallel"):
+        what = f"DeepSpeed sends the tokens that {ranks} tp ranks have once, and gathers them behind the experts"
+        remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
+        name = next(name for name in names if name in run.values)
+        raise run.error(name, f"{what}, which is not modelled; {remedy}")
+
+
+def _require_no_experts(run: Options) -> None:
+    """Raise InputError where a number of experts is given by a name that is not Megatron-LM's."""
+    foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
+    if foreign and any(run.values.get(name) for name in OF_EXPERTS):
+        what = "is no option of Megatron-LM's, and what it says of experts is not read"
+        raise run.error(foreign.lstrip("-"), f"{what}; give their number as --num-experts (--arg=--num-experts=...)")
+
+
+def _balance(run: Options) -> dict[str, Any]:
+    """Return what is done about experts that too many tokens choose: a capacity, padding to it, a loss."""
+    found: dict[str, Any] = {}
+    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])
+    if capacity:  # a negative one is none, in TransformerConfig
+        found["capacity_factor"] = capacity
+    if run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given):
+        if not capacity:
+            raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
+        found["pad_to_capacity"] = True
+    kind = run.get("moe-router-load-balancing-type") or "aux_loss"
+    if kind == "sinkhorn":
+        run.assumed.append("sinkhorn balances tokens in no time: its rounds over the router's scores are not modelled")
+    if kind not in ("none", "sinkhorn", "noaux_tc") and any(_numbers(run, "moe-aux-loss-coeff")):
+        found["aux_loss"] = True
+    return found
+
+
+def _numbers(run: Options, name: str) -> list[float]:
+    try:
+        return [float(word) for word in (run.get(name) or "").split()]
+    except ValueError:
+        raise run.error(name, f"{str(run.get(name))[:40]!r} is not a number; give one, as in 1.0") from None
+
+
+def _layers_with_experts(run: Options, layers: int) -> dict[str, int]:
+    """Return which layers have experts; one number is of one such layer in every so many, the first of them."""
+    value = run.layer_list("moe-layer-freq", layers)
+    if value is None or isinstance(value, int):
+        return {"every": value, "offset": 1} if value and value > 1 else {}
+    if any(number not in (0, 1) for number in value):
+        raise run.error("moe-layer-freq", "is to have 1 for a layer with experts and 0 for one without")
+    where = places([number == 1 for number in value])
+    if where is None:
+        what = "experts in every n-th layer behind the first dense ones are modelled, and these come otherwise"
+        raise run.error("moe-layer-freq", what if any(value) else "has experts in no layer; leave num-experts out")
+    return where
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
+    """Put ``mla`` into the fields of a model, instead of its heads' widths."""
+    flag = "multi-latent-attention"
+    if not run.flag(flag):
+        run.without(flag, "attention is plain", ("q-lora-rank", *LATENT))
+        return
+    if model["kv_heads"] != model["heads"]:
+        raise run.error(flag, "and group-query-attention exclude each other; keep one")
+    if model["bias"] is not False:
+        raise run.error(flag, "with biases is not modelled; add --disable-bias-linear, without --add-qkv-bias")
+    if not run.flag("qk-layernorm"):
+        run.assumed.append(f"{flag} has norms of its narrow vectors, though qk-layernorm is not given")
+    for name in ("kv_heads", "head_dim", "qk_norm"):
+        model.pop(name, None)
+    if model["position"] == "none":
+        model["position"] = "rope"  # as latent attention has it at any rate
+    model["mla"] = {field: run.get(name) or default for name, (field, default) in LATENT.items()}
+    if run.get("q-lora-rank"):
+        model["mla"]["q_lora_rank"] = run.get("q-lora-rank")
+
+
+def _window(run: Options, layers: int, sequence: int) -> dict[str, int]:
+    """Return ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence.
+
+    A window of (128, 0) is so many tokens before a token, besides itself.
+    """
+    text, skip = run.get("window-size"), run.layer_list("window-attn-skip-freq", layers)
+    if text is None:
+        return {}
+    parts = text.strip("() ").replace(",", " ").split()
+    if len(parts) == 1 and parts[0].isdecimal():
+        run.assumed.append(f"--window-size {parts[0]}: a window of so many tokens before each, as {parts[0]},0 says it")
+        parts.append("0")
+    if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
+        raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of tokens before is, as in 128,0")
+    every = skip or 0  # every which layer has no window (is_layer_window_attention, core/transformer/utils.py)
+    if isinstance(every, list):
+        full = {"every": 0} if all(every) else places([not windowed for windowed in every])
+        if full is None or full.keys() - {"every"}:
+            what = "every n-th layer without a window is modelled; these come otherwise"
+            raise run.error("window-attn-skip-freq", what)
+        every = full.get("every", 1)
+    window = int(parts[0]) + 1
+    if window >= sequence or every == 1:
+        return {}
+    return {"attention_window": window, **({"full_attention_every": every} if every else {})}
