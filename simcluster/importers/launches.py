@@ -31,7 +31,7 @@ _PLACE = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
 _ARGUMENT = re.compile(r"\$\{?\d")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_HANDED = re.compile(r"^[ \t]*(?:exec|srun|mpirun|mpiexec|torchrun|deepspeed|python\S*)[ \t].*\$\{?[@*]", re.MULTILINE)
+_PASSED = re.compile(r"^[ \t]*(?:exec|srun|mpirun|mpiexec|torchrun|deepspeed|python\S*)[ \t].*\$\{?[@*]", re.MULTILINE)
 _VOCABULARY = re.compile(
     r"^[ \t]*#.*\bvocab(?:ulary)?(?:[ _-]size)?[ :=]+(?:of |is )?(\d[\d,_]{3,8}\d)\b", re.MULTILINE | re.IGNORECASE
 )
@@ -39,12 +39,12 @@ _DIGITS = re.compile(r"\d{1,7}")
 _OUTPUT = re.compile(r"\$\((?!\()|`")
 """Of a command, which is not run."""
 _USUAL = {
-    "tensor-model-parallel-size": ("TP", "TP_SIZE", "TENSOR_PARALLEL_SIZE", "TENSOR_MODEL_PARALLEL_SIZE"),
-    "pipeline-model-parallel-size": ("PP", "PP_SIZE", "PIPELINE_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE"),
-    "context-parallel-size": ("CP", "CP_SIZE", "CONTEXT_PARALLEL_SIZE"),
-    "expert-model-parallel-size": ("EP", "EP_SIZE", "EXPERT_PARALLEL_SIZE", "EXPERT_MODEL_PARALLEL_SIZE"),
-    "micro-batch-size": ("MBS", "MICRO_BATCH_SIZE"),
-    "global-batch-size": ("GBS", "GLOBAL_BATCH_SIZE"),
+    "tensor-model-parallel-size": "TP TP_SIZE TENSOR_PARALLEL_SIZE TENSOR_MODEL_PARALLEL_SIZE",
+    "pipeline-model-parallel-size": "PP PP_SIZE PIPELINE_PARALLEL_SIZE PIPELINE_MODEL_PARALLEL_SIZE",
+    "context-parallel-size": "CP CP_SIZE CONTEXT_PARALLEL_SIZE",
+    "expert-model-parallel-size": "EP EP_SIZE EXPERT_PARALLEL_SIZE EXPERT_MODEL_PARALLEL_SIZE",
+    "micro-batch-size": "MBS MICRO_BATCH_SIZE",
+    "global-batch-size": "GBS GLOBAL_BATCH_SIZE",
 }
 """Variables by the names that they have in most scripts, and the options that they become."""
 _MOST_NAMED = 4
@@ -94,12 +94,7 @@ def arguments_of_script(
     return replace(
         found,
         options=options,
-        problems=(
-            *_without_arguments(options, text, state),
-            *_without_files(options, state),
-            *_without_values(options, state),
-            *found.problems,
-        ),
+        problems=(*_problems(options, text, state), *found.problems),
         launched=launched,
         assumed=(*state.assumed, *assumed_of_environment(state.variables)),
         unknown=tuple(state.unknown),
@@ -123,50 +118,53 @@ def _machines_by_default(text: str, state: State, nodes: str) -> str:
 
 
 def _training(text: str, state: State) -> tuple[list[str], list[str]]:
-    """The words of the command with most options of a training, and those around it; InputError where none has any."""
+    """Return the words of the command with most options of a training, and those around it; InputError for none."""
     scored = [(_known(words), words, around) for words, around in state.commands]
     if not state.missing and not any(score for score, _, _ in scored):
         scored = [(_known(words), words, []) for words in _held(state)]
     most = max((score for score, _, _ in scored), default=0)
     if not most:
         why = f" ({state.stopped})" if state.stopped else ""
-        programs = dict.fromkeys(word for words, _ in state.commands for word in words if word.endswith(".py"))
-        starts = f" (it starts {', '.join(programs)[:200]})" if programs else ""
-        what = f"no command in it has options such as --num-layers{starts}"
-        remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
-        if printed := next(
-            (found for words, _ in state.commands for word in words if (found := for_a_shell(word))), ""
-        ):
-            remedy = f"{printed.partition(';')[0]}: import the command that bash -x prints, or the run's log"
-        for words, _ in state.commands:
-            if named := _configured(from_words(words, repeated=True).options):
-                what = f"its options are in the file that --{named[0]} names ({named[1][:80]}), which is not there"
-                remedy = "import that file itself, with --gpus"
-        if other := _of_another_tool(state):
-            remedy = f"its program is not Megatron-LM's: write simcluster import {other}, with what that takes"
-        if state.stopped and state.unset:
-            what, remedy = _tested(state)
-        elif state.missing:
-            what = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
-            remedy = f"{'put that there' if len(state.missing) == 1 else 'put them there'}, or {remedy}"
-        elif not programs and not state.positional and _HANDED.search(text):
-            what = "what it starts is in its own arguments, and none is given"
-            remedy = "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
+        what, remedy = _nothing(text, state)
         raise InputError(f"{state.source}: starts no training that can be read{why}: {what}; {remedy}")
     equal = [(words, around) for score, words, around in scored if score == most]
-    words, around = equal[0]
-    if len({tuple(other) for other, _ in equal}) > 1:
+    if len({tuple(words) for words, _ in equal}) > 1:
         state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
-    return words, around
+    return equal[0]
+
+
+def _nothing(text: str, state: State) -> tuple[str, str]:
+    """Return why a script starts no training, and what would help."""
+    words = [word for command, _ in state.commands for word in command]
+    programs = dict.fromkeys(word for word in words if word.endswith(".py"))
+    remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+    tool = next((kind for kind, names in _OTHER_TOOLS.items() if re.search(names, " ".join(words))), "")
+    if state.stopped and state.unset:
+        return _tested(state)
+    if tool:
+        remedy = f"its program is not Megatron-LM's: write simcluster import {tool}, with what that takes"
+    if state.missing:
+        put = "put that there" if len(state.missing) == 1 else "put them there"
+        what = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
+        return what, f"{put}, or {remedy}"
+    if not programs and not state.positional and _PASSED.search(text):
+        what = "what it starts is in its own arguments, and none is given"
+        return what, "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
+    for command, _ in state.commands:
+        if named := _configured(from_words(command, repeated=True).options):
+            what = f"its options are in the file that --{named[0]} names ({named[1][:80]}), which is not there"
+            return what, "import that file itself, with --gpus" if not tool else remedy
+    what = "no command in it has options such as --num-layers"
+    what += f" (it starts {', '.join(programs)[:200]})" if programs else ""
+    if not tool and (printed := next((told for told in map(for_a_shell, words) if told.startswith("line")), "")):
+        remedy = f"{printed.partition(';')[0]}: import the command that bash -x prints, or the run's log"
+    return what, remedy
 
 
 def _tested(state: State) -> tuple[str, str]:
-    """What a script that ends itself has tested and nobody gives, and how it is given."""
-    holders = {value.strip("${}"): name for name, value in state.variables.items() if isinstance(value, str)}
-    names = [
-        name if not name.isdecimal() else f"argument {name}" + (f" ({holders[name]})" if name in holders else "")
-        for name in state.unset
-    ]
+    """Return what a script that ends itself has tested and nobody gives, and how it is given."""
+    holders = {value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)}
+    names = [f"argument {name}{holders.get(name, '')}" if name.isdecimal() else name for name in state.unset]
     given = " ".join(f"--arg {name}=..." for name in list(state.unset)[:_MOST_NAMED])
     it, is_ = ("them", "are") if len(names) > 1 else ("it", "is")
     return f"it tests {', '.join(names[:_MOST_NAMED])}, which {is_} not given", f"give {it} with {given}"
@@ -199,12 +197,6 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
     return options
 
 
-def _of_another_tool(state: State) -> str:
-    """The kind of import that a program of the script is for; empty where it is known of none."""
-    words = " ".join(word for each, _ in state.commands for word in each)
-    return next((kind for kind, names in _OTHER_TOOLS.items() if re.search(names, words)), "")
-
-
 def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
     """The option that names a YAML file with more options, and the file; None where none does."""
     found = ((name, " ".join(options.get(name, ()))) for name in _CONFIGURES)
@@ -212,27 +204,25 @@ def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | Non
 
 
 def _held(state: State) -> list[list[str]]:
-    """The options that the variables of a script hold, which another script starts the training with."""
-    held = {name: joined(value).split() for name, value in state.variables.items()}
-    held = {name: _without_unset(words, state) for name, words in held.items()}
-    held = {name: words for name, words in held.items() if words and words[0].startswith("--") and _known(words)}
+    """Return the options that the variables of a script hold, which another script starts the training with."""
+    held: dict[str, list[str]] = {}
+    for name, value in state.variables.items():
+        words = joined(value).split()
+        first = next((place for place, word in enumerate(words) if word.startswith("--")), 0)
+        words = [*(word for word in words[:first] if not _empty(word, "", state)), *words[first:]]
+        if words and words[0].startswith("--") and _known(words):
+            held[name] = words
     words = [word for each in held.values() for word in each]
-    if not any(word == "--num-layers" for word in words):
+    if "--num-layers" not in words:
         return []
     for option, names in _USUAL.items():
-        name = next((name for name in names if f"--{option}" not in words and name in state.variables), "")
-        value = state.get(name)
-        if isinstance(value, str) and _DIGITS.fullmatch(value):
-            words += [f"--{option}", value]
-            state.assumed[f"{name}={value} is {option}"] = None
+        name = next((name for name in names.split() if f"--{option}" not in words and name in state.variables), "")
+        given = state.get(name)
+        if isinstance(given, str) and _DIGITS.fullmatch(given):
+            words += [f"--{option}", given]
+            state.assumed[f"{name}={given} is {option}"] = None
     state.assumed[f"another script starts the training, with the options of {', '.join(held)} alone"] = None
     return [words]
-
-
-def _without_unset(words: Sequence[str], state: State) -> list[str]:
-    """The words but those before the first option that are variables that nobody has set."""
-    first = next((place for place, word in enumerate(words) if word.startswith("--")), 0)
-    return [*(word for word in words[:first] if not _empty(word, "", state)), *words[first:]]
 
 
 def _vocabulary(options: Mapping[str, tuple[str, ...]], text: str) -> dict[str, tuple[str, ...]]:
@@ -257,37 +247,28 @@ def _asked(text: str, state: State, depth: int = 0) -> str:
     return ""
 
 
-def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
-    """What to say of a script whose arguments nobody gives, or not all, where options rest on them."""
+def _problems(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
+    """Return what to say of a script whose options rest on arguments, files or commands that are not there."""
+    found: list[str] = []
+    values = {name: " ".join(options.get(name, ())) for name in MAPPED if name not in FILES}
     takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
-    rest = [name for name in MAPPED if name not in FILES and _ARGUMENT.search(" ".join(options.get(name, ())))]
-    if not takes or not rest:
-        return []
-    which = f"{takes} arguments" if takes > 1 else "an argument"
-    given = "not all that options rest on are" if state.positional else "none is"
-    return [f"the script takes {which}, and {given} given: --arg @='...' gives all, --arg 1=... the first"]
-
-
-def _without_files(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
-    """What to say of a script that goes on in files that are not there, where sizes are not in it."""
+    if takes and any(map(_ARGUMENT.search, values.values())):
+        which = f"{takes} arguments" if takes > 1 else "an argument"
+        given = "not all that options rest on are" if state.positional else "none is"
+        found.append(f"the script takes {which}, and {given} given: --arg @='...' gives all, --arg 1=... the first")
     deep = any(name.endswith("num-layers") or name.startswith("hybrid-") for name in options)
-    unread = any("$" in " ".join(options.get(name, ())) for name in MAPPED if name not in FILES)
-    if not state.missing or (deep and not unread and {"hidden-size", "micro-batch-size"} <= options.keys()):
-        return []
-    return [f"the script goes on in what is neither beside it nor in a folder around it: {', '.join(state.missing)}"]
-
-
-def _without_values(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
-    """What gives the values that rest on what the script asks the machine for, such as how many GPUs there are."""
+    sized = deep and {"hidden-size", "micro-batch-size"} <= options.keys()
+    if state.missing and (not sized or any("$" in value for value in values.values())):
+        missing = ", ".join(state.missing)
+        found.append(f"the script goes on in what is neither beside it nor in a folder around it: {missing}")
     rests: dict[str, list[str]] = {}
-    for name in MAPPED:
-        value = " ".join(options.get(name, ()))
-        asked = _asked(value, state) if name not in FILES and "$((" in value else ""
+    for name, value in values.items():
+        asked = _asked(value, state) if "$((" in value else ""
         if asked and not asked.isdecimal() and isinstance(state.get(asked), str):
-            rests.setdefault(asked, []).append(name)
-    return [
-        f"{listed([f'--{name}' for name in names])} {'rests' if len(names) == 1 else 'rest'} on {asked}, which the "
-        f"script finds out where it runs: --arg {asked}=... gives it"
+            rests.setdefault(asked, []).append(f"--{name}")
+    return found + [
+        f"{listed(names)} {'rests' if len(names) == 1 else 'rest'} on {asked}, which the script finds out where it "
+        f"runs: --arg {asked}=... gives it"
         for asked, names in rests.items()
     ]
 

@@ -14,7 +14,7 @@ from simcluster.model.recipes import recipe_named
 def gpus_of(
     run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
 ) -> int | None:
-    """Return the GPUs of the job: those that are ``launched``, or None for all that the cluster has ``available``; where
+    """Return the GPUs of the job: those that are ``launched``, or None for all that are ``available``; where
     these do not hold the layout and the batch, all of one ``machine``, or the fewest that do, which is noted."""
     sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
     dense = math.prod(sizes.values())

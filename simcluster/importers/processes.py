@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from simcluster.importers.shell.state import State, joined
 
 _PER_NODE, _TOTAL = ("ntasks-per-node", "npernode", "ppn"), ("ntasks", "np", "n")
-_STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "jsrun")
+_STARTERS = frozenset(["srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "jsrun"])
 _PER_HOST = re.compile(r"(?:ppr:)?(\d{1,3}):node")
 _DIGITS = re.compile(r"\d{1,7}")
 
@@ -46,57 +46,48 @@ def started_by(
 
 
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
-    """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
+    """Return ``nnodes`` and ``nproc-per-node``, as the launcher, srun or the head of a batch script sets them."""
     own, outer = _by_slurm(launcher), _by_slurm(around)
-    nodes = next(filter(None, (_number(words, "nnodes", "num-nodes") for words in (own, outer))), None)
-    nodes = nodes or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
+    names = {word.rsplit("/", 1)[-1] for word in launcher}
+    nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nnodes", "num-nodes", "nodes", "N")
+    nodes = nodes or _number(own, "nodes", "N")
     each = _number(own, "nproc-per-node", "num-gpus") or _number(outer, "nproc-per-node", "num-gpus")
-    if included := _included(own.get("include", "")):
-        nodes, each = included
+    nodes, each = _included(own.get("include", "")) or (nodes, each)
     if each is None and (total := _number(own, "num-processes")):  # of accelerate, on all machines together
         machines = _number(own, "num-machines") or 1
         nodes, each = (machines, total // machines) if total % machines == 0 else (nodes, None)
-    by_machine = any(word.rsplit("/", 1)[-1] in ("llamafactory-cli", "accelerate") for word in launcher)
-    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or by_machine):
+    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or names & {"llamafactory-cli", "accelerate"}):
         each = gpus_per_node
-    starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
-    if each is None and starts_each and "nproc-per-node" not in own:
+    starts_each = names | {word.rsplit("/", 1)[-1] for word in around}
+    if each is None and starts_each & _STARTERS and "nproc-per-node" not in own:
         each = _number(own, *_PER_NODE) or _number(outer, *_PER_NODE, "gpus-per-node") or _of_gres(outer)
-        total = _number(own, *_TOTAL) or _number(outer, *_TOTAL)
-        if each and total and not nodes and total % each == 0:
-            nodes = total // each
-        if each is None and total and nodes and total % nodes == 0:
-            each = total // nodes
-        elif each is None and total and not nodes:
-            nodes, each = 1, total
-        if each is None and (nodes or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launcher)):
+        total = _number(own, *_TOTAL) or _number(outer, *_TOTAL) or 0
+        if total and not (each and nodes):
+            one = nodes or (total // each if each and total % each == 0 else None if each else 1)
+            each = each or (total // one if one and total % one == 0 else None)
+            nodes = one
+        if each is None and (nodes or "deepspeed" in names):
             each = gpus_per_node
     found = {"nnodes": nodes, "nproc-per-node": each}
     return {name: str(value) for name, value in found.items() if value}
 
 
 def _by_slurm(words: Sequence[str]) -> dict[str, str]:
-    """Options of a launcher; those of jsrun (in sets of resources) and mpirun by Slurm's names."""
-    found = _options(words)
-    names = {word.rsplit("/", 1)[-1] for word in words}
-    if "jsrun" in names:
-        sets, per_host = _number(found, "nrs", "n"), _number(found, "rs-per-host", "r")
-        tasks = _number(found, "tasks-per-rs", "a") or 1
-        counts = {"ntasks": sets, "ntasks-per-node": per_host}
-        return found | {name: str(count * tasks) for name, count in counts.items() if count}
-    if names & {"mpirun", "mpiexec"}:
-        each = _PER_HOST.match(found.get("map-by", ""))
-        per_node = each[1] if each else found.pop("N", "")
-        return {**({"npernode": per_node} if per_node else {}), **found}
-    return found
-
-
-def _options(words: Sequence[str]) -> dict[str, str]:
+    """Return the options of a launcher; those of jsrun (in sets of resources) and mpirun by Slurm's names."""
     found: dict[str, str] = {}
     for word, after in zip(words, [*words, ""][1:], strict=False):
         if word.startswith("-"):
             name, equals, value = word.lstrip("-").partition("=")
             found[name.replace("_", "-")] = value if equals else after
+    names = {word.rsplit("/", 1)[-1] for word in words}
+    if "jsrun" in names:
+        tasks = _number(found, "tasks-per-rs", "a") or 1
+        counts = {"ntasks": _number(found, "nrs", "n"), "ntasks-per-node": _number(found, "rs-per-host", "r")}
+        return found | {name: str(count * tasks) for name, count in counts.items() if count}
+    if names & {"mpirun", "mpiexec"}:
+        each = _PER_HOST.match(found.get("map-by", ""))
+        per_node = each[1] if each else found.pop("N", "")
+        return {**({"npernode": per_node} if per_node else {}), **found}
     return found
 
 
