@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from simcluster.longrun.pictures.policies_plot import policies as policies
     from simcluster.longrun.pictures.power_plot import power as power
     from simcluster.longrun.pictures.weeks_plot import weeks as weeks
-    from simcluster.show.critical_plot import critical as critical
+    from simcluster.show.bar_pictures import critical as critical
+    from simcluster.show.bar_pictures import overlap as overlap
+    from simcluster.show.bar_pictures import sensitivity as sensitivity
+    from simcluster.show.bar_pictures import waterfall as waterfall
     from simcluster.show.gantt import compare_gantts as compare_gantts
     from simcluster.show.gantt import gantt as gantt
     from simcluster.show.heatmaps import stragglers as stragglers
     from simcluster.show.heatmaps import waits as waits
-    from simcluster.show.link_levels_plot import link_levels as link_levels
-    from simcluster.show.links_plot import links as links
+    from simcluster.show.link_pictures import link_levels as link_levels
+    from simcluster.show.link_pictures import links as links
     from simcluster.show.memory_plot import memory as memory
-    from simcluster.show.overlap_plot import overlap as overlap
-    from simcluster.show.pareto_plot import pareto as pareto
-    from simcluster.show.replicas_plot import replicas as replicas
+    from simcluster.show.point_pictures import pareto as pareto
+    from simcluster.show.point_pictures import replicas as replicas
+    from simcluster.show.point_pictures import scaling as scaling
     from simcluster.show.roofline_plot import roofline as roofline
     from simcluster.show.saving import save_figure as save_figure
-    from simcluster.show.scaling_plot import scaling as scaling
     from simcluster.show.schedule_plot import schedules as schedules
-    from simcluster.show.sensitivity_plot import sensitivity as sensitivity
     from simcluster.show.topology_plot import topology as topology
-    from simcluster.show.waterfall import waterfall as waterfall
 
 _PLACES = {**PICTURES, "save_figure": "show.saving"}
 

@@ -13,7 +13,7 @@ import simcluster
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
 from simcluster.results.loads import link_table
-from simcluster.show.link_levels_plot import levels_of
+from simcluster.show.link_pictures import levels_of
 from simcluster.step.simulate import simulate
 from simcluster.studies.roofline import Roofline, roofline
 from simcluster.topology.links import label

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.results.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
-from simcluster.show.links_plot import links
+from simcluster.show.link_pictures import links
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_traffics, concurrent_times
 from simcluster.studies.bench.collective_loads import CollectiveLoads, loads_of, utilisation_over_time

@@ -12,7 +12,7 @@ from test_gantt import lab
 
 from simcluster.show import link_levels_plot, palette
 from simcluster.show.heatmaps import straggler_heatmap
-from simcluster.show.links_plot import plot_rows
+from simcluster.show.link_pictures import plot_rows
 from simcluster.show.topology_parts import NODES
 
 

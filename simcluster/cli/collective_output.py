@@ -233,7 +233,7 @@ def write_links(
     import numpy as np
     import pandas as pd
 
-    from simcluster.show.links_plot import plot_rows
+    from simcluster.show.link_pictures import plot_rows
 
     links = loads.links[:_MOST_DRAWN]
     edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])

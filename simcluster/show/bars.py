@@ -1,4 +1,4 @@
-"""The frame of pictures whose rows are horizontal bars."""
+"""The frames of pictures: labels and scales, and rows that are horizontal bars."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from simcluster.show.palette import TEXT
+
+
+def label_axes(
+    axes: Axes, x: str = "", y: str = "", title: str = "", *, ticks: float = 8, grid: str = "", size: float = 9
+) -> None:
+    """Write labels and a title on axes without upper and right edges; ``grid`` is its colour."""
+    axes.set_xlabel(x, fontsize=size, color=TEXT)
+    axes.set_ylabel(y, fontsize=size, color=TEXT)
+    if title:
+        axes.set_title(title, fontsize=9.5, color=TEXT, loc="left")
+    axes.tick_params(labelsize=ticks)
+    if grid:
+        axes.grid(color=grid, linewidth=0.7)
+        axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def bar_rows(

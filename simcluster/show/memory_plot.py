@@ -14,6 +14,7 @@ from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
+from simcluster.show.bars import label_axes
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
@@ -93,11 +94,9 @@ def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
         level = top
     axes.axhline(result.facts.memory / _GB, color=TEXT, linestyle="--", linewidth=1.0, label="capacity")
     _mark(axes, peak, float(level.max()), scale)
-    axes.set_ylabel(f"rank {rank}, stage {peak.stage}\n(GB)", fontsize=9, color=TEXT)
-    axes.tick_params(labelsize=8)
+    label_axes(axes, y=f"rank {rank}, stage {peak.stage}\n(GB)")
     axes.grid(axis="y", color=LANE_SURROUND, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _mark(axes: Axes, peak: MemoryPeak, size: float, scale: float) -> None:

@@ -15,7 +15,18 @@ from matplotlib.ticker import NullFormatter
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.results.result import Result
-from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb, tinted
+from simcluster.show.bars import label_axes
+from simcluster.show.palette import (
+    COMPUTE_KINDS,
+    LANE_SURROUND,
+    QUIET_TEXT,
+    STREAMS,
+    TEXT,
+    Colour,
+    colour_of,
+    rgb,
+    tinted,
+)
 from simcluster.studies.kernels import PHASES
 from simcluster.studies.roofline import KernelPoint, Roofline
 from simcluster.studies.roofline import roofline as limits
@@ -68,9 +79,8 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
     if others:
         text = "  without products: as far\n  below the roof as below memory's rate"
         axes.text(edge, 0.28 * low * found.memory, text, fontsize=7.5, color=QUIET_TEXT, va="bottom")
-    axes.set_xlabel("FLOP for each byte of device memory", fontsize=9, color=TEXT)
-    axes.set_ylabel("FLOP/s while it runs", fontsize=9, color=TEXT)
-    axes.set_title("kernels; area: time in the step", fontsize=9.5, color=TEXT, loc="left")
+    title = "kernels; area: time in the step"
+    label_axes(axes, "FLOP for each byte of device memory", "FLOP/s while it runs", title, grid=LANE_SURROUND)
     phases = [phase for phase in PHASES if any(each.phase == phase for each in found.kernels)]
     handles = [Line2D([], [], marker=_MARKERS[phase], linestyle="", markersize=7, markerfacecolor=_look(phase)[0],
                       markeredgecolor=_look(phase)[1], label=_NAMES.get(phase, phase)) for phase in phases]  # fmt: skip
@@ -142,9 +152,11 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
     _frame(axes, (low, high), (0.3 * min(heights), room * max(heights)))
     axes.annotate(f"the step as it is: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
                   textcoords="offset points", fontsize=8, color=QUIET_TEXT)  # fmt: skip
-    axes.set_xlabel("FLOP of the step for each byte on the wire", fontsize=9, color=TEXT)
-    axes.set_ylabel("FLOP/s if only this took time", fontsize=9, color=TEXT)
-    axes.set_title("communication: what comes down to the step's line limits it", fontsize=9.5, color=TEXT, loc="left")
+    title, x = (
+        "communication: what comes down to the step's line limits it",
+        "FLOP of the step for each byte on the wire",
+    )
+    label_axes(axes, x, "FLOP/s if only this took time", title, grid=LANE_SURROUND)
     if not shown:
         axes.text(0.5, 0.4, "no communication to speak of", transform=axes.transAxes, ha="center", color=QUIET_TEXT)
     return {name: rate for name, rate in rates.items() if name != _RING}
@@ -196,10 +208,6 @@ def _frame(axes: Axes, across: tuple[float, float], upwards: tuple[float, float]
     axes.set_ylim(*upwards)
     axes.yaxis.set_major_formatter(lambda rate, _: _flops(rate))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.tick_params(labelsize=8)
-    axes.grid(which="major", color="#ECEEF0", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _flops(rate: float) -> str:

@@ -1,7 +1,4 @@
-"""Link loads on the topology: the kinds of node as boxes, tier over tier, and how full the links between them are.
-
-Thousands of links are a few levels: those that join equal kinds of node.
-"""
+"""Pictures of links at work: the hottest over time, and how full the levels of a cluster are."""
 
 from __future__ import annotations
 
@@ -11,22 +8,117 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import networkx as nx
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
 from simcluster.documents.argument_types import checked
-from simcluster.results.loads import link_table
+from simcluster.results.loads import hottest_over_time, link_table
 from simcluster.results.result import Result
-from simcluster.show.palette import HEAT, LANE_SURROUND, QUIET_TEXT, TEXT, tinted
+from simcluster.show.bars import label_axes
+from simcluster.show.palette import COMPUTE_KINDS, HEAT, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, tinted
 from simcluster.show.topology_parts import NODES, Point, box
 from simcluster.topology.links import compute_part, label
 
-_FILL = LinearSegmentedColormap.from_list("load", HEAT[1:])
+_HEAT_FILL = LinearSegmentedColormap.from_list(
+    "utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"], "#140E36"]
+)
+_ROW_HEIGHT = 0.26
+_TOPS = (0.01, 0.05, 0.2, 0.5, 1.0)  # where the scale may end
+_ALIKE = 1e-3  # of the capacity: both directions of a link with less between them are one row
+
+
+@checked
+def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
+    """The ``n`` hottest links of a result, a row each: utilisation over time on the left, mean and peak on the right.
+
+    A row stands for all links with equal numbers between equal kinds of node ("x64"), and is named by the first.  The
+    figure belongs to no window: ``savefig`` it.  InputError where no link carries anything.
+    """
+    table, edges, matrix = hottest_over_time(result, n, bins)
+    if table.empty:
+        raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
+    return plot_rows(table, edges, matrix, title=title or f"{result.scenario.title}: hottest links")
+
+
+def plot_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) -> Figure:
+    """Links, a row each as in ``hottest``; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s).
+
+    Both directions of links that are alike are one row.
+    """
+    rows, matrix = _both_ways(rows, matrix)
+    figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(rows)), layout="constrained")
+    over_time, mean = figure.subplots(1, 2, sharey=True, width_ratios=[4.2, 1.0])
+    _draw_heat(figure, over_time, edges, matrix)
+    _draw_bars(mean, rows)
+    columns = ("link_from", "link_to", "links", "capacity", "both")
+    names = [_name(*row) for row in zip(*(rows[name].tolist() for name in columns), strict=True)]
+    over_time.set_yticks(np.arange(len(rows)), names, fontsize=8, color=TEXT)
+    over_time.set_ylim(len(rows) - 0.5, -0.5)
+    figure.suptitle(title, fontsize=11, color=TEXT)
+    return figure
+
+
+def _both_ways(rows: pd.DataFrame, matrix: Floats) -> tuple[pd.DataFrame, Floats]:
+    """The rows without those that are another's way back with the same numbers at any time; "both" says which."""
+    places = {ends: at for at, ends in enumerate(zip(rows["link_from"], rows["link_to"], strict=True))}
+    numbers = rows[["links", "capacity", "utilisation", "peak_utilisation"]].to_numpy(np.float64)
+    both, kept = np.zeros(len(rows), np.bool_), []
+    for (a, b), at in places.items():
+        back = places.get((b, a))
+        if back is None or not (
+            np.allclose(numbers[at], numbers[back], rtol=_ALIKE, atol=0)
+            and np.allclose(matrix[at], matrix[back], rtol=0, atol=_ALIKE)
+        ):
+            kept.append(at)
+        elif at < back:
+            both[at] = True
+            kept.append(at)
+    return rows.assign(both=both).iloc[kept].reset_index(drop=True), matrix[kept]
+
+
+def _name(a: str, b: str, links: int, capacity: float, both: bool) -> str:
+    alike = f"  ×{links:,}" if links > 1 else ""
+    return f"{a} {'↔' if both else '→'} {b}{alike}   {format_bytes_per_second(capacity)}"
+
+
+def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> None:
+    rows = np.arange(len(matrix) + 1) - 0.5
+    scale, unit = (1.0, "s") if edges[-1] >= 1 else (1e3, "ms") if edges[-1] >= 1e-3 else (1e6, "us")
+    # above 1 only by counting spans at their mean rates: the link was full
+    most = float(np.minimum(matrix, 1.0).max())
+    top = next(each for each in _TOPS if each >= most - 1e-9)
+    norm = PowerNorm(0.5, 0.0, top)  # a few percent are seen beside a link that is full
+    heat = axes.pcolormesh(edges * scale, rows, np.minimum(matrix, 1.0), cmap=_HEAT_FILL, norm=norm)
+    heat.set_rasterized(True)
+    axes.hlines(rows[1:-1], 0.0, edges[-1] * scale, color=LANE_SURROUND, linewidth=0.6)
+    axes.set_xlabel(f"time ({unit})", fontsize=9, color=TEXT)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="y", length=0)
+    bar = figure.colorbar(heat, ax=axes, location="top", shrink=0.35, aspect=36, pad=0.02)
+    ticks = [0.0, 0.1 * top, 0.4 * top, top]
+    bar.set_ticks(ticks, labels=["idle", *(f"{100 * tick:.3g} %" for tick in ticks[1:])], fontsize=8)
+    bar.set_label("of the link's capacity", fontsize=8, color=TEXT)
+    bar.outline.set_edgecolor(QUIET_TEXT)
+
+
+def _draw_bars(axes: Axes, rows: pd.DataFrame) -> None:
+    places = np.arange(len(rows))
+    axes.barh(places, 100 * rows["utilisation"], height=0.62, color=COMPUTE_KINDS["forward"], label="mean")
+    axes.plot(100 * rows["peak_utilisation"], places, "|", color=TEXT, markersize=9, markeredgewidth=1.6, label="peak")
+    axes.set_xlim(0, 105)
+    label_axes(axes, "of capacity (%)")
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8, frameon=False)
+
+
+_LEVEL_FILL = LinearSegmentedColormap.from_list("load", HEAT[1:])
 _BOX_TINT = 0.72  # so pale are kinds of node that no colour of a load is one of them
 _NORM = PowerNorm(0.5, 0.0, 1.0)
 _APART = 2.9
@@ -95,7 +187,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     axes.set_xlim(first, last)
     axes.set_ylim(-0.5 * _TIER, high - 0.5 * _TIER)
     axes.set_axis_off()
-    bar = figure.colorbar(ScalarMappable(_NORM, _FILL), ax=axes, shrink=0.6, aspect=28, pad=0.01)
+    bar = figure.colorbar(ScalarMappable(_NORM, _LEVEL_FILL), ax=axes, shrink=0.6, aspect=28, pad=0.01)
     bar.set_ticks([0.0, 0.05, 0.2, 0.5, 1.0], labels=["idle", "5 %", "20 %", "50 %", "full"], fontsize=8)
     bar.set_label("the level's fullest link, over the step", fontsize=8.5, color=TEXT)
     bar.outline.set_edgecolor(QUIET_TEXT)
@@ -153,7 +245,7 @@ def _text(level: LinkLevel) -> str:
 
 def _arrow(axes: Axes, level: LinkLevel, start: Point, end: Point, largest: float) -> None:
     """One direction, on the left of the line between the boxes; as wide as the root of what all links carry at most."""
-    colour = _FILL(_NORM(level.most)) if level.used else LANE_SURROUND
+    colour = _LEVEL_FILL(_NORM(level.most)) if level.used else LANE_SURROUND
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     left = (-(end[1] - start[1]) / length, (end[0] - start[0]) / length)
     start, end = ((x + _ASIDE * left[0], y + _ASIDE * left[1]) for x, y in _trimmed(start, end))

@@ -1,0 +1,231 @@
+"""Pictures of many runs: layouts by memory and time, step times of replicas, how a job scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds, format_seconds_round
+from simcluster.documents.argument_types import checked
+from simcluster.results.distribution import Distribution
+from simcluster.show.bars import label_axes
+from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, WAITING, rgb
+from simcluster.show.plan_answer import name_of
+from simcluster.studies.search.plan import Found, Ranked
+
+_MOST_NAMED = 9
+_MARGIN = 0.08
+_NEAR = 0.035  # of the axis: numbers of points so near would meet
+_FAR = 1.6  # times the most that any layout holds: where less may be used, the picture goes up to it
+
+
+@checked
+def pareto(found: Found, title: str = "") -> Figure:
+    """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points numbered
+    and named at the side."""
+    front = _front(found)
+    figure = Figure(figsize=(11.0, 5.2), layout="constrained")
+    axes, side = figure.subplots(1, 2, width_ratios=(2.0, 1.05))
+    every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
+    axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="played")
+    if found.tight:
+        tight = [each.memory / 1e9 for each in found.tight], [each.step_time for each in found.tight]
+        axes.scatter(*tight, s=26, facecolor="none", edgecolor=QUIET_TEXT, label="too little left free")
+    limit = found.capacity / 1e9
+    xs, ys = [each.memory / 1e9 for each in front], [each.step_time for each in front]
+    most = max(size for size, _ in every) / 1e9
+    near = limit <= _FAR * most
+    axes.step(
+        [*xs, limit if near else most + _MARGIN * (most - xs[0])],
+        [*ys, ys[-1]],
+        where="post",
+        color=STREAMS["dp"],
+        linewidth=1.4,
+        label="front",
+    )
+    axes.scatter(xs, ys, s=30, color=STREAMS["dp"], zorder=3)
+    axes.scatter(xs[-1:], ys[-1:], s=64, color=COMPUTE_KINDS["forward"], edgecolor=TEXT, zorder=4, label="winner")
+    if near:
+        axes.axvline(limit, color=QUIET_TEXT, linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.margins(x=_MARGIN, y=0.16)
+    axes.text(
+        limit if near else 1.0, 1.0, f" {limit:.3g} GB may be used {'' if near else '→'} ", ha="right", va="top",
+        fontsize=8.5, color=QUIET_TEXT, transform=axes.get_xaxis_transform() if near else axes.transAxes,
+    )  # fmt: skip
+    _name(axes, side, front, (xs, ys))
+    axes.set_xlabel("memory of the fullest GPU, GB", fontsize=9.5, color=QUIET_TEXT)
+    axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
+    axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
+    axes.spines[["top", "right"]].set_visible(False)
+    side.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8.5, loc="lower left")
+    if title:
+        axes.set_title(f"{title}, step time against memory", fontsize=10.5, color=TEXT, loc="left")
+    return figure
+
+
+def _front(found: Found) -> list[Ranked]:
+    """The layouts that were played of which no other is as fast in as little memory, least memory first."""
+    kept: list[Ranked] = []
+    for each in sorted((*found.best, *found.others, *found.front), key=lambda one: (one.step_time, one.memory)):
+        if not kept or each.memory < kept[-1].memory:
+            kept.append(each)
+    return kept[::-1]
+
+
+def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
+    """Numbers beside some points of the front, evenly chosen, and what they are in a list; the winner is the last."""
+    side.axis("off")
+    every = max(1, -(-len(front) // _MOST_NAMED))
+    left, right = axes.get_xlim()
+    before, above = math.inf, False
+    for line, place in enumerate(range(len(front) - 1, -1, -every)):
+        at = places[0][place], places[1][place]
+        above = not above or before - at[0] > _NEAR * (right - left)  # of two that are near one is below
+        before = at[0]
+        axes.annotate(
+            str(line + 1), at, xytext=(5, 5 if above else -13), textcoords="offset points", fontsize=8.5, color=TEXT,
+            fontweight="bold",
+        )  # fmt: skip
+        parts = name_of(front[place]).split(", ")
+        head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.{1 if at[0] >= 10 else 2}f} GB: {', '.join(parts[:4])}"
+        text = f"{head}\n      {', '.join(parts[4:])}"
+        side.text(
+            0.0, 1.0 - line / _MOST_NAMED, text, transform=side.transAxes, fontsize=8, color=TEXT, va="top",
+            fontweight="bold" if line == 0 else "normal",
+        )  # fmt: skip
+
+
+@checked
+def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
+    """How many replicas took how long; the mean with its 95 % interval, p5 and p95, and the step without chance."""
+    times = distribution.step_times
+    figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    bins = int(np.clip(np.sqrt(len(times)) * 1.5, 5, 60))
+    axes.hist(times, bins=bins, color=rgb(STREAMS["dp"]), alpha=0.75)
+    low, high = distribution.interval
+    mean = distribution.mean
+    axes.axvspan(low, high, color=rgb(STREAMS["tp"]), alpha=0.25, linewidth=0)
+    axes.axvline(mean, color=rgb(STREAMS["tp"]), linewidth=1.8, label=f"mean {mean:.6g} s, its 95 % interval shaded")
+    marks = {"p5": distribution.quantile(0.05), "p95": distribution.quantile(0.95)}
+    for name, value in marks.items():
+        axes.axvline(value, color=QUIET_TEXT, linewidth=1.0, linestyle=":", label=f"{name} {value:.6g} s")
+    spread = float(times.max() - times.min())
+    if float(times.min()) - 2 * spread <= distribution.planned <= float(times.max()) + 2 * spread:
+        axes.axvline(distribution.planned, color=TEXT, linewidth=1.2, linestyle="--",
+                     label=f"without chance {distribution.planned:.6g} s")  # fmt: skip
+    else:
+        axes.plot([], [], " ", label=f"without chance {distribution.planned:.6g} s (off the scale)")
+    axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+    label_axes(axes, "seconds a step", f"replicas, of {len(times):,}")
+    figure.suptitle(title, fontsize=11, color=TEXT)
+    return figure
+
+
+_NEEDED = ("gpus", "step_time_s", "tokens_per_s_per_gpu")
+_LOOKS = (
+    (COMPUTE_KINDS["forward"], "o"),
+    (STREAMS["tp"], "s"),
+    (COMPUTE_KINDS["weight_grad"], "^"),
+    (STREAMS["dp"], "D"),
+    (COMPUTE_KINDS["backward"], "v"),
+    (STREAMS["ep"], "*"),
+)
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+_SAME = 1e-3  # of the tokens of a step: rounding of a table
+
+
+@checked
+def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling") -> Figure:
+    """Left: step time; right: tokens/s of a GPU, both over GPUs; a line for each value of the column ``by``.
+
+    Dashed is the ideal: the first row's throughput of a GPU at every size.  Strong scaling (the same tokens a step) or
+    weak (the same tokens a step and GPU) is read off the rows and said.
+    """
+    rows = _rows(table, by)
+    series = [(str(name), part) for name, part in rows.groupby(by, sort=False)] if by else [("", rows)]
+    if len(series) > len(_LOOKS):
+        raise InputError(
+            f"{by} has {len(series)} values; up to {len(_LOOKS)} lines can be told apart: keep some of the rows"
+        )
+    short = [name or "the rows" for name, part in series if part["gpus"].nunique() < 2]
+    if short:
+        raise InputError(f"{short[0]}: one number of GPUs; a scaling curve needs at least two")
+    figure = Figure(figsize=(11.5, 4.8), layout="constrained")
+    times, rates = figure.subplots(1, 2)
+    for number, ((name, part), (colour, marker)) in enumerate(zip(series, _LOOKS, strict=False)):
+        _line(times, rates, part, name, colour, marker, above=number == 0 and len(series) > 1)
+    _frame(times, rows, "step time", _kind(series))
+    _frame(rates, rows, "tokens/s/GPU", "throughput of a GPU; beside each point: of the ideal")
+    rates.set_ylim(0, 1.18 * float(rows["tokens_per_s_per_gpu"].max()))
+    times.plot([], [], "--", color=QUIET_TEXT, linewidth=1.0, label="ideal")
+    times.legend(fontsize=8.5, frameon=False, title=by, title_fontsize=8.5)
+    figure.suptitle(title, fontsize=11, color=TEXT)
+    return figure
+
+
+def _rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
+    """The rows with numbers, by size; of several at one size and ``by`` the fastest."""
+    missing = [name for name in (*_NEEDED, *([by] if by else [])) if name not in table.columns]
+    if missing:
+        raise InputError(
+            f"the table has no column {missing[0]!r}; rows of compare and of a sweep have {', '.join(_NEEDED)}"
+        )
+    rows = table.dropna(subset=list(_NEEDED)).sort_values(["gpus", "step_time_s"], kind="stable")
+    if rows.empty:
+        raise InputError("the table has no row with a result; give one with a variant that was simulated")
+    return rows.drop_duplicates([*([by] if by else []), "gpus"])
+
+
+def _tokens(part: pd.DataFrame) -> pd.Series:
+    return part["tokens_per_s_per_gpu"] * part["step_time_s"] * part["gpus"]
+
+
+def _kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
+    """Strong or weak, by the tokens of a step."""
+    kinds = set()
+    for _, part in series:
+        tokens = _tokens(part)
+        strong, weak = (float(each.max() / each.min()) - 1 < _SAME for each in (tokens, tokens / part["gpus"]))
+        kinds.add("strong scaling: the same batch" if strong else "weak scaling: the same batch for each GPU" if weak
+                  else "batch and GPUs change")  # fmt: skip
+    return kinds.pop() if len(kinds) == 1 else "batch and GPUs change"
+
+
+def _line(times: Axes, rates: Axes, part: pd.DataFrame, name: str, colour: str, marker: str, *, above: bool) -> None:
+    gpus, rate = part["gpus"].tolist(), part["tokens_per_s_per_gpu"].tolist()
+    ideal = (_tokens(part) / (part["gpus"] * rate[0])).tolist()
+    for axes, values, best in ((times, part["step_time_s"].tolist(), ideal), (rates, rate, [rate[0]] * len(rate))):
+        axes.plot(gpus, best, "--", color=colour, linewidth=1.0, alpha=0.7)
+        axes.plot(gpus, values, color=colour, marker=marker, linewidth=1.6, markersize=6, label=name or "simulated")
+    for size, value in list(zip(gpus, rate, strict=True))[1:]:
+        rates.annotate(
+            f"{value / rate[0]:.0%}", (size, value), xytext=(0, 8 if above else -14), textcoords="offset points",
+            ha="center", fontsize=8, color=colour,
+        )  # fmt: skip
+
+
+def _frame(axes: Axes, rows: pd.DataFrame, label: str, title: str) -> None:
+    axes.set_xscale("log", base=2)
+    sizes = sorted(rows["gpus"].unique().tolist())
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if label == "step time":
+        shortest, longest = float(rows["step_time_s"].min()), float(rows["step_time_s"].max())
+        unit, scale = next((pair for pair in _UNITS if longest >= pair[1]), _UNITS[-1])
+        if longest > 2 * shortest:
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_ylim(0, 1.25 * longest)
+        axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds / scale:.4g} {unit}")
+    else:
+        axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
+    label_axes(axes, "GPUs", label, title, ticks=8.5, grid=LANE_SURROUND)
