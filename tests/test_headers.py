@@ -15,7 +15,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults.words import all_in_words
-from simcluster.show.layout import gpus_of_cluster, layout
+from simcluster.show.cells import gpus_of_cluster, layout
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.summary import what_was_run
 

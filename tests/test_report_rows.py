@@ -9,8 +9,7 @@ from report_pages import small_entry
 
 from simcluster.results.result import Result
 from simcluster.show.report import Entry
-from simcluster.show.report.blob import Blob
-from simcluster.show.report.packing import packed, spans_where
+from simcluster.show.report.packing import Blob, packed, spans_where
 from simcluster.show.report.rows import rows_of, slow_ranks, span_facts
 from simcluster.step.simulate import simulate
 from simcluster.traffic.nccl import bus_factor

@@ -242,7 +242,6 @@ def _dispatch(argv: list[str]) -> None:
 
 
 def _run(module: Any, args: argparse.Namespace, parser: Parser) -> None:
-    """The command; what it refuses is told with the option that it is about."""
     try:
         module.run(args)
     except InputError as problem:

@@ -21,8 +21,7 @@ from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import NO_TIME, cells, change, headings
-from simcluster.show.layout import gpus_of_cluster, layout
+from simcluster.show.cells import NO_TIME, cells, change, gpus_of_cluster, headings, layout
 from simcluster.show.pictures import picture
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
@@ -139,7 +138,6 @@ def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
 
 
 def _not_fitting(result: Result) -> str:
-    """Behind a name."""
     need, have = result.memory.total, result.facts.memory
     return "" if need <= have else f"  (does not fit: {need / 1e9:.1f} of {have / 1e9:.1f} GB)"
 
@@ -216,12 +214,10 @@ def _longer(longer: Mapping[str, list[Longer]]) -> list[list[str]]:
 
 
 def _assumed(rows: Mapping[str, Mapping[Any, Any]]) -> list[str]:
-    """Return what the variants depend on and do not state."""
     return assumed_lines(merge_assumptions({name: row["assumed"] for name, row in rows.items()}))
 
 
 def _layouts(played: Outcomes) -> list[str]:
-    """How the job is laid out; for each variant where that differs."""
     lines = {
         name: f"{gpus_of_cluster(result.scenario)} | {layout(result.scenario)}"
         for name, result in played.items()
@@ -233,7 +229,6 @@ def _layouts(played: Outcomes) -> list[str]:
 
 
 def _refused(played: Outcomes) -> list[str]:
-    """Why variants could not be played."""
     reasons = [f"  {name}: {on_one_line(str(why))}" for name, why in played.items() if isinstance(why, InputError)]
     return ["refused", *reasons] if reasons else []
 

@@ -10,7 +10,7 @@ from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.show.layout import layout
+from simcluster.show.cells import layout
 from simcluster.studies.kernels import KernelRow, kernels
 
 _HEADER = [

@@ -17,7 +17,7 @@ from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
 from simcluster.scenario.memory_plan import recipe_words
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
-from simcluster.show.layout import layout
+from simcluster.show.cells import layout
 from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_ladder
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
 from simcluster.studies.whatif.largest import largest
@@ -125,7 +125,6 @@ def job_answer(memory: JobMemory) -> Answer:
 
 
 def _ladder(memory: JobMemory) -> TableBlock:
-    """Return the job under each stage of ZeRO."""
     rows = [
         [
             f"{rung.zero}{' (own)' if rung.own else ''}",

@@ -112,7 +112,6 @@ def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
 
 
 def _recorded(args: argparse.Namespace, saved: Sequence[str]) -> Callable[[Result], ReportedTrace]:
-    """The trace that a run is compared with, read before anything is played."""
     if len(args.runs) != 1 or saved:
         raise _beside_one(args)
     read: Callable[[Result], ReportedTrace] = provided("trace of a report")(args.against, args.kernels)

@@ -128,7 +128,6 @@ def _draw(
     window: tuple[float, float] | None,
     ranks: list[int] | None,
 ) -> None:
-    """Draw every picture that the command line names."""
     common.draw(
         args,
         (args.links, lambda: picture("links")(result), lambda: link_table(result)),
@@ -186,7 +185,6 @@ def _window(text: str | None) -> tuple[float, float] | None:
 def _gantt(
     args: argparse.Namespace, result: Result, window: tuple[float, float] | None, ranks: list[int] | None
 ) -> Figure:
-    """The Gantt chart of a result."""
     import pandas as pd
 
     total = result.facts.ranks
@@ -200,7 +198,6 @@ def _gantt(
 
 
 def _histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
-    """The step times of all replicas, of which there are several."""
     assert distribution is not None
     return picture("replicas")(distribution, title=scenario.title + _faults(scenario))
 

@@ -48,7 +48,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list[tuple[str, str]]) -> None:
-    """Text, JSON, CSV and picture of the schedules that were named."""
     one = len(shown) == 1 and args.names != ["all"]
     in_full = one and not args.table
     common.answer(
@@ -62,7 +61,6 @@ def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list
 
 
 def _times(args: argparse.Namespace) -> StageTimes:
-    """F, B, I and W from those of them that were given."""
     backward, input_, weight = args.backward, args.input, args.weight
     if backward is None:
         input_ = Fraction(1) if input_ is None else input_

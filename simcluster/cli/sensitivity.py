@@ -119,7 +119,6 @@ def _more(each: Sensitivity) -> str:
 
 
 def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[str]:
-    """What alone would close the gap to a measurement."""
     measured = scenario.measured_step_time
     if measured is None:
         return []

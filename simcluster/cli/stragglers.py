@@ -12,7 +12,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.layout import layout
+from simcluster.show.cells import layout
 from simcluster.show.pictures import picture
 from simcluster.show.study_answers import stragglers_answer
 from simcluster.step.simulate import replay

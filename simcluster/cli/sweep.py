@@ -122,7 +122,6 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _nothing(table: pd.DataFrame) -> str:
-    """Why no variant has a result."""
     first = on_one_line(str(table["error"].iloc[0]))
     return f"none of {len(table):,} variants has a result; the first says: {first}"
 
@@ -167,7 +166,6 @@ _WAYS = {"quick": "by quick steps (exact)", "full": "in full (exact)"}
 
 
 def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]) -> TableBlock:
-    """Return a row for each."""
     rows = []
     for each in shown:
         row: Any = table.loc[each.variant]

@@ -141,7 +141,6 @@ def _collectives(run: Run) -> list[_Row]:
 
 
 def _axes_of(named: Sequence[tuple[str, Run]]) -> list[_Row]:
-    """Axis by axis every run."""
     there = dict.fromkeys(key.axis for _, run in named for key in run.overlap.mean if key.axis and not key.kind)
     return [
         _Row(f"{axis}  {name}", axis, run.overlap.mean.get(Key(axis), OverlapSeconds()), 0.0 if place else 0.6)
@@ -289,7 +288,6 @@ def _cause_name(cause: str) -> str:
 
 
 def _cause_look(cause: str) -> tuple[str, str]:
-    """Colour and hatch of a cause."""
     axis = cause.partition("_")[0]
     if axis in STREAMS:
         return STREAMS[axis], ""

@@ -1,11 +1,15 @@
-"""The frames of pictures: labels and scales, and rows that are horizontal bars."""
+"""The frames of pictures: labels and scales, rows that are horizontal bars, and how wide texts will be."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
 
 from simcluster.show.palette import TEXT
 
@@ -36,3 +40,19 @@ def bar_rows(
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+DPI = 150
+
+
+@lru_cache(10_000)
+def text_width(text: str, size: float) -> float:
+    """Points."""
+    width, _, _ = _renderer().get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    return float(width) * 72 / DPI
+
+
+@cache
+def _renderer() -> Any:
+    renderer: Any = RendererAgg  # matplotlib leaves it untyped
+    return renderer(8, 8, DPI)

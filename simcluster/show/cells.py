@@ -1,14 +1,18 @@
-"""Metrics as cells of a table in a terminal, written by their unit; and what the parts of a step are called."""
+"""How answers write things: metrics by their unit, parts of a step, causes, and how a job is laid out."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_change, format_seconds
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import Table, Unit, columns_of
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+
 
 _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
     "s": format_seconds,
@@ -89,3 +93,32 @@ def told(causes: Mapping[str, float]) -> list[tuple[str, float]]:
     found = [(name, seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
     rest = sum(causes.values()) - sum(seconds for _, seconds in found)
     return [*found, ("rest", rest)] if abs(rest) > 1e-3 * _SMALL * largest else found
+
+
+def gpus_of_cluster(scenario: Scenario) -> str:
+    """How many GPUs of which cluster: 64 GPUs of DGX H100, or 64 GPUs (b200) of DGX H100 where its name tells another
+    device than it has, or none."""
+    cluster = scenario.cluster
+    name, device = cluster.built.name, cluster.device.name
+    family = re.escape(device.partition("-")[0])
+    told = re.search(rf"(?<![a-z0-9]){family}(?![a-z0-9])", name, re.IGNORECASE)
+    return f"{scenario.gpus:,} GPUs{'' if told else f' ({device})'} of {name}"
+
+
+def layout(scenario: Scenario) -> str:
+    """Every axis: tp 8 (sequence parallel), cp 2 (ring), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4.
+
+    tp, pp and dp are always there; with cp, where there is one, their product is the GPUs.  Groups of ep x etp ranks,
+    etp of which split an expert, are of the tp x cp x dp of a stage.
+    """
+    parallel, pipeline = scenario.parallel, scenario.pipeline
+    parts = [f"tp {parallel.tp}" + (" (sequence parallel)" if parallel.sequence_parallel else "")]
+    parts += [f"cp {parallel.cp} ({parallel.cp_comm.replace('_', ' ')})"] if parallel.cp > 1 else []
+    chunks = f" x {pipeline.chunks} chunks" if pipeline.chunks > 1 else ""
+    parts.append(f"pp {parallel.pp}{chunks}" + (f" ({pipeline.schedule_name})" if parallel.pp > 1 else ""))
+    groups = f", groups of {scenario.fsdp.shard_group}" if scenario.fsdp.shard_group else ""
+    parts.append(f"dp {parallel.dp}" + (f" (ZeRO-{parallel.zero}{groups})" if parallel.zero else ""))
+    if parallel.ep > 1 or parallel.etp is not None:
+        split = f" x etp {parallel.etp or parallel.tp}" if parallel.tp > 1 or (parallel.etp or 1) > 1 else ""
+        parts.append(f"ep {parallel.ep}{split}")
+    return ", ".join(parts)

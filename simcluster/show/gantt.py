@@ -18,9 +18,8 @@ from matplotlib.figure import Figure
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.show.gantt_breaks import Window, cut_of, steady_of
 from simcluster.show.gantt_figure import Axis, Drawn, GanttSize, gantt_figure
-from simcluster.show.gantt_rows import MOST_ROWS, RowChoice, Rows, choose_rows
+from simcluster.show.gantt_rows import MOST_ROWS, RowChoice, Rows, Window, choose_rows, cut_of, steady_of
 
 _COLUMNS = ("rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "bytes", "ready", "start", "end")
 _SIZES = {"width": (5.0, 60.0), "height": (2.0, 60.0)}  # inches: below, labels and legend take it all
@@ -130,7 +129,6 @@ def _with_break(
 
 
 def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows: int, rows: str) -> None:
-    """Refuses what cannot be drawn."""
     missing = [name for name in _COLUMNS if name not in timeline.columns]
     if missing:
         raise InputError(f"the timeline lacks the columns {missing}; a timeline has {', '.join(_COLUMNS)}")
@@ -156,7 +154,6 @@ def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows
 
 
 def _checked_window(window: Window | None, whole: Window) -> Window:
-    """The window asked for, or all of the time."""
     if window is None:
         return whole
     try:

@@ -21,12 +21,11 @@ from matplotlib.transforms import Affine2D, ScaledTranslation
 
 from simcluster.base.errors import InputError
 from simcluster.show import palette
-from simcluster.show.gantt_breaks import Window
+from simcluster.show.bars import DPI, text_width
 from simcluster.show.gantt_legend import draw_footer, footer_of
 from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
-from simcluster.show.gantt_rows import RowChoice
+from simcluster.show.gantt_rows import RowChoice, Window
 from simcluster.show.gantt_texts import BoxText, texts_of, write
-from simcluster.show.ruler import DPI, text_width
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title

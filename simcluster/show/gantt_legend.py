@@ -14,9 +14,9 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import Affine2D
 
 from simcluster.show import palette
+from simcluster.show.bars import text_width
 from simcluster.show.gantt_boxes import JOIN_GAP
 from simcluster.show.gantt_panel import Panel
-from simcluster.show.ruler import text_width
 
 _FONT, _LINE = 8.0, 13.0  # points
 _CAPTION_FONT, _CAPTION_LINE = 7.0, 10.0
@@ -89,7 +89,6 @@ def draw_footer(figure: Figure, footer: Footer, *, left: float) -> None:
 
 
 def _caption(panels: Sequence[Panel], *, numbered: bool) -> str:
-    """What the reader must know to trust the picture."""
     sentences = [panel.choice.caption for panel in panels]
     sentences += [
         f"Raster of {len(panel.boxes):,} boxes: a pixel column has the mean colour of its time, white is idle."

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_bytes
 from simcluster.show import palette
+from simcluster.show.bars import DPI, text_width
 from simcluster.show.gantt_boxes import JOIN_GAP, Boxes, direction
 from simcluster.show.gantt_panel import Panel
-from simcluster.show.ruler import DPI, text_width
 
 _NUMBER_SIZES = (8.0, 6.5, 5.5, 4.8)  # points; all numbers of a picture have the first size in which they fit
 _NAME_SIZES = (6.0, 5.0)

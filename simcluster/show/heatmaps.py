@@ -98,7 +98,6 @@ def straggler_heatmap(
 
 
 def _axes(figure: Figure, *, widths: list[float], heights: list[float]) -> tuple[Axes, Axes, Axes]:
-    """Above, the cells, beside."""
     grid = figure.add_gridspec(2, 2, width_ratios=widths, height_ratios=heights)
     main = figure.add_subplot(grid[1, 0])
     return figure.add_subplot(grid[0, 0], sharex=main), main, figure.add_subplot(grid[1, 1], sharey=main)
@@ -119,7 +118,6 @@ def _cells(axes: Axes, values: Floats, fill: Colormap, norm: Normalize, *, line:
 
 
 def _write(axes: Axes, slowdown: Floats, norm: Normalize) -> None:
-    """Every cell's excess in %."""
     for (dp, stage), value in np.ndenumerate(slowdown):
         shade = _SLOWDOWN(float(norm(value - 1)))
         axes.text(dp, stage, f"{100 * (value - 1):+.1f}", ha="center", va="center", fontsize=8,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.show.layout import gpus_of_cluster, layout
+from simcluster.show.cells import gpus_of_cluster, layout
 
 if TYPE_CHECKING:
     from simcluster.results.critical_path import CriticalPath

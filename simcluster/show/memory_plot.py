@@ -65,7 +65,6 @@ def _some(result: Result) -> list[int]:
 
 
 def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
-    """One rank: its state, its pools stacked on it, and its own peak."""
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     peak = result.peak_of(simulated)
@@ -100,7 +99,6 @@ def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
 
 
 def _mark(axes: Axes, peak: MemoryPeak, size: float, scale: float) -> None:
-    """A point at the peak, and the op that brought it there in words."""
     if not peak.kind:
         return
     axes.plot([peak.time * scale], [size / _GB], "v", color=TEXT, markersize=6)

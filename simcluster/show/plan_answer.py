@@ -10,8 +10,7 @@ from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
 from simcluster.scenario.headroom import mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
-from simcluster.show.cells import UNKNOWN, cells, headings
-from simcluster.show.layout import layout
+from simcluster.show.cells import UNKNOWN, cells, headings, layout
 from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written
 from simcluster.studies.search.own import OwnLayout
 from simcluster.studies.search.plan import LISTED, Found, Ranked
@@ -210,7 +209,6 @@ def _schedule(place: Layout) -> str:
 
 
 def _orders(layouts: Sequence[Layout]) -> set[tuple[str, ...]]:
-    """Return the orders of dp and pp."""
     return {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in layouts}
 
 

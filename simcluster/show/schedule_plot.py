@@ -22,8 +22,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.schedules.actions import PASS_NAMES, Kind
 from simcluster.schedules.comparison import PlayedSchedule
+from simcluster.show.bars import text_width
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
-from simcluster.show.ruler import text_width
 
 _NAMES: dict[Kind, str] = {
     "F": "F, forward",
@@ -181,7 +181,6 @@ def _title(shown: Sequence[PlayedSchedule]) -> str:
 
 
 def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Box]) -> None:
-    """What colours, shades, hatching, halves and the dashed line mean; only what is there."""
     kinds = {box.kind for box in boxes}
     entries: list[Artist] = [
         Patch(facecolor=colour_of("compute", PASS_NAMES[kind]), label=name)

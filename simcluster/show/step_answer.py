@@ -16,8 +16,7 @@ from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words, recompute_words
 from simcluster.schedules.comparison import OwnBubble
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import PARTS
-from simcluster.show.layout import gpus_of_cluster, layout
+from simcluster.show.cells import PARTS, gpus_of_cluster, layout
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run

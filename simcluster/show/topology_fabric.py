@@ -198,7 +198,6 @@ def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: f
 
 
 def _draw_switches(ax: Axes, at: Point, width: float, text: str, above: float, scale: WidthScale) -> None:
-    """A pale box for switches, and what they are."""
     scale.kinds["switch"] = None
     frame(ax, at, (width, 0.5), NODES["switch"].colour)
     ax.text(at[0], at[1] + above, text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
@@ -210,7 +209,6 @@ def _switches(graph: Graph, nodes: Sequence[str]) -> str:
 
 
 def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: WidthScale) -> None:
-    """The switches over all columns: one box, or a box for each part."""
     parts = fabric.top
     if len(parts) == 1:
         _draw_tier(ax, fabric.graph, parts[0], at, width, scale)
@@ -230,7 +228,6 @@ def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: W
 
 
 def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, scale: WidthScale) -> None:
-    """An arc between every two columns that are drawn."""
     places = [x for x, number in enumerate(fabric.drawn) if number is not None]
     colour = medium_of(over[0].medium).colour
     scale.media.update(dict.fromkeys(bundle.medium for bundle in over))

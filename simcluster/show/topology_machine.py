@@ -11,8 +11,8 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 
 from simcluster.base.units import format_bytes_per_second
+from simcluster.show.bars import text_width
 from simcluster.show.palette import TEXT, rgb, tinted
-from simcluster.show.ruler import text_width
 from simcluster.show.topology_parts import NODES, Point, WidthScale, box, bundles, line, medium_of, note
 from simcluster.topology.links import COMPUTE, Graph
 

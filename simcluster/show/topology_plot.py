@@ -92,7 +92,6 @@ def _caption(figure: Figure, report: TopologyReport) -> None:
 
 
 def _lines(facts: list[str], width: int) -> list[str]:
-    """Facts joined by semicolons, in lines of at most that many characters."""
     lines = [""]
     for fact in facts:
         longer = f"{lines[-1]}; {fact}" if lines[-1] else fact

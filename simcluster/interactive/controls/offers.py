@@ -5,13 +5,12 @@ Pure.  Values are only offered: the scenario's rules decide (``nearest`` finds w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simcluster.documents.suggestions import divisors
 from simcluster.interactive.controls.settings import Control, Value, controls, notes, words_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.schedules import SCHEDULES
 
 _FACTORS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 _MOST_OFFERED = 24
@@ -31,34 +30,25 @@ def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
 def _described(
     scenario: Scenario, base: Scenario, document: Mapping[str, Any], first: Mapping[str, Any], control: Control
 ) -> dict[str, Any]:
+    values, value = offered(base, first, control), value_of(scenario, document, control.key)
+    if control.offer == "doublings":
+        values = sorted({*values, *([] if value is None else [value])})
+    else:
+        values = offered(scenario, document, control)
+    kind = "fault" if control.is_fault else "steps" if control.most else "choice"
     told = {
         "key": control.key,
         "label": control.label,
         "group": control.group,
-        "kind": _kind(control),
+        "kind": control.offer if not control.is_fault and control.offer in ("switch", "price") else kind,
         "says": notes().get(control.key, ""),
-        "value": None if control.is_fault else value_of(scenario, document, control.key),
+        "value": None if control.is_fault else value,
         "base": None if control.is_fault else value_of(base, first, control.key),
-        "values": list(_scale(scenario, document, control, offered(base, first, control))),
+        "values": list(values),
     }
     if control.is_fault:
         return {**told, "place": control.place, "off": control.off}
     return {**told, "least": control.least, "most": control.most} if control.most else told
-
-
-def _scale(
-    scenario: Scenario, document: Mapping[str, Any], control: Control, of_base: Sequence[Value]
-) -> Sequence[Value]:
-    if control.offer != "doublings":
-        return offered(scenario, document, control)
-    value = value_of(scenario, document, control.key)
-    return sorted({*of_base, *([] if value is None else [value])})
-
-
-def _kind(control: Control) -> str:
-    if control.is_fault or control.offer == "switch":
-        return "fault" if control.is_fault else "switch"
-    return control.offer if control.offer == "price" else "steps" if control.most else "choice"
 
 
 def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
@@ -74,21 +64,18 @@ def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value
     value: Any = document
     for part in key.split("."):
         below = value.get(part) if isinstance(value, Mapping) else None
-        value = value["topology"].get(part) if below is None and _in_topology(value) else below
+        topology = value.get("topology") if below is None and isinstance(value, Mapping) else None
+        value = topology.get(part) if isinstance(topology, Mapping) else below
     if value is None and key.startswith("cluster.scale."):
         return 1.0
     return value if isinstance(value, str | int | float | bool) else None
-
-
-def _in_topology(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("topology"), Mapping)
 
 
 def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Value]:
     """The values of a control's steps or words, with the scenario's own among them, in order."""
     if control.is_fault:
         return control.values
-    found = list(OFFERS[control.offer](scenario, document, control.key))
+    found = list(_values(scenario, document, control))
     value = value_of(scenario, document, control.key)
     if not control.most:
         return found
@@ -96,75 +83,35 @@ def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -
     return sorted(within | ({value} if value is not None else set()))
 
 
-def _schedules(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return list(SCHEDULES)
-
-
-def _named(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return list(words_of(key))
-
-
-def _split(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return divisors(scenario.gpus)[:_MOST_OFFERED]
-
-
-def _stages(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return [number for number in divisors(scenario.gpus) if number <= scenario.model.layers + 2]
-
-
-def _replicas(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return divisors(scenario.gpus)
-
-
-def _experts(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return divisors(scenario.model.moe.experts) if scenario.model.moe else [1]
-
-
-def _chunks(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return [number for number in range(1, 17) if number * scenario.parallel.pp <= scenario.model.layers + 2] or [1]
-
-
-def _doublings(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    value = value_of(scenario, document, key)
-    if not isinstance(value, int):
-        return []
-    return [each for power in range(-4, 5) if (each := int(value * 2.0**power)) == value * 2.0**power and each > 0]
-
-
-def _micro_batches(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return divisors(max(1, scenario.training.global_batch // scenario.dp))[:_MOST_OFFERED]
-
-
-def _factors(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return _FACTORS
-
-
-def _few(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-def _none(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return ()
-
-
-def _switch(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    return [False, True]
-
-
-OFFERS: Mapping[str, Callable[[Scenario, Mapping[str, Any], str], Sequence[Any]]] = {
-    "schedules": _schedules,
-    "words": _named,
-    "devices": _named,
-    "split": _split,
-    "stages": _stages,
-    "replicas": _replicas,
-    "experts": _experts,
-    "chunks": _chunks,
-    "doublings": _doublings,
-    "micro_batches": _micro_batches,
-    "factors": _factors,
-    "few": _few,
-    "price": _none,
-    "switch": _switch,
-}
-"""How the values of a control are found: a function of (scenario, its document, the key)."""
+def _values(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Any]:
+    """Return the values that a kind of offer has."""
+    stages = scenario.model.layers + 2
+    match control.offer:
+        case "schedules" | "words" | "devices":
+            return words_of(control.key)
+        case "split":
+            return divisors(scenario.gpus)[:_MOST_OFFERED]
+        case "stages":
+            return [number for number in divisors(scenario.gpus) if number <= stages]
+        case "replicas":
+            return divisors(scenario.gpus)
+        case "experts":
+            return divisors(scenario.model.moe.experts) if scenario.model.moe else [1]
+        case "chunks":
+            return [number for number in range(1, 17) if number * scenario.parallel.pp <= stages] or [1]
+        case "doublings":
+            value = value_of(scenario, document, control.key)
+            powers = (value * 2.0**power for power in range(-4, 5)) if isinstance(value, int) else ()
+            return [int(each) for each in powers if each.is_integer() and each > 0]
+        case "micro_batches":
+            return divisors(max(1, scenario.training.global_batch // scenario.dp))[:_MOST_OFFERED]
+        case "factors":
+            return _FACTORS
+        case "few":
+            return (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+        case "price":
+            return ()
+        case "switch":
+            return (False, True)
+        case _:
+            raise KeyError(control.offer)

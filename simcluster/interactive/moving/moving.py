@@ -1,24 +1,52 @@
-"""The page that moves: variants that were played beforehand, a control for each key that varies, and all that is shown
-following them, without a network and without playing anything.
+"""The page that moves: variants that were simulated beforehand, a control for each key that varies.
 
-Without JavaScript it is the page of one variant, with a table of all.
-"""
+Everything shown follows the controls, without a network and without simulating anything.  Without JavaScript it is the
+page of one variant, with a table of all."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simcluster.base.units import format_seconds
-from simcluster.interactive.moving.states import PageState
 from simcluster.interactive.moving.varied import VariedKey, address, control, digits, names_of, short_names
 from simcluster.show.report import summary
-from simcluster.show.report.blob import deflated
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, filled, joined, json_block, table, typeset
-from simcluster.show.report.page import CONTENTS, hashed, script_of, style_sheet
+from simcluster.show.report.packing import Blob, deflated
+from simcluster.show.report.page import CONTENTS, data_of, hashed, parts_of, script_of, style_sheet, told_of
+
+ABOUT_TWO = ("differences", "trace")
+"""Sections that are about more than one run."""
+
+
+@dataclass(frozen=True)
+class PageState:
+    """One variant on the page.
+
+    ``entry`` is its numbers (the document among them) and account, without result and timeline; ``texts`` the HTML of
+    each section by its place, and of "told", which stands under the heading; ``data`` the JSON that the script reads
+    and ``columns`` its numbers.
+    """
+
+    entry: Entry
+    texts: Mapping[str, str]
+    data: str
+    columns: tuple[bytes, ...]
+
+
+def state_of(entry: Entry, most_spans: int) -> PageState:
+    """The state of a run, its timeline of at most so many spans; nothing is played for it but what its faults cost."""
+    shown, blob = replace(entry, replays=False), Blob()
+    data, notes = data_of([shown], blob, most_spans=most_spans)
+    texts = {place: str(part) for place, part in parts_of([shown], notes).items() if place not in ABOUT_TWO}
+    texts["told"] = str(joined(told_of([shown])))
+    light = replace(shown, result=None, spans=None, scenario=None)  # which hold what cannot be sent
+    return PageState(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
+
 
 _MOST_PINNED = 48  # played variants of which each can be pinned: pairs are a kilobyte each
 
@@ -75,12 +103,10 @@ def moving_page(varied: Varied, *, title: str = "") -> str:
 
 
 def _part(place: str, texts: Mapping[str, str]) -> Markup:
-    """What follows the controls."""
     return element("div", Markup(texts[place]), data_state=place)
 
 
 def _against(varied: Varied, names: Sequence[str], pinned: int, at: int) -> str:
-    """Why a variant's step is longer or shorter than that of the pinned one: in words, and cause by cause."""
     if at == pinned:
         return str(quiet(f"This is A, which the others are compared with ({names[at]}); choose another one above."))
     entries = [replace(varied.state(each).entry, name=names[each]) for each in (pinned, at)]
@@ -91,7 +117,6 @@ def _against(varied: Varied, names: Sequence[str], pinned: int, at: int) -> str:
 
 
 def _bar(varied: Varied, names: Sequence[str]) -> Markup:
-    """A control for every key, and what is chosen, in view wherever the reader is."""
     places = digits(varied.base, varied.keys)
     names_of_keys = short_names([key.path for key in varied.keys])
     controls = [
@@ -104,7 +129,6 @@ def _bar(varied: Varied, names: Sequence[str]) -> Markup:
 
 
 def _told(entry: Entry) -> str:
-    """A variant in one line: its step, MFU, bubble and memory."""
     return f"{format_seconds(entry.account.step_time)} a step; {_rest_told(entry)}"
 
 
@@ -145,7 +169,6 @@ def _variants(varied: Varied, names: Sequence[str]) -> Markup:
 
 
 def _refused(varied: Varied, names: Sequence[str]) -> Markup:
-    """Why variants cannot be, each reason once."""
     of: dict[str, list[str]] = {}
     for name, state in zip(names, varied.states, strict=True):
         if isinstance(state, str):
@@ -158,7 +181,6 @@ def _refused(varied: Varied, names: Sequence[str]) -> Markup:
 
 
 def _length(part: float) -> Markup:
-    """A bar of a row, from 0."""
     bar = element("rect", x=0, y=2, width=1000 * part, height=12, class_="whole")
     return element("svg", bar, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
-from simcluster.interactive.moving.moving import Varied
-from simcluster.interactive.moving.states import PageState, state_of
+from simcluster.interactive.moving.moving import PageState, Varied, state_of
 from simcluster.interactive.moving.varied import VariedKey
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
@@ -107,7 +106,6 @@ def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:
 
 
 def _at(document: Mapping[str, Any], path: str) -> object:
-    """The value at a dotted path; None where there is none."""
     value: Any = document
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -47,7 +47,6 @@ def _style() -> str:
 
 
 def _parts(variables: str) -> str:
-    """Those that are of a step's parts."""
     return "".join(f"{each};" for each in variables.split(";") if each.startswith("--k-"))
 
 
@@ -91,7 +90,6 @@ def timeline(
 def _boxes(
     frame: pd.DataFrame, ranks: tuple[int, ...], end: float, streams: tuple[str, ...], *, one_lane: bool = False
 ) -> Boxes:
-    """What is drawn, small spans joined."""
     boxes = boxes_of(frame, ranks, (0.0, end), streams)
     if one_lane:
         order = np.lexsort((boxes.start, boxes.row))
@@ -138,7 +136,6 @@ def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], 
 
 
 def _path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
-    """Boxes as one path, to a tenth of a unit."""
     columns = (np.round(column, 1).tolist() for column in (left, top, width, high))
     return "".join(f"M{x:g} {y:g}h{w:g}v{h:g}h-{w:g}z" for x, y, w, h in zip(*columns, strict=True))
 
@@ -168,7 +165,6 @@ def _name(paint: Paint) -> str:
 
 
 def _legend(paints: Sequence[Paint], colour_of: dict[Paint, Markup]) -> Markup:
-    """The colours, a chunk's shades with its first."""
     named = {_name(paint): colour_of[paint] for paint in sorted(paints, key=lambda each: -each[2])}
     order = sorted(
         named, key=lambda name: (" " in name and name.split()[0] in palette.STREAMS, name == "waiting", name)
@@ -178,7 +174,6 @@ def _legend(paints: Sequence[Paint], colour_of: dict[Paint, Markup]) -> Markup:
 
 
 def _axis(end: float, *, seconds: bool) -> Markup:
-    """Times below the rows."""
     rough = end / _TICKS
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(float(factor * power) for factor in (1, 2, 5, 10) if factor * power >= rough)

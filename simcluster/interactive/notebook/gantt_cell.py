@@ -16,16 +16,15 @@ import numpy as np
 from simcluster.base.units import format_seconds
 from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
-from simcluster.interactive.notebook.ranks import check_ranks
+from simcluster.interactive.notebook.timelines import check_ranks
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.show.report import colours
-from simcluster.show.report.blob import Blob
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import spans_of_ranks
 from simcluster.show.report.html import Markup, asset, element, filled, json_block
-from simcluster.show.report.packing import packed, some_ranks
+from simcluster.show.report.packing import Blob, packed, some_ranks
 from simcluster.show.report.page import SCRIPTS, hashed, style_sheet, timeline_frame
 from simcluster.show.report.painted import with_paints
 
@@ -111,7 +110,6 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
 
 
 def _data(name: str, run: Run, spans: Spans, weights: dict[int, int]) -> tuple[dict[str, Any], str]:
-    """What the page's script reads: a run with a timeline and nothing else."""
     blob, paints = Blob(), dict[tuple[str, str, int], int]()
     timeline = with_paints(packed(spans, blob, weights=weights), paints)
     shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,

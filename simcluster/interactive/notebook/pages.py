@@ -18,7 +18,7 @@ from simcluster.interactive.notebook.drawn import cell, histogram, timeline
 from simcluster.scenario.job import job_of
 from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
 from simcluster.show.report.html import element, html_of, shortened
-from simcluster.show.report.ideal import ideal_spans
+from simcluster.show.report.painted import ideal_spans
 from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -
 
 
 def _records(found: Any) -> str:
-    """Return a list that is a table, too."""
     frame = found.table
     rows = [[_written(value) for value in row] for row in frame.head(_MOST_ROWS).itertuples(index=False)]
     more = [f"and {len(frame) - _MOST_ROWS:,} more"] if len(frame) > _MOST_ROWS else []

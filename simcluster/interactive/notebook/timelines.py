@@ -9,7 +9,6 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.interactive.notebook.figures import let_cells_show_figures
-from simcluster.interactive.notebook.ranks import check_ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,11 +17,18 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
 
 
+def check_ranks(run: Run, ranks: Sequence[int]) -> None:
+    """InputError unless the job has them, and there is one."""
+    wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
+    if wrong or not ranks:
+        what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
+        raise InputError(f"ranks: {what}; this job has ranks 0 to {len(run.ranks) - 1}")
+
+
 @checked
 def _gantt(
     run: Run, *, interactive: bool = False, ranks: Sequence[int] | None = None, title: str | None = None, **options: Any
 ) -> Picture | CellPage:
-    """The timeline of any ranks of the job, in the way that is asked for."""
     if interactive:
         if options or title is not None:
             given = ", ".join([*options, *(["title"] if title is not None else [])])

@@ -94,7 +94,6 @@ class NotebookStudio:
         return StudioAnswer("".join(parts))
 
     def _against_base(self, result: Result, settings: Given) -> str:
-        """In words, what the settings have changed; nothing where there are none."""
         if not settings:
             return ""
         try:
@@ -106,7 +105,6 @@ class NotebookStudio:
         return cell(element("p", replace(found, names=names).in_words()))
 
     def _remedies(self, settings: Given, changed: str, complaint: str) -> list[Mapping[str, Any]]:
-        """What would go; of a setting that is none, all but that."""
         try:
             known = in_order({key: checked(key, value) for key, value in settings.items()})
         except InputError:

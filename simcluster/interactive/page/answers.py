@@ -20,8 +20,7 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.interactive.controls.nearest import remedies
 from simcluster.interactive.controls.offers import described
 from simcluster.interactive.controls.settings import PRICE, controls, in_words, overrides
-from simcluster.interactive.page.advice import in_controls
-from simcluster.interactive.page.hints import hint, why_not
+from simcluster.interactive.page.hints import hint, in_controls, why_not
 from simcluster.interactive.page.kept import KeptPlays
 from simcluster.interactive.page.states import Folder, StudioState, scenario_of
 from simcluster.longrun.studies.train import train
@@ -29,8 +28,8 @@ from simcluster.results.numbers import timed_numbers
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Origin, Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
-from simcluster.show.report.blob import Blob
 from simcluster.show.report.html import Markup, element, joined
+from simcluster.show.report.packing import Blob
 from simcluster.show.report.page import data_of, timeline_frame
 from simcluster.show.report.painted import spans_of
 from simcluster.show.report.verdict import verdict
@@ -168,7 +167,6 @@ def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _answer(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """The numbers at a glance, where the time went, and the difference from what is pinned."""
     entries = _entries(results)
     several = len(entries) > 1
     sections = {
@@ -209,7 +207,6 @@ def _dollar(amount: float) -> str:
 
 
 def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list[str]]:
-    """What the script reads of one part: JSON, its columns of numbers, remarks on what was left out."""
     blob = Blob()
     data, notes = data_of(entries, blob, parts=frozenset((part,)), chosen_by="")
     return data, blob.text(_LEVEL), notes
@@ -223,7 +220,6 @@ def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """The timeline with all that is known of its spans."""
     entries = [replace(each, name=text) for each, text in zip(_entries(results), _described(results), strict=True)]
     data, columns, notes = _columns(entries, "timeline")
     return {"sections": {"timeline": _frame(len(entries), notes)}, "data": data, "columns": columns}
@@ -257,7 +253,6 @@ def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """What a run of weeks comes to, where the scenario has one."""
     scenario = results[-1].scenario
     if scenario.run is None:
         return {"sections": {"run": Markup()}}
@@ -277,7 +272,6 @@ def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _other_value(part: str, asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """What one other value of a control would give."""
     live, folder = asked.live, Folder(asked.folder)
     found = hint(part, results[-1], live.settings, lambda tried: scenario_of(StudioState(live.base, tried), folder))
     return {"sections": {}, "hints": found}
@@ -308,7 +302,6 @@ Behind them come those of ``hint_parts``."""
 
 
 def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:
-    """The rule in words, and settings that go."""
     live, folder = asked.live, Folder(asked.folder)
     try:
         base = _base(asked)

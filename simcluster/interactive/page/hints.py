@@ -1,10 +1,11 @@
-"""Hints beside a control, what its other values would give: each is a step, played while no change waits for one.
+"""Advice of the report as changes to try, and hints: what other values of a control would give.
 
-A part of an answer is one other value, so that nothing more is played once somebody has changed something.
-"""
+A part of an answer is one other value: a step, simulated while no change waits for one."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
@@ -12,15 +13,54 @@ from typing import Any
 
 from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
-from simcluster.interactive.controls.nearest import with_setting
+from simcluster.interactive.controls.nearest import LegalChange, with_setting
 from simcluster.interactive.controls.offers import offered, value_of
-from simcluster.interactive.controls.settings import Control, Settings, Value, controls
+from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
 from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.report.html import typeset
+from simcluster.show.report.html import Markup, typeset
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.sensitivities import TIMES, sensitivity
+
+_KEY, _VALUE = r"[a-z_]+(?:\.[a-z_]+)+", r"[\w-]+(?:\.\d+)?"
+_ONE = rf"--(?:set {_KEY}={_VALUE}|{_KEY} {_VALUE})"
+_OPTIONS = re.compile(rf"{_ONE}(?: {_ONE})*")
+_PAIR = re.compile(rf"--(?:set )?({_KEY})[= ]({_VALUE})")
+
+
+def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalChange]]:
+    """The text with options named as their controls are, and the settings that each run of options makes of these;
+    options without a control stay as they are."""
+    ideas: list[LegalChange] = []
+
+    def named(found: re.Match[str]) -> str:
+        try:
+            change = [(key, checked(key, _value(text))) for key, text in _PAIR.findall(found[0])]
+        except InputError:
+            return found[0]
+        words = ", ".join(in_words(change))
+        ideas.append(LegalChange(words, _with(settings, dict(change))))
+        return words
+
+    text = Markup(_OPTIONS.sub(named, told))
+    return text, list({each.settings: each for each in ideas}.values())
+
+
+def _with(settings: Settings, change: Mapping[str, Value]) -> Settings:
+    """Settings with a change; replicas follow the split by themselves."""
+    whole = {**dict(settings), **change}
+    if change.keys() & {"parallel.tp", "parallel.pp", "parallel.cp"}:
+        whole.pop("parallel.dp", None)
+    return in_order(whole)
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 Made = Callable[[Settings], Scenario]
 """The scenario of settings; InputError for those that do not go."""
@@ -81,7 +121,6 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
 
 
 def _takes_long(scenario: Scenario) -> bool:
-    """Does a step take longer to play than is waited for a hint?"""
     return estimated_seconds(scenario) > _MOST_SECONDS
 
 
@@ -98,7 +137,6 @@ def _count(control: Control) -> int:
 
 
 def _has_other(scenario: Scenario, settings: Settings, control: Control, made: Made) -> bool:
-    """Is any other value of a control told of?"""
     return any(True for number in range(_count(control)) for _ in _other(scenario, settings, control, number, made))
 
 

@@ -24,7 +24,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.interactive.page.answers import AHEAD_OF, QUICK, SLOW, StateAsked, answer
 from simcluster.interactive.page.hints import hint_parts
-from simcluster.show.report.blob import ALIGNED
+from simcluster.show.report.packing import ALIGNED
 
 _MOST_PROCESSES = 4
 _MOST_BYTES = 16_000_000  # of tiny_3d 400 states, of 64 GPUs 30
@@ -264,12 +264,10 @@ class Viewer:
         return True
 
     def _known(self, request: ViewRequest, part: str) -> PartAnswer | None:
-        """A part that was answered before."""
         text = self._pool.known((request.asked, request.version, part))
         return None if text is None else PartAnswer(text)
 
     async def _played(self, request: ViewRequest, part: str, worker: Worker) -> PartAnswer:
-        """A part's answer; where there is none, why."""
         try:
             while True:
                 self._at[worker] = task = asyncio.create_task(worker.call(answer, request.asked, part))

@@ -141,7 +141,6 @@ class Studio:
         return str(await window.once(scenario_text, _state(request), self._folder.path))
 
     async def _made(self, request: Request, make: Any, media: str, disposition: str) -> Response:
-        """What is made of a request in a process of the pool; in words what cannot be."""
         window = self._pool.window()
         try:
             text = await make(window, request)
@@ -206,7 +205,6 @@ class Studio:
         window.ask(number, asked, tuple(_version(self._folder.scenario_path(state.base)) for state in states))
 
     async def _save(self, window: Viewer, told: Mapping[str, Any]) -> str:
-        """Write the state into the folder, as a file of a new name."""
         if not isinstance(told["save"], str):
             raise InputError(f"a file's name is a text, got {shown(told['save'])}")
         path = self._folder.to_write(told["save"])
@@ -222,7 +220,6 @@ _HEADERS = {
 
 
 def _read(text: object) -> dict[str, Any]:
-    """A message: a mapping with its number."""
     try:
         found = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -252,7 +249,6 @@ def _own(name: str) -> str:
 
 
 def _script() -> str:
-    """The report's script, and the studio's behind it."""
     return in_a_scope("\n".join([*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]))
 
 

@@ -143,7 +143,6 @@ def scenario_of(state: StudioState, folder: Folder) -> Scenario:
 
 @lru_cache(maxsize=16)
 def _made(path: Path, changed: int, state: StudioState) -> Scenario:
-    """The scenario of a file, made anew when that has changed."""
     document = _read(path, changed)
     pipeline = document.data.get("pipeline")
     schedule = pipeline.get("schedule") if isinstance(pipeline, Mapping) else None
@@ -158,5 +157,4 @@ def _made(path: Path, changed: int, state: StudioState) -> Scenario:
 
 @lru_cache(maxsize=32)
 def _read(path: Path, changed: int) -> Any:
-    """A file's document, read anew when it has changed."""
     return read_document(path)

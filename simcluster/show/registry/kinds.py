@@ -186,12 +186,10 @@ def _schedules() -> Iterable[ShippedEntry]:
 
 
 def _documented(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]]:
-    """Classes and functions, by the first sentences of what they say."""
     return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
 
 
 def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
-    """Return the entries of a list that long runs add."""
     return lambda: [ShippedEntry(*facts) for facts in provided(f"list of {kind}")()]
 
 

@@ -22,8 +22,7 @@ from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.scenario.scenario import load
 from simcluster.schedules import SCHEDULES
 from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
-
-_WIDE = 100  # characters of a line
+from simcluster.show.yaml_text import yaml_text
 
 
 def kind_of(name: str, kind: str | None = None) -> str:
@@ -60,11 +59,11 @@ def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Ch
     of = "scenarios" if own else kind_of(name, kind)
     if of == "scenarios" and (full or changes or own):
         head = f"# The scenario {name}, with every key: what is left out has its default."
-        return "\n".join([head, *_block(load(name, changes).document(), "")]) + "\n"
+        return f"{head}\n{yaml_text(load(name, changes).document())}"
     if of == "topologies" and (full or changes):
         overrides = [pair for pair in changes if isinstance(pair, tuple)]
         topology = load_topology(name, overrides).model_dump(mode="json", exclude_none=True)
-        return "\n".join([f"# The topology {name}, with every key.", *_block(topology, "")]) + "\n"
+        return f"# The topology {name}, with every key.\n{yaml_text(topology)}"
     if full or changes:
         raise InputError(f"{name!r} is one of the {of}: --full and changes are for scenarios and topologies")
     if of in ("scenarios", "topologies", "studies"):
@@ -72,19 +71,6 @@ def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Ch
         return shipped_path(folder, name).read_text(encoding="utf-8")
     entry = next(each for each in entries_of(of) if each.name == name)
     return "\n".join([*_head(entry, of), *_SHOWN.get(of, _nothing)(name)]).rstrip() + "\n"
-
-
-def _block(document: Mapping[str, Any], indent: str) -> Iterator[str]:
-    """Plain data as YAML that can be read: what is too wide for a line goes below its key."""
-    for key, value in document.items():
-        flow = f"{indent}{to_yaml({key: value}).rstrip()}"
-        if isinstance(value, Mapping) and value and ("\n" in flow or len(flow) > _WIDE):
-            yield f"{indent}{key}:"
-            yield from _block(value, f"{indent}  ")
-        elif isinstance(value, list) and "\n" in flow:
-            yield from (f"{indent}{line}" if number else line for number, line in enumerate(flow.splitlines()))
-        else:
-            yield flow
 
 
 def _head(entry: ShippedEntry, kind: str) -> Iterator[str]:
@@ -100,12 +86,10 @@ def _nothing(name: str) -> Iterable[str]:
 
 
 def _section(section: str, data: Callable[[str], Mapping[str, Any]]) -> Callable[[str], Iterable[str]]:
-    """An entry as the section of a scenario."""
     return lambda name: [to_yaml({section: {key: value for key, value in data(name).items() if key != "name"}})]
 
 
 def _of_catalogue(file: str) -> Callable[[str], Iterable[str]]:
-    """An entry as its own keys."""
     return lambda name: [to_yaml({name: presets(file)[name]})]
 
 

@@ -10,7 +10,7 @@ from simcluster.schedules.text import order_lines
 from simcluster.show.report.colours import HEAT_LEVELS
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, block_html, element, filled, joined, table
-from simcluster.show.report.ideal import MOST_ACTIONS
+from simcluster.show.report.painted import MOST_ACTIONS
 from simcluster.show.step_answer import likely_fact
 from simcluster.show.study_answers import straggler_causes
 from simcluster.show.yaml_text import yaml_text
@@ -241,7 +241,6 @@ def _span(ends: tuple[int, int]) -> str:
 
 
 def _basis(entries: Sequence[Entry]) -> list[str]:
-    """What every number here rests on."""
     found = [
         "Times of kernels come from the device's roofline, those of communication from link rates and, where the "
         "platform is known, from NCCL's own choices. The command simcluster validate scores published runs with the "

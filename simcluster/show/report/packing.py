@@ -1,11 +1,13 @@
-"""A timeline as the page's script reads it: lanes of spans in time, and what each span is.
+"""A timeline as the page's script reads it: lanes of spans in time, and what each span is; columns as typed arrays.
 
-Times are whole numbers: 2^32 - 1 is the end of the run, so that a step of 10 s has steps of 2.3 ns and spans that touch
-still do.  Starts are differences from the span before.
-"""
+Columns are split into byte planes, deflated, in base64; ``assets/data.js`` reads them.  Times are whole numbers:
+2^32 - 1 is the end of the run, so that a step of 10 s has steps of 2.3 ns and spans that touch still do.  Starts are
+differences from the span before."""
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +19,85 @@ from simcluster.base.arrays import Bools, Ints
 from simcluster.base.runs import begins, opens
 from simcluster.results.timeline import COLUMNS, Spans, narrow
 from simcluster.show.palette import STREAMS
-from simcluster.show.report.blob import Blob
 from simcluster.show.report.rows import RankRow, SpanFacts
+
+Place = tuple[int, int, str] | tuple[int, int, str, int, int]
+"""Where a column begins in the inflated bytes, how many numbers it has, and of which type (u1, u2, u4, i2, i4, f4).
+
+Of one in runs of equal numbers there is one of each run: how many these are, and where their lengths begin (u4)."""
+
+_INTEGERS = ("u1", "u2", "i2", "u4", "i4")
+
+
+_FEWER = 8  # so many times fewer runs than numbers are worth a second column
+ALIGNED = 4
+"""Columns in no planes begin at multiples of so many bytes, the largest number's."""
+
+
+class Blob:
+    """Collects columns; ``text`` is all of them, ``raw`` as they are.
+
+    Without ``planes`` the numbers of a column stand one after the other, for who reads them where they lie, whole
+    numbers in runs where there are few.
+    """
+
+    def __init__(self, *, planes: bool = True) -> None:
+        self._planes = planes
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def integers(self, values: npt.NDArray[np.integer]) -> Place:
+        """A column of whole numbers in the smallest type that holds them."""
+        if not self._planes:
+            first = begins(values)
+            if len(first) * _FEWER < len(values):
+                begin, many, name = self._integers(values[first])
+                lengths = np.diff(first, append=len(values))
+                return begin, len(values), name, many, self._add(lengths.astype("<u4"), "u4")[0]
+        return self._integers(values)
+
+    def _integers(self, values: npt.NDArray[np.integer]) -> tuple[int, int, str]:
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        for name in _INTEGERS:
+            limits = np.iinfo(name)
+            if limits.min <= low and high <= limits.max:
+                return self._add(values.astype(f"<{name}"), name)
+        raise ValueError(f"numbers from {low} to {high} have no 32 bits")
+
+    def floats(self, values: npt.NDArray[np.floating]) -> Place:
+        """A column of floats with 24 bits each."""
+        return self._add(values.astype("<f4"), "f4")
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The columns one after the other."""
+        return tuple(self._parts)
+
+    def raw(self) -> bytes:
+        """All columns as they are: nothing is sooner, where they stay on the machine."""
+        return b"".join(self._parts)
+
+    def text(self, level: int = 6) -> str:
+        """Base64 of the columns, deflated at a level from 1 (quick) to 9 (small)."""
+        return deflated(self.raw(), level)
+
+    def _add(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
+        """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""
+        place = self._size, len(values), name
+        if self._planes and len(values):
+            values = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T)
+        raw = values.tobytes()
+        if not self._planes:
+            raw += bytes(-len(raw) % ALIGNED)
+        self._parts.append(raw)
+        self._size += len(raw)
+        return place
+
+
+def deflated(content: bytes, level: int) -> str:
+    """As the script inflates it: deflated, in base64."""
+    return base64.b64encode(zlib.compress(content, level)).decode("ascii")
+
 
 TICKS = 2**32 - 1
 STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
@@ -149,7 +228,6 @@ def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, 
 
 
 def _row(row: RankRow, words: list[str]) -> dict[str, Any]:
-    """A row with its groups as codes of words."""
     own = {str(_code(words, source)): _code(words, name) for source, name in row.groups.items() if source != name}
     told = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
     return {"rank": row.rank, "source": row.source, **{name: value for name, value in told.items() if value}}

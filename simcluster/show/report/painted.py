@@ -1,4 +1,4 @@
-"""Timelines as the page's script reads them, each kind of their spans with its colour."""
+"""Timelines as the page's script reads them, each kind of their spans with its colour; and a schedule as one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,41 @@ import numpy as np
 
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
+from simcluster.schedules import Schedule
+from simcluster.schedules.actions import PASS_NAMES
+from simcluster.schedules.timing import EqualCosts, play
 from simcluster.show.report import colours
-from simcluster.show.report.blob import Blob
-from simcluster.show.report.packing import packed, some_ranks
+from simcluster.show.report.packing import Blob, packed, some_ranks
+
+MOST_ACTIONS = 100_000
+
+
+def ideal_spans(schedule: Schedule) -> Spans:
+    """The schedule's actions as spans, in units of a forward; "rank" is the stage."""
+    timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
+    words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
+    rows = [
+        (
+            stage,
+            words.index(PASS_NAMES[action.kind]),
+            words.index(action.kind),
+            action.chunk,
+            action.microbatch,
+            start,
+            end,
+        )
+        for stage, actions in enumerate(schedule.rows)
+        for action, start, end in zip(actions, timing.starts[stage], timing.ends[stage], strict=True)
+    ]
+    stage, kind, name, chunk, microbatch, start, end = (np.array(column) for column in zip(*rows, strict=True))
+    nothing = np.zeros(len(rows), dtype=np.int64)
+    return Spans(
+        words,
+        op=nothing, step=nothing, rank=stage, stream=nothing, kind=kind, name=name, layer=nothing - 1, stage=stage,
+        chunk=chunk, microbatch=microbatch, group=nothing + 1, bytes=nothing.astype(np.float64),
+        ready=start.astype(np.float64), start=start.astype(np.float64), end=end.astype(np.float64),
+    )  # fmt: skip
+
 
 MOST_SPANS = 1_000_000
 """Of all timelines of a page together."""

@@ -35,7 +35,6 @@ def verdict(entries: Sequence[Entry]) -> Markup:
 
 
 def _of_several(entries: Sequence[Entry]) -> Iterator[str]:
-    """The fastest one that fits against the first, and what does not fit."""
     first, *others = entries
     able = [entry for entry in others if entry.numbers.get("fits")] or others
     best = min(able, key=lambda entry: entry.account.step_time)
@@ -72,7 +71,6 @@ def _short(cause: str) -> str:
 
 
 def _of_one(entry: Entry) -> Iterator[str]:
-    """Where the time went, what would help, and whether it fits."""
     whole, parts = entry.account.step_time, entry.account.breakdown
     work = sum(parts[name] for name in _MODEL)
     lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
