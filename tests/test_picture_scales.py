@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from test_gantt import lab
 
-from simcluster.show import link_levels_plot, palette
+from simcluster.show import link_pictures, palette
 from simcluster.show.heatmaps import straggler_heatmap
 from simcluster.show.link_pictures import plot_rows
 from simcluster.show.topology_parts import NODES
@@ -50,12 +50,12 @@ def test_links_of_a_few_percent_are_far_from_idle_and_the_scale_says_where_it_en
 
 def test_no_load_has_the_colour_of_a_kind_of_node() -> None:
     boxes = {
-        kind: palette.tinted(look.colour, link_levels_plot._BOX_TINT)
+        kind: palette.tinted(look.colour, link_pictures._BOX_TINT)
         for kind, look in NODES.items()
         if kind != "machine"
     }
     for load in (0.01, 0.05, 0.2, 0.5, 1.0):
-        colour = lab(link_levels_plot._FILL(link_levels_plot._NORM(load))[:3], np.eye(3))
+        colour = lab(link_pictures._LEVEL_FILL(link_levels_plot._NORM(load))[:3], np.eye(3))
         for kind, box in boxes.items():
             assert np.linalg.norm(colour - lab(box, np.eye(3))) > 15, (load, kind)
 

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,9 @@ def remedies(
     """What would go where the settings of a scenario are refused with a complaint; ``key`` was changed last ("": it is
     not known which was, as of a link: then one that the complaint names), and ``made`` raises InputError for settings
     that do not go."""
-    key = key or _suspect(settings, _names_in(complaint))
+    if not key:  # the last control that was set of those that are named, or of all
+        keys, known = [each for each, _ in settings], _names_in(complaint)
+        key = next((each for each in reversed(keys) if each.rpartition(".")[2] in known), keys[-1] if keys else "")
     if not key:
         return []
     document = base.document()
@@ -75,12 +77,6 @@ def remedies(
         return True
 
     return nearest_legal(settings, key, values, complaint, legal)
-
-
-def _suspect(settings: Settings, named: Collection[str]) -> str:
-    """The last control that was set of those that are named, or of all; "" where none was."""
-    keys = [key for key, _ in settings]
-    return next((key for key in reversed(keys) if key.rpartition(".")[2] in named), keys[-1] if keys else "")
 
 
 def with_setting(settings: Settings, key: str, value: Value) -> Settings:

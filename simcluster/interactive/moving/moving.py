@@ -12,10 +12,11 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.interactive.moving.varied import VariedKey, address, control, digits, names_of, short_names
+from simcluster.show.blocks import TableBar
 from simcluster.show.report import summary
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, filled, joined, json_block, table, typeset
+from simcluster.show.report.html import Markup, bar_html, element, filled, joined, json_block, table, typeset
 from simcluster.show.report.packing import Blob, deflated
 from simcluster.show.report.page import CONTENTS, data_of, hashed, parts_of, script_of, style_sheet, told_of
 
@@ -156,8 +157,8 @@ def _variants(varied: Varied, names: Sequence[str]) -> Markup:
         seconds, numbers = state.entry.account.step_time, state.entry.shown_numbers
         change = f"{seconds / base.entry.account.step_time - 1:+.1%}"
         rows.append([
-            link, format_seconds(seconds), _length(seconds / longest), "A" if at == varied.base else change,
-            f"{numbers['mfu']:.1%}", f"{numbers['bubble_fraction']:.1%}",
+            link, format_seconds(seconds), bar_html(TableBar(0.0, seconds, "whole"), 0.0, 1000 / longest),
+            "A" if at == varied.base else change, f"{numbers['mfu']:.1%}", f"{numbers['bubble_fraction']:.1%}",
             format_seconds(numbers["exposed_communication_s"]),
             f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB" + ("" if numbers.get("fits") else " (does not fit)"),
         ])  # fmt: skip
@@ -178,11 +179,6 @@ def _refused(varied: Varied, names: Sequence[str]) -> Markup:
         for why, known in of.items()
     ]
     return element("ul", said, class_="notes") if said else Markup()
-
-
-def _length(part: float) -> Markup:
-    bar = element("rect", x=0, y=2, width=1000 * part, height=12, class_="whole")
-    return element("svg", bar, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
 
 
 def _fastest(varied: Varied, names: Sequence[str]) -> str:

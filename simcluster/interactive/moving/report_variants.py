@@ -71,7 +71,10 @@ def play_variants(
         for finished in players.play([(number, made.variant(number)) for number in keys], list(keys.values()), measure):
             rows.update(finished)
             progress(len(rows), count, sum(row["status"] != "ok" for row in rows.values()))
-    states = tuple(_what(rows[number]) for number in range(count))
+    states = tuple(
+        row["state"] if row["status"] == "ok" else " ".join(row["error"].split())
+        for row in (rows[number] for number in range(count))
+    )
     if not any(isinstance(state, PageState) for state in states):
         raise InputError(f"none of {count:,} variants can be; the first: {states[0]}")
     varied = tuple(VariedKey(path, tuple(values)) for path, values in vary.items())
@@ -88,10 +91,6 @@ def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> R
         return {"status": "refused", "error": str(problem)}
     except Exception as problem:  # one variant must not end the page of all
         return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
-
-
-def _what(row: Row) -> PageState | str:
-    return row["state"] if row["status"] == "ok" else " ".join(row["error"].split())
 
 
 def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
-from simcluster.interactive.notebook.timelines import check_ranks
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -25,7 +25,7 @@ from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import spans_of_ranks
 from simcluster.show.report.html import Markup, asset, element, filled, json_block
 from simcluster.show.report.packing import Blob, packed, some_ranks
-from simcluster.show.report.page import SCRIPTS, hashed, style_sheet, timeline_frame
+from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet, timeline_frame
 from simcluster.show.report.painted import with_paints
 
 _MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
@@ -93,7 +93,8 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
     heading = f"{name}: {format_seconds(run.step_time)} a step"
     lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
     data, columns = _data(name, run, spans, weights)
-    script, styles = _script(), f"{style_sheet()}\n{_CELL_STYLE}"
+    script = in_a_scope("\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS)))
+    styles = f"{style_sheet()}\n{_CELL_STYLE}"
     frame = [
         element("noscript", quiet("The timeline needs JavaScript; result.gantt() draws it without.")),
         element("div", timeline_frame(), id="gantt", class_="gantt"),
@@ -118,6 +119,9 @@ def _data(name: str, run: Run, spans: Spans, weights: dict[int, int]) -> tuple[d
     return {"runs": [shown], "paints": palette}, blob.text()
 
 
-def _script() -> str:
-    parts = "\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS))
-    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+def check_ranks(run: Run, ranks: Sequence[int]) -> None:
+    """InputError unless the job has them, and there is one."""
+    wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
+    if wrong or not ranks:
+        what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
+        raise InputError(f"ranks: {what}; this job has ranks 0 to {len(run.ranks) - 1}")

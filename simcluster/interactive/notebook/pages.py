@@ -22,6 +22,8 @@ from simcluster.show.report.painted import ideal_spans
 from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simcluster.longrun.studies.train_stages import StagedTraining
     from simcluster.longrun.studies.training_run import TrainingRun
     from simcluster.results.critical_path import CriticalPath
@@ -89,16 +91,9 @@ def _answer(name: str, it: object) -> str:
 # --- runs of weeks, and tables ----------------------------------------------------------------------------------------
 
 
-def _training(training: TrainingRun) -> str:
-    return _weeks(training, {str(fate): float(seconds) for fate, seconds in training.breakdown["mean_s"].items()})
-
-
-def _staged(training: StagedTraining) -> str:
-    return _weeks(training, {str(fate): float(seconds) for fate, seconds in training.breakdown.items()})
-
-
-def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -> str:
+def _weeks(training: TrainingRun | StagedTraining, fates: pd.Series[float]) -> str:
     """Return where the days went that were not productive, seconds by fate, and the summary."""
+    parts = {str(fate): float(seconds) for fate, seconds in fates.items()}
     wall = sum(parts.values())
     lost = {name: seconds for name, seconds in parts.items() if seconds > 0 and name != "productive"}
     rows = [(name.replace("_", " "), f"{each / 3600:,.4g} h", f"{each / wall:.2%}") for name, each in lost.items()]
@@ -111,9 +106,9 @@ def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -
         ("what else the days went into", "of a run", "share"),
         [TableBar(0.0, each) for each in lost.values()],
     )
-    fates = [TableBlock(header, rows, bars=bars)] if lost else []
+    table = [TableBlock(header, rows, bars=bars)] if lost else []
     title, whole = Lines([training.scenario.title], "head"), Folded("all of it", str(training))
-    return cell(html_of([title, Figures(facts), *fates, whole]))
+    return cell(html_of([title, Figures(facts), *table, whole]))
 
 
 def _records(found: Any) -> str:
@@ -133,7 +128,7 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "": lambda it: cell(element("pre", shortened(str(it)))),
     **{name: partial(_answer, name) for name in ANSWERS},
     "Records": _records,
-    "StagedTraining": _staged,
-    "TrainingRun": _training,
+    "StagedTraining": lambda it: _weeks(it, it.breakdown),
+    "TrainingRun": lambda it: _weeks(it, it.breakdown["mean_s"]),
 }
 """By the name of the class; "" for all others."""

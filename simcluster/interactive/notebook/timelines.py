@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
 
 
-def check_ranks(run: Run, ranks: Sequence[int]) -> None:
-    """InputError unless the job has them, and there is one."""
-    wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
-    if wrong or not ranks:
-        what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
-        raise InputError(f"ranks: {what}; this job has ranks 0 to {len(run.ranks) - 1}")
-
-
 @checked
 def _gantt(
     run: Run, *, interactive: bool = False, ranks: Sequence[int] | None = None, title: str | None = None, **options: Any
@@ -51,6 +43,8 @@ def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
     if ranks is None:
         return run.timeline
     import pandas as pd
+
+    from simcluster.interactive.notebook.gantt_cell import check_ranks
 
     check_ranks(run, ranks)
     return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)

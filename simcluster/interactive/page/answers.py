@@ -56,7 +56,7 @@ def answer(asked: StateAsked, part: str) -> dict[str, Any]:
     """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
     with collector_off():
         try:
-            results = [_result(scenario) for scenario in _scenarios(asked)]
+            results = [_plays.result(scenario) for scenario in _scenarios(asked)]
         except InputError as problem:
             return _refused(asked, str(problem))
         return {"part": part, **(PARTS[part] if part in PARTS else partial(_other_value, part))(asked, results)}
@@ -66,7 +66,7 @@ def report_of(asked: StateAsked) -> str:
     """The report about the state, or about both: the page that is mailed."""
     names = labels(scenarios := _scenarios(asked))
     return page([
-        entry_of_result(_result(scenario), name=name)
+        entry_of_result(_plays.result(scenario), name=name)
         for scenario, name in zip(scenarios, names, strict=True)
     ])  # fmt: skip
 
@@ -97,18 +97,11 @@ def scenario_text(state: StudioState, folder: Path) -> str:
 _plays = KeptPlays()
 
 
-def _states(asked: StateAsked) -> list[StudioState]:
-    return [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
-
-
 def _scenarios(asked: StateAsked) -> list[Scenario]:
     """What is shown: A, which is pinned, and B, which is live; or that alone."""
     folder = Folder(asked.folder)
-    return [scenario_of(state, folder) for state in _states(asked)]
-
-
-def _result(scenario: Scenario) -> Result:
-    return _plays.result(scenario)
+    states = [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
+    return [scenario_of(state, folder) for state in states]
 
 
 def _entries(results: list[Result]) -> list[Entry]:
@@ -230,16 +223,11 @@ def _frame(runs: int, notes: list[str]) -> Markup:
     return joined(frame, [details.quiet(note) for note in notes])
 
 
-def _memory(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+def _chart(part: str, draw: Callable[[Entry, int], Markup], asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """Return a part of the report about one run, with what its script reads."""
     entries = _entries(results[-1:])
-    data, columns, _ = _columns(entries, "memory")
-    return {"sections": {"memory": details.memory(entries[0], 0)}, "data": data, "columns": columns}
-
-
-def _links(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    entries = _entries(results[-1:])
-    data, columns, _ = _columns(entries, "links")
-    return {"sections": {"links": details.links(entries[0], 0)}, "data": data, "columns": columns}
+    data, columns, _ = _columns(entries, part)
+    return {"sections": {part: draw(entries[0], 0)}, "data": data, "columns": columns}
 
 
 def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
@@ -266,11 +254,6 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     return {"sections": {"run": text}}
 
 
-def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """Of which controls nothing is told, and why: those of others are parts of their own (``hint_parts``)."""
-    return {"sections": {}, "hints": why_not()}
-
-
 def _other_value(part: str, asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     live, folder = asked.live, Folder(asked.folder)
     found = hint(part, results[-1], live.settings, lambda tried: scenario_of(StudioState(live.base, tried), folder))
@@ -281,12 +264,12 @@ PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
     "figures": _figures,
     "timeline": _timeline,
     "answer": _answer,
-    "memory": _memory,
+    "memory": partial(_chart, "memory", details.memory),
     "detail": _detail,
     "advice": _advice,
-    "links": _links,
+    "links": partial(_chart, "links", details.links),
     "run": _run,
-    "hints": _hints,
+    "hints": lambda asked, results: {"sections": {}, "hints": why_not()},  # of other controls: ``hint_parts``
 }
 """The parts of the page: a function of what is asked and the results of it."""
 QUICK = ("figures", "timeline", "answer", "memory", "detail")

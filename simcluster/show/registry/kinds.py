@@ -196,17 +196,10 @@ def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
 def _software() -> Iterable[ShippedEntry]:
     yield ShippedEntry("ideal", "Software that costs nothing: everything is issued in time.")
     for name, entry in presets("software.yaml").items():
-        what = ", ".join(f"{key} {_in_words(value)}" for key, value in entry.items() if key != "source")
-        yield ShippedEntry(name, what, str(entry.get("source", "")))
-
-
-def _in_words(value: Any) -> str:
-    return ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
-
-
-def _collectives() -> Iterable[ShippedEntry]:
-    for name, known in ALGORITHMS.items():
-        yield ShippedEntry(name, f"algorithms: {', '.join(known)}")
+        parts = {key: value for key, value in entry.items() if key != "source"}
+        texts = (f"{key} {', '.join(f'{name} {each}' for name, each in value.items())}" if isinstance(value, Mapping)
+                 else f"{key} {value}" for key, value in parts.items())  # fmt: skip
+        yield ShippedEntry(name, ", ".join(texts), str(entry.get("source", "")))
 
 
 def _algorithms() -> Iterable[ShippedEntry]:
@@ -253,7 +246,10 @@ KINDS: Mapping[str, KindOfThing] = {
     "schedules": KindOfThing("pipeline schedules", "pipeline.schedule", _schedules),
     "faults": KindOfThing("what can be slower or more uneven than planned", "faults", _documented(FAULTS)),
     "software": KindOfThing("frameworks, by what their host costs", "software", _software),
-    "collectives": KindOfThing("collectives", "simcluster collective NAME", _collectives),
+    "collectives": KindOfThing(
+        "collectives", "simcluster collective NAME",
+        lambda: [ShippedEntry(name, f"algorithms: {', '.join(known)}") for name, known in ALGORITHMS.items()],
+    ),
     "algorithms": KindOfThing("algorithms of collectives", "collectives.all_reduce, ...", _algorithms),
     "platforms": KindOfThing("machines as NCCL's tuner sees them", "collectives.nccl", _platforms),
     "packing-rules": KindOfThing("rules by which documents become sequences", "data.packing", _packing),

@@ -70,7 +70,7 @@ def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Ch
         folder = "scenarios/validation" if of == "studies" else of
         return shipped_path(folder, name).read_text(encoding="utf-8")
     entry = next(each for each in entries_of(of) if each.name == name)
-    return "\n".join([*_head(entry, of), *_SHOWN.get(of, _nothing)(name)]).rstrip() + "\n"
+    return "\n".join([*_head(entry, of), *(_SHOWN[of](name) if of in _SHOWN else ())]).rstrip() + "\n"
 
 
 def _head(entry: ShippedEntry, kind: str) -> Iterator[str]:
@@ -78,11 +78,6 @@ def _head(entry: ShippedEntry, kind: str) -> Iterator[str]:
     if entry.source:
         yield f"# Source: {entry.source}"
     yield f"# Named in: {KINDS[kind].named}"
-
-
-def _nothing(name: str) -> Iterable[str]:
-    del name
-    return ()
 
 
 def _section(section: str, data: Callable[[str], Mapping[str, Any]]) -> Callable[[str], Iterable[str]]:

@@ -171,7 +171,7 @@ def _table(block: TableBlock) -> Markup:
         high = max(block.whole, *(max(bar.start, bar.end) for bar in block.bars), 0.0)
         scale = _WIDTH / (high - low) if high > low else 0.0
         header.append("")
-        rows = [[*row, _bar(bar, low, scale)] for row, bar in zip(rows, block.bars, strict=True)]
+        rows = [[*row, bar_html(bar, low, scale)] for row, bar in zip(rows, block.bars, strict=True)]
     caption = next(filter(None, [*title, *header]), "Numbers")
     return element(
         "div", (element("p", line) for line in title), table(header, rows, caption=caption, left=block.left),
@@ -180,8 +180,8 @@ def _table(block: TableBlock) -> Markup:
     )  # fmt: skip
 
 
-def _bar(bar: TableBar, low: float, scale: float) -> Markup:
-    """Return a bar; the zero of a scale that reaches below it is marked."""
+def bar_html(bar: TableBar, low: float, scale: float) -> Markup:
+    """Return a bar, ``scale`` units per number from ``low`` on; the zero of a scale that reaches below is marked."""
     first, last = sorted((bar.start, bar.end))
     place = {"x": (first - low) * scale, "y": 0.0, "width": max((last - first) * scale, 1.0), "height": 13.0}
     zero = [element("line", x1=-low * scale, x2=-low * scale, y1=0, y2=13, class_="mark")] if low < 0 else []
