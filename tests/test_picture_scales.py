@@ -55,7 +55,7 @@ def test_no_load_has_the_colour_of_a_kind_of_node() -> None:
         if kind != "machine"
     }
     for load in (0.01, 0.05, 0.2, 0.5, 1.0):
-        colour = lab(link_pictures._LEVEL_FILL(link_levels_plot._NORM(load))[:3], np.eye(3))
+        colour = lab(link_pictures._LEVEL_FILL(link_pictures._NORM(load))[:3], np.eye(3))
         for kind, box in boxes.items():
             assert np.linalg.norm(colour - lab(box, np.eye(3))) > 15, (load, kind)
 
