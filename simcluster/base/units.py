@@ -24,13 +24,15 @@ _PREFIXES = {
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
 }  # fmt: skip
 _SECONDS = {"s": 1.0, "min": 60.0, "h": HOUR, "d": DAY}
-_SUBSECONDS = {
-    "ms": 1e3,
-    "us": 1e6,
-    "µs": 1e6,
-    "ns": 1e9,
-    "ps": 1e12,
-}  # divisors: 5 / 1e6 is exact where 5 * 1e-6 is not
+_SUBSECONDS = {"ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}  # divisors: 5 / 1e6 is exact, 5 * 1e-6 is not
+_PARTS = {"bytes": {"bit": 0.125, "B": 1.0}, "bytes per second": {"bit/s": 0.125, "B/s": 1.0, "b/s": 0.125},
+          "FLOP per second": {"FLOP/s": 1.0}}  # fmt: skip
+_UNITS: dict[str, dict[str, float]] = {"seconds": _SECONDS} | {
+    dimension: {
+        f"{prefix}{unit}": factor * scale for unit, scale in parts.items() for prefix, factor in _PREFIXES.items()
+    }
+    for dimension, parts in _PARTS.items()
+}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
 _NCCL_SIZE = re.compile(r"\s*(\d+)\s*([kKmMgGtT])\s*")
@@ -52,12 +54,12 @@ _SPELT = {
 
 
 def parse_bytes(value: object) -> float:
-    """A size in bytes from "80 GB", "1GiB" or "16 Mbit"; InputError for "80 Gb", which is written where GB is meant."""
-    return _parse(value, "bytes", _size_factor)
+    """Return a size in bytes from "80 GB", "1GiB" or "16 Mbit"; InputError for "80 Gb", which is written for GB."""
+    return _parse(value, "bytes")
 
 
 def parse_size(value: str) -> float:
-    """The size of a message in bytes: as above, or as nccl-tests has it, where 1G is 2^30.
+    """Return the size of a message in bytes: as above, or as nccl-tests has it, where 1G is 2^30.
 
     >>> parse_size("1G") == parse_size("1 GiB")
     True
@@ -67,69 +69,32 @@ def parse_size(value: str) -> float:
 
 
 def parse_bytes_per_second(value: object) -> float:
-    """A data rate in bytes per second from "400 Gbit/s" or "450 GB/s"."""
-    return _parse(value, "bytes per second", lambda unit: _byte_factor(_per_second(unit)))
+    """Return a data rate in bytes per second from "400 Gbit/s" or "450 GB/s"."""
+    return _parse(value, "bytes per second")
 
 
 def parse_flop_per_second(value: object) -> float:
-    """A compute rate in FLOP/s from "989 TFLOP/s"."""
-    return _parse(value, "FLOP per second", lambda unit: _prefix(_per_second(unit), "FLOP"))
+    """Return a compute rate in FLOP/s from "989 TFLOP/s"."""
+    return _parse(value, "FLOP per second")
 
 
 def parse_seconds(value: object) -> float:
-    """A duration in seconds from "2 us", "13.75 s" or "10 min"."""
-    number, unit = _split(value, "seconds")
-    if unit in _SECONDS:
-        return number * _SECONDS[unit]
-    if unit in _SUBSECONDS:
-        return number / _SUBSECONDS[unit]
-    raise _error(value, "seconds")
+    """Return a duration in seconds from "2 us", "13.75 s" or "10 min"."""
+    return _parse(value, "seconds")
 
 
-def _parse(value: object, dimension: str, factor: Callable[[str], float]) -> float:
-    number, unit = _split(value, dimension)
-    try:
-        return number * factor(unit)
-    except KeyError:
-        raise _error(value, dimension, factor) from None
-
-
-def _split(value: object, dimension: str) -> tuple[float, str]:
-    """Number and unit of a written quantity; InputError if it is not one, or has no unit, or is beyond all that is."""
-    if isinstance(value, bool) or not isinstance(value, str):
-        raise _error(value, dimension)
-    match = _QUANTITY.fullmatch(value)
+def _parse(value: object, dimension: str) -> float:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None or not match[2]:
         raise _error(value, dimension)
-    number = float(match[1])
+    number, unit = float(match[1]), match[2]
     if abs(number) > _MOST:
         raise InputError(f"{_short(value)} is more {dimension} than anything here; write at most {_MOST:g}")
-    return number, match[2]
-
-
-def _per_second(unit: str) -> str:
-    if not unit.endswith("/s"):
-        raise KeyError(unit)
-    return unit.removesuffix("/s")
-
-
-def _byte_factor(unit: str) -> float:
-    for name, scale in (("bit", 0.125), ("B", 1.0), ("b", 0.125)):
-        if unit.endswith(name):
-            return _PREFIXES[unit.removesuffix(name)] * scale
-    raise KeyError(unit)
-
-
-def _size_factor(unit: str) -> float:
-    if unit.endswith("b"):
-        raise KeyError(unit)
-    return _byte_factor(unit)
-
-
-def _prefix(unit: str, name: str) -> float:
-    if not unit.endswith(name):
-        raise KeyError(unit)
-    return _PREFIXES[unit.removesuffix(name)]
+    if dimension == "seconds" and unit in _SUBSECONDS:
+        return number / _SUBSECONDS[unit]
+    if unit not in _UNITS[dimension]:
+        raise _error(value, dimension)
+    return number * _UNITS[dimension][unit]
 
 
 def _short(value: object) -> str:
@@ -137,18 +102,18 @@ def _short(value: object) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def _error(value: object, dimension: str, factor: Callable[[str], float] | None = None) -> InputError:
+def _error(value: object, dimension: str) -> InputError:
     missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    meant = (_respelt(match[1], match[2], factor) if factor else _time_meant(match[1], match[2])) if match else ""
+    meant = (_time_meant if dimension == "seconds" else _respelt)(match[1], match[2], dimension) if match else ""
     works = f"; write {meant}" if meant else ""
     return InputError(
         f"{_short(value)}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
     )
 
 
-def _time_meant(number: str, unit: str) -> str:
-    """2 h for 2 hours, 14 d for 2 weeks; "" for what is like none."""
+def _time_meant(number: str, unit: str, _: str) -> str:
+    """Return 2 h for 2 hours, 14 d for 2 weeks; "" for what is like none."""
     word = unit.lower()
     one = word.removesuffix("s") if len(word) > 2 else word
     if one in ("week", "wk", "w"):
@@ -156,38 +121,25 @@ def _time_meant(number: str, unit: str) -> str:
     return next((f"{number} {known}" for known, words in _SPELT.items() if one in (*words, known)), "")
 
 
-def _respelt(number: str, unit: str, factor: Callable[[str], float]) -> str:
-    """450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for what is like none."""
-    if factor is _size_factor and unit.endswith("b"):
+def _respelt(number: str, unit: str, dimension: str) -> str:
+    """Return 450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for what is like none."""
+    if dimension == "bytes" and unit.endswith("b"):
         unit = f"{unit[:-1]}B"
     per = re.sub(r"(?<=\w)(?:ps|PS|/sec|/second)$", "/s", re.sub(r"(?i:flop)(?:[sS]|ps|PS)?(?:/s)?$", "FLOP/s", unit))
-    try:
-        factor(per)
-    except KeyError:
-        return ""
-    return f"{number} {per}"
+    return f"{number} {per}" if per in _UNITS[dimension] else ""
 
 
-def _positive(parse: Callable[[object], float]) -> Callable[[object], float]:
-    """A validator for documents: text with a unit, greater than zero (a float is a document being re-validated)."""
+def _above_zero(parse: Callable[[object], float], *, zero: bool = False) -> BeforeValidator:
+    """Return a validator of documents for quantities above ``zero``, or that may be zero."""
 
     def validate(value: object) -> float:
         number = parse(value)
-        if number <= 0:
-            raise InputError(f"{value!r} must be greater than zero; write more than 0")
+        if number < 0 or (number == 0 and not zero):
+            wrong = "not be negative; write 0 or more" if zero else "be greater than zero; write more than 0"
+            raise InputError(f"{value!r} must {wrong}")
         return number
 
-    return validate
-
-
-def _not_negative(parse: Callable[[object], float]) -> Callable[[object], float]:
-    def validate(value: object) -> float:
-        number = parse(value)
-        if number < 0:
-            raise InputError(f"{value!r} must not be negative; write 0 or more")
-        return number
-
-    return validate
+    return BeforeValidator(validate)
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
@@ -275,20 +227,18 @@ def _text_of(dimension: str, units: str) -> WithJsonSchema:
 
 
 _LETTERS = "([kKMGTPE]|[KMGTP]i)?"
-Bytes = Annotated[
-    float, BeforeValidator(_positive(parse_bytes)), _written("B"), _text_of("bytes", f"{_LETTERS}(bit|B)")
-]
+Bytes = Annotated[float, _above_zero(parse_bytes), _written("B"), _text_of("bytes", f"{_LETTERS}(bit|B)")]
 BytesPerSecond = Annotated[
-    float, BeforeValidator(_positive(parse_bytes_per_second)), _written("B/s"),
+    float, _above_zero(parse_bytes_per_second), _written("B/s"),
     _text_of("bytes per second", f"{_LETTERS}(bit|B|b)/s"),
 ]  # fmt: skip
 FlopPerSecond = Annotated[
-    float, BeforeValidator(_positive(parse_flop_per_second)), _written("FLOP/s"),
+    float, _above_zero(parse_flop_per_second), _written("FLOP/s"),
     _text_of("FLOP per second", f"{_LETTERS}FLOP/s"),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
-    BeforeValidator(_not_negative(parse_seconds)),
+    _above_zero(parse_seconds, zero=True),
     _written("s"),
     _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)"),
 ]
@@ -300,7 +250,7 @@ def _bare(unit: str) -> BeforeValidator:
 
 
 _BARE_OR_TEXT = WithJsonSchema({"type": ["number", "string"], "examples": ["13.75 s", "7 d"], "x-unit": "seconds"})
-Days = Annotated[float, BeforeValidator(_positive(parse_seconds)), _written("s"), _bare("d"), _BARE_OR_TEXT]
+Days = Annotated[float, _above_zero(parse_seconds), _written("s"), _bare("d"), _BARE_OR_TEXT]
 """A duration above zero in a field named days: a bare number is days."""
 NamedSeconds = Annotated[Seconds, _bare("s"), _BARE_OR_TEXT]
 """A duration in a field named seconds: a bare number is seconds."""
