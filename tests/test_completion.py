@@ -33,7 +33,6 @@ ROOT = Path(__file__).parent.parent
 def words_text() -> str:
     """What words.txt has to say."""
     from simcluster.collectives import ALGORITHMS
-    from simcluster.devices.software import software_names
     from simcluster.documents.catalogue import presets
     from simcluster.documents.catalogue.devices import device_names
     from simcluster.documents.shipped import shipped_names
@@ -51,17 +50,9 @@ def words_text() -> str:
     for key in scenario_keys():
         if "*" not in key.path:
             found.setdefault(key.plain_path, []).extend(key.words)
-    algorithms = {f"collectives.{kind}": ["auto", *known] for kind, known in ALGORITHMS.items()}
-    found |= {path: words for path, words in algorithms.items() if path in found}
     found |= {
-        "pipeline.schedule": list(SCHEDULES),
-        "pipeline.layers_per_stage": ["even", "auto"],
-        "collectives.nccl": ["auto", "none", *platform_names()],
         "cluster.topology": shipped_names("topologies"),
-        "cluster.device": list(device_names()),
         "model.preset": list(presets("models.yaml")),
-        "software": list(software_names()),
-        "overlap.interference": ["none", "auto"],
     }
     parents = {path.rpartition(".")[0] for path in found}
     keep = ("cluster.topology", "overlap.interference", "pipeline.schedule", "software", "cluster.device")

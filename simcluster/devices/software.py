@@ -20,6 +20,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
 from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.kinds import Accepts
 from simcluster.documents.spec import Spec
 from simcluster.model.layer_sections import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
 from simcluster.model.mixture import ExpertKernels
@@ -146,5 +147,7 @@ def _named(value: object) -> object:
     return value
 
 
-SoftwareChoice = Annotated[Software | None, BeforeValidator(_named)]
+SoftwareChoice = Annotated[
+    Software | None, BeforeValidator(_named), Accepts(lambda: (software_names(), Software, type(None)))
+]
 """A name from the catalogue, ``ideal`` (None), or one's own: times, and what differs from the ``base`` of that name."""

@@ -58,6 +58,21 @@ class WordOf:
         return value
 
 
+class Accepts:
+    """As metadata of a field: all that a file may have there, where validators accept more than the annotation.
+
+    Each form is a type, words, or a fragment of a JSON schema; ``...`` is the annotation itself.
+    """
+
+    def __init__(self, forms: Callable[[], Iterable[Any]]) -> None:
+        self.forms = forms
+
+
+A_PATH = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
+OR_TABLE = Accepts(lambda: (..., {"type": "string", "pattern": r"\.csv$", "description": "the path of a CSV file"}))
+"""For a table that may be a file."""
+
+
 def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:
     """The models that a field may hold, each once: itself, members of a union, kinds of a list, items of a list."""
     if listed := [model for each in metadata if isinstance(each, OneOf) for model in each.models]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import StrictBool, model_validator
 
 from simcluster.base.arrays import Floats
 from simcluster.documents.diagnostics import Complaint
+from simcluster.documents.kinds import Accepts
 from simcluster.faults.draws import stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
@@ -43,7 +44,7 @@ class SequenceLengths(FaultSpec):
     kind: Literal["sequence_lengths"]
     documents: Lengths
     """Law of the documents' lengths, in tokens."""
-    packing: Packing = "in_order"
+    packing: Annotated[Packing, Accepts(lambda: (..., ("even",)))] = "in_order"  # as it was written once
     """Rule by which documents are packed: in_order fills each sequence, and cuts the last document there; balanced
     gives replicas, then microbatches, equal sums of squares; pad, cut, first_fit and first_fit_decreasing pack a step's
     documents and shuffle the sequences."""

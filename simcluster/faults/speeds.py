@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint
+from simcluster.documents.kinds import OR_TABLE
 from simcluster.faults.draws import Lognormal, Normal, stream
 from simcluster.faults.pace import Paced
 from simcluster.faults.spec import FaultSpec
@@ -62,7 +63,9 @@ class OwnSpeeds(FaultSpec):
     kind: str  # each kind has its own word; here, so that it stands first in a document
     law: Annotated[Normal | Lognormal, Field(discriminator="kind")] | None = None
     """Law of the speeds, of which 1 is the full one; of NICs it is cut off there."""
-    table: Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+    table: Annotated[
+        Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
+    ] = None
     seed: Number | None = None
 
     @model_validator(mode="after")
@@ -106,7 +109,9 @@ class Speeds(OwnSpeeds):
     NUMBER: ClassVar = "rank"
 
     kind: Literal["speeds"]
-    table: Annotated[tuple[tuple[Number, Speed], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+    table: Annotated[
+        Annotated[tuple[tuple[Number, Speed], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
+    ] = None
     """Ranks and their speeds, or the path of a CSV file of them (rank,speed per line); others are at 1."""
 
     def slowdowns(self, ranks: int, seed: int) -> Floats:
@@ -147,7 +152,9 @@ class NicSpeeds(OwnSpeeds):
     NUMBER: ClassVar = "node"
 
     kind: Literal["nic_speeds"]
-    table: Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
+    table: Annotated[
+        Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
+    ] = None
     """Nodes and the speeds of their NICs, or the path of a CSV file of them (node,speed per line); others are at 1."""
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:

@@ -3,7 +3,7 @@
 A field's text is the string below it in its class.  Pydantic could read these as it makes each class
 (``use_attribute_docstrings``), at a cost of 0.1 s to every start; here they are read on demand.  The schema of editors
 (``schema``), completion, the reference and the studio are made of these keys.  What validators accept in addition to
-the annotation is stated by ``WithJsonSchema`` and ``WordOf``, or in ``schema``.
+the annotation is stated by ``WithJsonSchema``, ``WordOf`` and ``Accepts``, or in ``schema``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 
 from simcluster.base.units import write_quantity
 from simcluster.documents.diagnostics import in_flow, listed
-from simcluster.documents.kinds import OneOf, WordOf, models_in
+from simcluster.documents.kinds import Accepts, OneOf, WordOf, models_in
 from simcluster.documents.spec import Spec
 from simcluster.faults.pace import PACES, Paced
 from simcluster.scenario.fields import ScenarioFields
@@ -80,6 +80,13 @@ def _of_type(annotation: Any) -> Fragment:
     return dict(_PLAIN[annotation])
 
 
+def _form(form: Any) -> Fragment:
+    """Return the schema of a type, of words, or a schema itself."""
+    if isinstance(form, dict) and "type" in form:
+        return form
+    return {"enum": [*form]} if isinstance(form, tuple | dict) else fragment_of(form)
+
+
 def any_of(fragments: Iterable[Fragment]) -> Fragment:
     """Return the schema of one of several, each once."""
     found: list[Fragment] = []
@@ -129,6 +136,8 @@ def _said(each: Fragment) -> str:
         return "a section"
     if "x-unit" in each:
         return f'{each["x-unit"]}, as in "{each["examples"][0]}"'
+    if "description" in each:
+        return str(each["description"])
     kind = each.get("type", "")
     if isinstance(kind, list):
         return "a number, or text with its unit"
@@ -190,7 +199,9 @@ class ScenarioKey:
     @cached_property
     def fragment(self) -> Fragment:
         """Its type as a fragment of a JSON schema."""
-        return fragment_of(self._field.annotation, self._field.metadata)
+        own = fragment_of(self._field.annotation, self._field.metadata)
+        more = next((each for each in self._field.metadata if isinstance(each, Accepts)), None)
+        return any_of(own if each is ... else _form(each) for each in more.forms()) if more else own
 
     @property
     def takes(self) -> str:

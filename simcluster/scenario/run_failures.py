@@ -12,7 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, YEAR, Seconds
+from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import RuleError
+from simcluster.documents.kinds import Accepts
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.scenario.run_times import Fraction, Shape, Time
 
@@ -198,10 +200,15 @@ _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
 """Fields that a failure of some kinds does not have: when, and the rule."""
 
 
+def known_failures() -> tuple[str, ...]:
+    """Return the names of the catalogue's failures."""
+    return tuple(presets("failures.yaml"))
+
+
 class FailuresSpec(Spec):
     """Failures of the catalogue and additional ones."""
 
-    of: str | None = None
+    of: Annotated[str | None, Accepts(lambda: (known_failures(), type(None)))] = None
     """Failures of the catalogue, by name (simcluster list failures)."""
     times: Positive = 1.0
     """Factor on the rate of all of them."""

@@ -16,8 +16,9 @@ from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Days, NamedSeconds, Seconds, parse_seconds
 from simcluster.documents.diagnostics import RuleError, did_you_mean, shown
+from simcluster.documents.kinds import Accepts
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
-from simcluster.scenario.run_failures import FailuresSpec, Positive, Share, Whole
+from simcluster.scenario.run_failures import FailureSpec, FailuresSpec, Positive, Share, Whole, known_failures
 from simcluster.scenario.run_times import FixedTime, Time
 
 _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
@@ -259,7 +260,9 @@ class RunSpec(Spec):
     .., A: .., alpha: .., B: .., beta: ..}; with one the run reports its loss."""
     stages: tuple[StageSpec, ...] = ()
     """A recipe over time, in tokens: a ramp of the batch, longer sequences."""
-    failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
+    failures: Annotated[
+        FailuresSpec, BeforeValidator(_failures), Accepts(lambda: (known_failures(), ..., tuple[FailureSpec, ...]))
+    ] = FailuresSpec()
     """What fails: a built-in name (simcluster list failures), or your own list."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """Checkpoints of the run."""

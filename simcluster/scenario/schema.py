@@ -15,31 +15,22 @@ from pydantic import BaseModel
 
 from simcluster.devices.software import Software, software_names
 from simcluster.documents.catalogue import presets
-from simcluster.documents.catalogue.devices import device_names
-from simcluster.documents.kinds import models_in
+from simcluster.documents.kinds import A_PATH, models_in
 from simcluster.documents.laws import Histogram
 from simcluster.documents.shipped import shipped_names
-from simcluster.faults.data import SequenceLengths
 from simcluster.faults.pace import Paced
-from simcluster.faults.speeds import NicSpeeds, Speeds
 from simcluster.model.transformer import Model
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.keys import Fragment, ScenarioKey, any_of, fragment_of
-from simcluster.scenario.run_failures import FailuresSpec
-from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import TIMES, FixedTime
-from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline
-from simcluster.scenario.training_section import Training
-from simcluster.schedules import SCHEDULES
-from simcluster.topology import TOPOLOGIES, SitesSpec, TopologySpec
+from simcluster.scenario.sections import LONG_NAMES, Parallel
+from simcluster.topology import TOPOLOGIES, SitesSpec
 from simcluster.topology.links import PresetSpec
-from simcluster.traffic.nccl import platform_names
 
 SCHEMA_FILE = "scenario.schema.json"
 """What the file is called that a new scenario names for editors."""
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors read best
-_PATH: Fragment = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
 _TEXT: Fragment = {"type": "string"}
 
 
@@ -135,9 +126,6 @@ def _either(found: Fragment, *keys: str) -> None:
 
 
 def _of_scenario(found: Fragment) -> None:
-    software = found["properties"]["software"]
-    names: Fragment = {"enum": [*software_names()]}
-    found["properties"]["software"] = {**any_of([names, *software.pop("anyOf")]), **software}
     found["properties"]["framework"] = {**found["properties"]["software"], "description": "Another word for software."}
 
 
@@ -150,7 +138,7 @@ def _of_cluster(found: Fragment) -> None:
             part = _parts_for(_object(spec)["properties"][name])
             parameters.setdefault(name, []).extend([part] if part not in parameters.get(name, []) else [])
     imported: Fragment = {"type": "object", "properties": {"kind": {"const": "import"}}, "required": ["kind"]}
-    ways = [{"enum": shipped_names("topologies")}, _PATH, *topology.pop("anyOf"), imported,
+    ways = [{"enum": shipped_names("topologies")}, A_PATH, *topology.pop("anyOf"), imported,
             {"type": "array", "items": _TEXT}]  # fmt: skip
     found["properties"]["topology"] = {**any_of(ways), **topology}
     for name, parts in parameters.items():
@@ -159,17 +147,8 @@ def _of_cluster(found: Fragment) -> None:
     found["additionalProperties"] = True  # of a file of another tool
 
 
-def _of_topology(found: Fragment) -> None:
-    properties = found["properties"]
-    ways = any_of([{"enum": [*device_names()]}, _PATH, {"type": "object"}])
-    properties["device"] = {**ways, "description": properties["device"]["description"]}
-    properties["host_memory"]["anyOf"].append(_TEXT)
-    nccl = properties["nccl"]
-    nccl["anyOf"] = [{"enum": [*platform_names()]}, {"type": "null"}]
-
-
 def _of_model(found: Fragment) -> None:
-    ways: Fragment = any_of([{"enum": list(presets("models.yaml"))}, _PATH])
+    ways: Fragment = any_of([{"enum": list(presets("models.yaml"))}, A_PATH])
     said = "A model that ships, by name (simcluster list models), or the path of a config.json; keys beside it win."
     found["properties"] = {"preset": {**ways, "description": said}, **found["properties"]}
     _either(found, "preset")
@@ -188,21 +167,6 @@ def _of_parallel(found: Fragment) -> None:
         found["properties"][long] = {**found["properties"][short], "description": said}
 
 
-def _of_training(found: Fragment) -> None:
-    recompute, modules = found["properties"]["recompute"], found["properties"]["recompute_modules"]
-    ways = [{"enum": recompute.pop("enum")}, {key: modules[key] for key in ("type", "items")}]
-    found["properties"]["recompute"] = {**any_of(ways), **recompute}
-
-
-def _of_pipeline(found: Fragment) -> None:
-    schedule = found["properties"]["schedule"]
-    named: Fragment = {"type": "object", "properties": {"name": {"enum": [*SCHEDULES]}}, "required": ["name"],
-                       "additionalProperties": False}  # fmt: skip
-    ways = [way for way in schedule.pop("anyOf") if way != _TEXT]
-    files: Fragment = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "a file of one's own"}
-    found["properties"]["schedule"] = {**any_of([{"enum": [*SCHEDULES]}, files, named, *ways]), **schedule}
-
-
 def _of_software(found: Fragment) -> None:
     said = "What ships under this name stands for all that is left out."
     found["properties"]["base"] = {"enum": [*software_names()], "description": said}
@@ -219,34 +183,8 @@ def _of_paced(found: Fragment) -> None:
     found["anyOf"] = [{"required": [name]} for name in ("slowdown", "speed", "factor")]
 
 
-def _of_run(found: Fragment) -> None:
-    failures = found["properties"]["failures"]
-    ways = [{"enum": list(presets("failures.yaml"))}, {"$ref": failures.pop("$ref")},
-            {"type": "array", "items": {"$ref": "#/$defs/FailureSpec"}}]  # fmt: skip
-    found["properties"]["failures"] = {**any_of(ways), **failures}
-
-
-def _of_failures(found: Fragment) -> None:
-    of = found["properties"]["of"]
-    of["anyOf"] = [{"enum": list(presets("failures.yaml"))}, {"type": "null"}]
-
-
 def _of_fixed_time(found: Fragment) -> None:
     found["required"] = []  # per_gpu alone will do
-
-
-def _of_speeds(named: str) -> Callable[[Fragment], None]:
-    """A table of speeds may be a file."""
-
-    def change(found: Fragment) -> None:
-        table, said = found["properties"]["table"], f"a file with {named},speed a line"
-        table["anyOf"].append({"type": "string", "pattern": r"\.csv$", "description": said})
-
-    return change
-
-
-def _of_lengths(found: Fragment) -> None:
-    found["properties"]["packing"]["enum"].append("even")  # as it was written once
 
 
 def _of_sites(found: Fragment) -> None:
@@ -257,21 +195,13 @@ def _of_sites(found: Fragment) -> None:
 _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     ScenarioFields: _of_scenario,
     ClusterSpec: _of_cluster,
-    TopologySpec: _of_topology,
     SitesSpec: _of_sites,
     Model: _of_model,
     PresetSpec: _of_link,
     Parallel: _of_parallel,
-    Pipeline: _of_pipeline,
-    Training: _of_training,
     Software: _of_software,
     Histogram: _of_histogram,
     Paced: _of_paced,
-    RunSpec: _of_run,
-    FailuresSpec: _of_failures,
     FixedTime: _of_fixed_time,
-    SequenceLengths: _of_lengths,
-    Speeds: _of_speeds("rank"),
-    NicSpeeds: _of_speeds("node"),
 }
 """By class: what its mapping may be besides its fields."""

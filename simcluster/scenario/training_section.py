@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
+from simcluster.documents.kinds import Accepts
 from simcluster.documents.spec import Count, Spec
 from simcluster.model.layer_sections import Attention
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
@@ -75,7 +76,7 @@ class Training(Spec):
     precision: Precision = "bf16-mixed"
     """Number formats of the matmuls of layers (fp8, mxfp8 with a scale for 32 elements, nvfp4 with one for 16: operands
     are cast from 16 bits) and of all else: attention, LM head, what is kept and sent."""
-    recompute: Recompute = "none"
+    recompute: Annotated[Recompute, Accepts(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
     """What backward runs again instead of keeping it: nothing; the attention's core or the recompute_modules
     (selective; a list here is these); all but attention and every second matmul (operators, as torchtitan's "op"); or
     the whole layer (full)."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, ValidatorFunctionWrapHandler, WrapValidator
 
 from simcluster.base.errors import InputError
+from simcluster.documents.kinds import Accepts
 from simcluster.documents.own_words import OwnWord
 from simcluster.documents.spec import Count, Spec
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -175,6 +176,8 @@ def _as_said(value: object, text: ValidatorFunctionWrapHandler) -> str:
     return value if isinstance(value, OwnWord) else str(text(value))
 
 
+_A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "FILE.csv or FILE.py:FUNCTION"}
+_NAMED = {"type": "object", "required": ["name"], "additionalProperties": False}
 ScheduleChoice = Annotated[
     Annotated[str, WrapValidator(_as_said), Tag("text")]
     | Annotated[Interleaved, Tag("interleaved")]
@@ -182,5 +185,7 @@ ScheduleChoice = Annotated[
     | Annotated[Rows, Tag("rows")],
     Discriminator(_kind),
     BeforeValidator(_written),
-]
+    Accepts(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}}, Interleaved,
+                     ZbAuto, Rows)),
+]  # fmt: skip
 """A schedule by its name alone, or with parameters."""

@@ -9,11 +9,13 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator
 
 from simcluster.base.units import Bytes
+from simcluster.documents.catalogue.devices import device_names
+from simcluster.documents.kinds import A_PATH, Accepts
 from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Name, Title
 from simcluster.topology.policies import STATIC, RoutingSpec
-from simcluster.traffic.nccl import load_platform
+from simcluster.traffic.nccl import load_platform, platform_names
 
 NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
 """The name of one of NCCL's platforms."""
@@ -45,15 +47,15 @@ class TopologySpec(Spec):
 
     routing: RoutingSpec = STATIC
     """Choice among equally short paths of a flow."""
-    nccl: NcclPlatform | None = None
+    nccl: Annotated[NcclPlatform | None, Accepts(lambda: (tuple(platform_names()), type(None)))] = None
     """NCCL's platform, for its latencies and rates (simcluster list platforms); default: the links alone say how long a
     collective takes."""
-    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size)] = None
+    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size), Accepts(lambda: (..., str))] = None
     """Memory of the processors of one node; default: unknown, and offload is not checked against it."""
     kind: str
     name: Title
     """Name of the cluster."""
-    device: Name | dict[str, object]
+    device: Annotated[Name | dict[str, object], Accepts(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))]
     """The GPU: a built-in name, the path of a device file, or its own numbers over a base."""
 
     @classmethod
