@@ -18,9 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
 from simcluster.importers.beside import Beside
-from simcluster.importers.environment_settings import assumed_of_environment
-from simcluster.importers.flat_settings import flattened
-from simcluster.importers.option_files import last_ones, option_words
+from simcluster.importers.flat_settings import assumed_of_environment, flattened, last_ones, option_words
 from simcluster.importers.option_values import INVERTED, MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)

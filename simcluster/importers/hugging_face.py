@@ -1,6 +1,6 @@
 """A model from the ``config.json`` that Hugging Face transformers publishes beside the weights.
 
-What each ``model_type`` means is in ``hf_families``, its experts in ``hf_mixtures``.  Anything else is refused rather
+What each ``model_type`` means is in ``hf_families``, its experts in ``hf_config``.  Anything else is refused rather
 than guessed, and so is what a known family has that is not modelled.
 """
 

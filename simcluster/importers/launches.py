@@ -11,7 +11,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, for_a_shell, from_words, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
-from simcluster.importers.environment_settings import assumed_of_environment, attention_in
+from simcluster.importers.flat_settings import assumed_of_environment, attention_in
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_models import swift_command
 from simcluster.importers.megatron_vocabulary import names_vocabulary

@@ -11,6 +11,7 @@ from typing import Any
 
 from simcluster.importers.arguments import Arguments, parse_arguments, with_given
 from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.flat_settings import arguments_of_yaml, is_option_file
 from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
@@ -28,7 +29,6 @@ from simcluster.importers.megatron_parallel import (
 from simcluster.importers.megatron_stages import pipeline_of
 from simcluster.importers.megatron_training import attention_of, memory_of, recompute_of, require_adam, training_of
 from simcluster.importers.megatron_vocabulary import vocabulary_of
-from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options, option_called
 from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
 from simcluster.importers.processes import filled_otherwise, started_by

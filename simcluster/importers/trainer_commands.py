@@ -16,8 +16,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.arguments import BY_CONFIG, Arguments, from_words
+from simcluster.importers.flat_settings import option_words
 from simcluster.importers.imported import Settings
-from simcluster.importers.option_files import option_words
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
