@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -18,75 +18,70 @@ from simcluster.importers.torchtitan_settings import TABLES, JobSettings
 _FILES = ("__init__.py", "flavors.py")
 _MAKES_LAYERS = r"^_?build_\w*layers$"  # its arguments say the sizes
 _FAMILIES = re.compile(r"llama(?!4)|qwen3|deepseek", re.IGNORECASE)
+_VOCABULARIES = {"llama|llama2": 32000, "qwen": 151936, "deepseek": 102400, "": 128256}
+"""Tokens of the family's tokenizer, where the sizes leave the vocabulary to that."""
 _LATENT = {"q_lora_rank": 0, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 
 
 def model_of_flavor(beside: Beside, name: str, flavor: str) -> dict[str, Any] | None:
-    """The fields of ``Model`` but its sequence length, and ``masks_documents`` of attention within each document alone;
-    None where no file that lies beside says them.
+    """Return the fields of ``Model`` but its sequence length, and ``masks_documents`` of attention within documents.
 
-    ``beside`` gives the text of a file by its name, relative to the configuration.  Raises InputError for Python that
-    cannot be read.
+    None where no file that lies beside says them; ``beside`` gives the text of a file by its name, relative to the
+    configuration.  Raises InputError for Python that cannot be read.
     """
-    for path in _paths(name):
-        text = beside(path)
-        found = _flavor(RecipeFile(text, path, closed=_MAKES_LAYERS), name, flavor) if text else None
+    for file in _files(beside, name):
+        found = _flavor(file, name, flavor)
         if found is not None and (fields := _fields(found, name)):
             return fields
     return None
 
 
 def flavors_beside(beside: Beside, name: str) -> list[str]:
-    """The names of flavors in the files that lie beside."""
-    found: dict[str, None] = {}
-    for path in _paths(name):
-        tables = RecipeFile(text, path, closed=_MAKES_LAYERS).constants if (text := beside(path)) else {}
-        for table in tables.values():
-            made = isinstance(table, dict) and any(isinstance(value, Built) for value in table.values())
-            found |= dict.fromkeys(map(str, table if made else ()))
-    return list(found)
+    """Return the names of flavors in the files that lie beside."""
+    tables = (table for file in _files(beside, name) for table in file.constants.values() if isinstance(table, dict))
+    made = (table for table in tables if any(isinstance(value, Built) for value in table.values()))
+    return list(dict.fromkeys(str(flavor) for table in made for flavor in table))
 
 
-def _paths(name: str) -> list[str]:
-    if not re.fullmatch(r"\w+", name):
-        return []
-    return [folder + file for folder in ("", "../", f"torchtitan/models/{name}/") for file in _FILES]
+def _files(beside: Beside, name: str) -> Iterator[RecipeFile]:
+    folders = ("", "../", f"torchtitan/models/{name}/") if re.fullmatch(r"\w+", name) else ()
+    for path in (folder + file for folder in folders for file in _FILES):
+        if text := beside(path):
+            yield RecipeFile(text, path, closed=_MAKES_LAYERS)
 
 
-def _flavor(configs: RecipeFile, name: str, flavor: str) -> Built | None:
-    """What the flavor stands for in a table of the file."""
-    tables = {each: value for each, value in configs.constants.items() if isinstance(value, dict) and flavor in value}
-    named = sorted(tables, key=lambda each: not each.lower().startswith(name.replace("_", "")[:6]))
-    for table in named:
+def _flavor(file: RecipeFile, name: str, flavor: str) -> Built | None:
+    """Return what the flavor stands for in a table of the file."""
+    tables = {each: value for each, value in file.constants.items() if isinstance(value, dict) and flavor in value}
+    for table in sorted(tables, key=lambda each: not each.lower().startswith(name.replace("_", "")[:6])):
         found = tables[table][flavor]
         found = found[0] if isinstance(found, list) and found else found
         given: Mapping[str, Any] = {}
         if isinstance(found, Built) and found.name.endswith("partial") and found.args:
             found, given = found.args[0], found.fields
-        if isinstance(found, Unread) and found.text in configs.functions:
-            found = configs.read(found.text, given)
+        if isinstance(found, Unread) and found.text in file.functions:
+            found = file.read(found.text, given)
         if isinstance(found, Built):
             return found
     return None
 
 
 def _fields(found: Built, name: str) -> dict[str, Any] | None:
-    """Sizes as a scenario has them; None where one that must be there is no number, or the family is another."""
+    """Return sizes as a scenario has them; None where one that must be there is no number, or of another family."""
     layers = found.fields.get("layers")
-    said = {
-        **(layers.fields if isinstance(layers, Built) else {}),
-        **_inside(found.fields.get("layer")),
-        **found.fields,
-    }
+    of_layers = layers.fields if isinstance(layers, Built) else {}
+    said = {**of_layers, **_inside(found.fields.get("layer")), **found.fields}
     sizes = {key: value for key, value in said.items() if isinstance(value, int)}
-    if not _FAMILIES.search(f"{name} {found.name}") or not {"dim", "n_layers", "n_heads"} <= sizes.keys():
+    called = f"{name} {found.name}"
+    if not _FAMILIES.search(called) or not {"dim", "n_layers", "n_heads"} <= sizes.keys():
         return None
-    latent = "deepseek" in f"{name} {found.name}".lower()
+    latent = "deepseek" in called.lower()
+    vocabulary = next(size for part, size in _VOCABULARIES.items() if name in part.split("|") or part in name)
     model: dict[str, Any] = {
         "layers": sizes["n_layers"],
         "hidden_size": sizes["dim"],
         "heads": sizes["n_heads"],
-        "vocab_size": sizes.get("vocab_size", 0) if sizes.get("vocab_size", 0) > 0 else _vocabulary(name),
+        "vocab_size": sizes["vocab_size"] if sizes.get("vocab_size", 0) > 0 else vocabulary,
         "gated_mlp": True,
     }
     if latent:
@@ -95,7 +90,7 @@ def _fields(found: Built, name: str) -> dict[str, Any] | None:
         model["kv_heads"] = sizes.get("n_kv_heads", sizes["n_heads"])
         head_dim = sizes.get("head_dim", 128 if "qwen" in name else 0)
         model |= {"head_dim": head_dim} if head_dim and head_dim * sizes["n_heads"] != sizes["dim"] else {}
-        model |= {"qk_norm": "head"} if said.get("qk_norm") or ("qwen3" in name and isinstance(layers, Built)) else {}
+        model |= {"qk_norm": "head"} if said.get("qk_norm") or ("qwen3" in name and of_layers) else {}
     if said.get("use_post_attn_norm") and said.get("use_post_ffn_norm"):
         model["layer_norms"] = 4
     model["tied_embeddings"] = said.get("enable_weight_tying") is True
@@ -103,14 +98,13 @@ def _fields(found: Built, name: str) -> dict[str, Any] | None:
         model["masks_documents"] = True
     moe = _experts(said, sizes)
     model |= {"moe": moe} if moe else {}
-    first = (moe or {}).get("first_dense_layers")
-    if not moe or first:
+    if not moe or moe.get("first_dense_layers"):
         model["ffn_hidden_size"] = _width(said, sizes, latent=latent)
     return model
 
 
 def _inside(layer: Any) -> dict[str, Any]:
-    """What the parts of a layer say, by the names of all years: attention, MLP, mixture."""
+    """Return what the parts of a layer say, by the names of all years: attention, MLP, mixture."""
     if not isinstance(layer, Built):
         return {}
     parts = {name: part.fields for name, part in layer.fields.items() if isinstance(part, Built)}
@@ -122,28 +116,30 @@ def _inside(layer: Any) -> dict[str, Any]:
 
 
 def _experts(said: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
-    """The mixture, by the names of all years; None of a dense model."""
+    """Return the mixture, by the names of all years; None of a dense model."""
     args = said.get("moe_args")
     inner = {**sizes, **(args.fields if isinstance(args, Built) else {})}
-    experts = inner.get("num_experts") or inner.get("n_routed_experts")
-    width = sizes.get("moe_inter_dim") or sizes.get("moe_hidden_dim")
+
+    def first(names: str) -> Any:
+        return next((inner[name] for name in names.split() if inner.get(name)), None)
+
+    experts, width = first("num_experts n_routed_experts"), sizes.get("moe_inter_dim") or sizes.get("moe_hidden_dim")
     if not experts or not width or said.get("moe_enabled") is False:
         return None
-    top_k = inner.get("top_k") or inner.get("router_top_k") or inner.get("n_activated_experts") or 1
-    groups = inner.get("num_expert_groups") or inner.get("router_num_expert_groups") or inner.get("n_expert_groups")
-    top = inner.get("num_limited_groups") or inner.get("router_num_limited_groups") or inner.get("n_limited_groups")
-    shared = inner.get("num_shared_experts", inner.get("n_shared_experts", 1 if args else 0))
+    groups = first("num_expert_groups router_num_expert_groups n_expert_groups")
+    top = first("num_limited_groups router_num_limited_groups n_limited_groups")
     found = {
-        "experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, "shared_experts": shared,
+        "experts": experts, "top_k": first("top_k router_top_k n_activated_experts") or 1,
+        "expert_ffn_hidden_size": width,
+        "shared_experts": inner.get("num_shared_experts", inner.get("n_shared_experts", 1 if args else 0)),
         "first_dense_layers": sizes.get("n_dense_layers", 1 if "inter_dim" in sizes else 0),
-        "groups": groups if groups and top and groups > 1 else None,
-        "top_groups": top if groups and top and groups > 1 else None,
+        **({"groups": groups, "top_groups": top} if groups and top and groups > 1 else {}),
     }  # fmt: skip
     return {key: value for key, value in found.items() if value}
 
 
 def _width(said: Mapping[str, Any], sizes: Mapping[str, int], *, latent: bool) -> int:
-    """Inside an MLP: as it is given, or by Llama's rule of ``multiple_of`` and ``ffn_dim_multiplier``."""
+    """Return the width inside an MLP: as given, or by Llama's rule of ``multiple_of`` and ``ffn_dim_multiplier``."""
     given = sizes.get("hidden_dim") or sizes.get("dense_hidden_dim") or (sizes.get("inter_dim", 10944) if latent else 0)
     if given:
         return given
@@ -152,16 +148,8 @@ def _width(said: Mapping[str, Any], sizes: Mapping[str, int], *, latent: bool) -
     multiple, times = rule.get("multiple_of", 256 if rule is said else 1), rule.get("ffn_dim_multiplier")
     if not isinstance(multiple, int) or multiple < 1 or not isinstance(times, int | float | None):
         raise InputError("the width inside the MLP is no number; give ffn_dim_multiplier and multiple_of as numbers")
-    width = int(2 * 4 * sizes["dim"] / 3)
-    width = int((1 if times is None else times) * width)
+    width = int((1 if times is None else times) * int(2 * 4 * sizes["dim"] / 3))
     return multiple * -(-width // multiple)
-
-
-def _vocabulary(name: str) -> int:
-    """What the family's tokenizer has, where the sizes leave it to that."""
-    return (
-        32000 if name in ("llama", "llama2") else 151936 if "qwen" in name else 102400 if "deepseek" in name else 128256
-    )
 
 
 _MODELS: dict[str, str] = TABLES["models"]
