@@ -136,7 +136,7 @@ def scenario_from_deepspeed(
     filled: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
 ) -> Imported:
-    """The scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
+    """Return the scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
 
     ``gpus`` left out are those that the file's batch is for, those that its launcher starts where it says no number
     (``launched``), or all that are ``available``.  ``filled`` is what the program that reads the file puts in the place

@@ -78,12 +78,12 @@ def _no_constant(text: str) -> Any:
 
 
 def is_option_file(text: str) -> bool:
-    """Whether the text is a YAML file of options, and not a command or a script."""
+    """Return whether the text is a YAML file of options, and not a command or a script."""
     return _OF_OPTIONS.search(text) is not None
 
 
 def arguments_of_yaml(text: str, source: str) -> Arguments:
-    """The options in a file of one mapping from ``--name`` to value; true is an option alone, and false none.
+    """Return the options in a file of one mapping from ``--name`` to value; true is an option alone, and false none.
 
     Where a file has several, for runs that follow each other, the first counts; of an option that is given again the
     last, as where Megatron-LM's tests read it.  Raises InputError for what is no YAML or has no options.
@@ -117,14 +117,14 @@ def _given(value: Any) -> bool:
 
 
 def option_words(value: Any) -> tuple[str, ...]:
-    """A value of YAML as the words behind an option: none of a switch that is on."""
+    """Return a value of YAML as the words behind an option: none of a switch that is on."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
 def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[str, ...]]:
-    """The text without the lines of options that the same mapping gives again further down, and which these are."""
+    """Return the text without options that the same mapping gives again further down, and which these are."""
     lines = text.splitlines(keepends=True)
     seen: set[str] = set()
     repeated: dict[str, None] = {}
@@ -140,7 +140,7 @@ def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[st
 
 
 def _merged(text: str) -> str:
-    """The text with ``<<: *NAME`` written out, which the reader of documents refuses: it has no anchors."""
+    """Return the text with ``<<: *NAME`` written out, which the reader of documents refuses: it has no anchors."""
     anchored = {name: body for _, name, body in _ANCHORED.findall(text)}
 
     def written(found: re.Match[str]) -> str:
@@ -167,7 +167,7 @@ def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]
 
 
 def variables_in(settings: Mapping[str, object], section: str) -> dict[str, object]:
-    """The variables that a section sets, all under its name or each under a dotted one."""
+    """Return the variables that a section sets, all under its name or each under a dotted one."""
     whole = settings.get(section)
     found = {str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}
     return found | {
@@ -176,7 +176,8 @@ def variables_in(settings: Mapping[str, object], section: str) -> dict[str, obje
 
 
 def attention_in(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """The option of attention's backend where none is given and the environment of Transformer Engine leaves one.
+    """Return the option of attention's backend where none is given and the environment of Transformer Engine leaves
+    one.
 
     With both kernels off attention in steps is left (``get_attention_backend``, dot_product_attention/utils.py).
     """

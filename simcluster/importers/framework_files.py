@@ -52,7 +52,7 @@ def is_framework_file(text: str) -> bool:
 
 
 def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
-    """The options in the file and in those that it names; InputError for one of these that is not there."""
+    """Return the options in the file and in those that it names; InputError for one of these that is not there."""
     data = _read(text, source)
     if isinstance(data.get("modules"), Mapping):
         return _of_primus(_trainer(data), source, beside)
@@ -74,18 +74,18 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
 
 
 def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """What a YAML of fields says, whatever sections they are in; InputError for what is no YAML."""
+    """Return what a YAML of fields says, whatever sections they are in; InputError for what is no YAML."""
     plain = flattened(_read(text, source), source)
     return options_of_values({name.rpartition(".")[2]: value for name, value in plain.items()})
 
 
 def _read(text: str, source: str) -> dict[str, Any]:
-    """The document; of a field that it gives again the last counts, as where the frameworks read it."""
+    """Return the document; of a field that it gives again the last counts, as where the frameworks read it."""
     return parse_document(last_ones(text, _FIELD)[0], source=source).data
 
 
 def _launched(experiment: Any) -> dict[str, str]:
-    """How many processes an experiment's runner starts, or for how many GPUs its environment is."""
+    """Return how many processes an experiment's runner starts, or for how many GPUs its environment is."""
     plain = flattened(experiment, "experiment") if isinstance(experiment, Mapping) else {}
     nodes, each = plain.get("runner.nnodes", 1), plain.get("runner.nproc_per_node")
     seen = plain.get("envs.CUDA_VISIBLE_DEVICES")
@@ -94,13 +94,13 @@ def _launched(experiment: Any) -> dict[str, str]:
 
 
 def _environment(experiment: Any) -> tuple[str, ...]:
-    """What is said of the variables that an experiment's runner sets."""
+    """Return what is said of the variables that an experiment's runner sets."""
     variables = experiment.get("envs") if isinstance(experiment, Mapping) else None
     return assumed_of_environment(variables) if isinstance(variables, Mapping) else ()
 
 
 def is_primus_file(text: str) -> bool:
-    """Whether the text is a YAML of Primus, with a module that trains a model."""
+    """Return whether the text is a YAML of Primus, with a module that trains a model."""
     return _PRIMUS.search(text) is not None
 
 
@@ -120,12 +120,12 @@ def titan_settings_of_primus(
 
 
 def _trainer(data: Mapping[str, Any]) -> Any:
-    """The module that trains: the pre-training, or else the fine-tuning, whose step is the same."""
+    """Return the module that trains: the pre-training, or else the fine-tuning, whose step is the same."""
     return data["modules"].get("pre_trainer") or data["modules"].get("post_trainer")
 
 
 def _filled(value: Any) -> Any:
-    """The value with what its variables are by default, of the kind that it looks like."""
+    """Return the value with what its variables are by default, of the kind that it looks like."""
     text = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
     if text == value:
         return value
@@ -133,7 +133,7 @@ def _filled(value: Any) -> Any:
 
 
 def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -> list[dict[str, Any]]:
-    """What the module, the model and the file itself say, each over the one before."""
+    """Return what the module, the model and the file itself say, each over the one before."""
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
         raise InputError(f"{source}: its module names no model; write one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
@@ -221,7 +221,7 @@ def options_of_values(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _extended(path: str, source: str, beside: Beside, read: list[str]) -> dict[str, Any]:
-    """What a file of the repository says, over those that it extends; each is read once."""
+    """Return what a file of the repository says, over those that it extends; each is read once."""
     if path in read or len(read) >= _MOST_FILES:
         return {}
     read.append(path)

@@ -36,7 +36,7 @@ class Config:
         return value
 
     def size(self, keys: str, what: str = "") -> int | None:
-        """The first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""
+        """Return the first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""
         self.asked.update(keys.split())
         for key in keys.split():
             value = self.data.get(key)
@@ -61,7 +61,7 @@ class Config:
         return value
 
     def natural(self, key: str, default: int) -> int:
-        """A whole number from 0."""
+        """Return a whole number from 0."""
         value = self.value(key)
         if value is None:
             return default
@@ -79,7 +79,7 @@ class Config:
         return value
 
     def layer_types(self, layers: int) -> list[str] | None:
-        """What kind of attention every layer has, where the config lists it."""
+        """Return what kind of attention every layer has, where the config lists it."""
         value = self.value("layer_types")
         if value is None:
             return None
@@ -90,7 +90,7 @@ class Config:
         return list(value)
 
     def numbers(self, key: str) -> list[int]:
-        """A list of layer numbers; empty where the key is not there or null."""
+        """Return a list of layer numbers; empty where the key is not there or null."""
         value = self.value(key)
         if value is None:
             return []
@@ -108,7 +108,6 @@ def _short(value: object) -> str:
 
 
 def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any]:
-    """The section, without what has its default."""
     top_k = config.needed("num_experts_per_tok experts_per_token moe_k moe_top_k")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
@@ -117,14 +116,14 @@ def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any
 
 
 def mixtral(config: Config, fields: Fields) -> None:
-    """Every layer's MLP is a mixture of gated MLPs of intermediate_size (so too OLMoE, Granite MoE and DBRX)."""
+    """Make every layer's MLP a mixture of gated MLPs of intermediate_size (so too OLMoE, Granite MoE and DBRX)."""
     experts = config.needed("num_local_experts num_experts moe_num_experts")
     shared = config.size("shared_intermediate_size") if config.kind == "granitemoeshared" else None
     fields["moe"] = _moe(config, experts, fields["ffn_hidden_size"], shared_ffn_hidden_size=shared)
 
 
 def qwen_moe(config: Config, fields: Fields) -> None:
-    """Mixtures in every decoder_sparse_step-th layer but mlp_only_layers; Qwen 2 has a shared expert behind a gate."""
+    """Set mixtures in every decoder_sparse_step-th layer but mlp_only_layers; Qwen 2 gates a shared expert."""
     shared: Fields = {}
     if config.kind == "qwen2_moe":
         shared = {"shared_ffn_hidden_size": config.needed("shared_expert_intermediate_size"), "shared_gate": True}
@@ -145,7 +144,7 @@ def qwen_moe(config: Config, fields: Fields) -> None:
 
 
 def latent(config: Config, fields: Fields) -> None:
-    """Latent attention (MLA)."""
+    """Add latent attention (MLA)."""
     query = config.size("q_lora_rank")
     widths = {name: config.needed(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
     fields["mla"] = {
@@ -154,13 +153,13 @@ def latent(config: Config, fields: Fields) -> None:
 
 
 def glm4(config: Config, fields: Fields) -> None:
-    """Norms of queries and keys, where the config says so."""
+    """Add norms of queries and keys, where the config says so."""
     if config.switch("use_qk_norm", False):
         fields["qk_norm"] = "head"
 
 
 def behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, router_bias: bool = False) -> None:
-    """Mixtures from layer first_k_dense_replace on; ``dense`` and ``shared`` are what transformers takes by default.
+    """Set mixtures from layer first_k_dense_replace on; ``dense`` and ``shared`` are transformers' defaults.
 
     A layer has one if its number from 0 divides by moe_layer_freq (modeling_deepseek.py).  ``router_bias``: with a
     correction bias for each expert, which is in the weights though no gradient reaches it.
@@ -185,13 +184,12 @@ def behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, rou
 
 
 def _groups(config: Config) -> dict[str, int]:
-    """What limits a token to some groups of experts, if that is so."""
     groups, top_groups = config.size("n_group") or 1, config.size("topk_group") or 1
     return {"groups": groups, "top_groups": top_groups} if top_groups < groups else {}
 
 
 def llama4(config: Config, fields: Fields) -> None:
-    """Mixtures in every interleave_moe_layer_step-th layer (or in moe_layers), with one shared expert of their width.
+    """Set mixtures in every interleave_moe_layer_step-th layer (or moe_layers), with one shared expert of their width.
 
     Attention is in chunks, which for sequences no longer than one is plain attention.
     """
@@ -214,12 +212,12 @@ def llama4(config: Config, fields: Fields) -> None:
 
 
 def unweighted_norms(config: Config) -> tuple[str, ...]:
-    """What is left out of Llama 4."""
+    """Return what is left out of Llama 4."""
     return ("without the norms of queries and keys, which have no parameters",) * config.switch("use_qk_norm", True)
 
 
 def predicted(config: Config) -> tuple[str, ...]:
-    """What is left out of a model with layers for multi-token prediction."""
+    """Return what is left out of a model with layers for multi-token prediction."""
     number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
     if not number:
         return ()
@@ -231,7 +229,7 @@ def predicted(config: Config) -> tuple[str, ...]:
 
 
 def minimax(config: Config, fields: Fields) -> None:
-    """Mixtures in every layer with a correction bias for each expert, and norms over the width of queries and keys."""
+    """Set mixtures in every layer with a bias for each expert, and norms over the width of queries and keys."""
     mixtral(config, fields)
     if config.switch("use_routing_bias", True):
         fields["moe"]["router_bias"] = True
@@ -240,7 +238,7 @@ def minimax(config: Config, fields: Fields) -> None:
 
 
 def ernie(config: Config, fields: Fields) -> None:
-    """Mixtures from layer moe_layer_start_index on, with a correction bias for each expert."""
+    """Set mixtures from layer moe_layer_start_index on, with a correction bias for each expert."""
     first, step = config.natural("moe_layer_start_index", 1), config.size("moe_layer_interval") or 1
     to_the_end = config.value("moe_layer_end_index") in (None, -1)
     last = fields["layers"] - 1 if to_the_end else config.natural("moe_layer_end_index", 0)
@@ -256,7 +254,7 @@ def ernie(config: Config, fields: Fields) -> None:
 
 
 def gpt_oss(config: Config, fields: Fields) -> None:
-    """Mixtures with biases everywhere, a learned sink for each head, and limits in front of the activation function."""
+    """Set mixtures with biases, a learned sink for each head, and limits in front of the activation function."""
     fields["attention_sinks"] = fields["clamped_activation"] = True
     mixtral(config, fields)
     fields["moe"]["router_bias"] = True

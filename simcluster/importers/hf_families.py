@@ -57,7 +57,7 @@ def _llama(config: Config, fields: Fields) -> None:
 
 
 def _qwen_window(config: Config, fields: Fields) -> None:
-    """The layers from max_window_layers on have the window; only all or none of them is modelled."""
+    """Set the window of the layers from max_window_layers on; only all or none of them is modelled."""
     window, layers, sequence = config.size("sliding_window"), fields["layers"], fields["sequence_length"]
     if not config.switch("use_sliding_window", False) or not window or not sequence or window >= sequence:
         return
@@ -74,8 +74,8 @@ def _qwen_window(config: Config, fields: Fields) -> None:
 def add_window(
     config: Config, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
 ) -> None:
-    """``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and ``every``
-    are what transformers assumes, ``keys`` where a config writes the latter."""
+    """Set ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and
+    ``every`` are what transformers assumes, ``keys`` where a config writes the latter."""
     if every is not None:
         every = period_of(config.layer_types(fields["layers"]), config.size(keys) or every)
     window = config.size("sliding_window") or size
@@ -133,7 +133,7 @@ def _falcon(config: Config, fields: Fields) -> None:
 
 
 def _mpt(config: Config, fields: Fields) -> None:
-    """The width of the MLP, and one key and value for all heads where the kind of attention says so."""
+    """Set the width of the MLP, and one key and value for all heads where the kind of attention says so."""
     fields["ffn_hidden_size"] = (config.size("expansion_ratio") or 4) * int(fields["hidden_size"])
     if config.value("attn_type") == "multiquery_attention":
         fields["kv_heads"] = 1

@@ -37,7 +37,7 @@ _OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_positio
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
-    """The fields of ``Model`` that a parsed ``config.json`` describes.
+    """Return the fields of ``Model`` that a parsed ``config.json`` describes.
 
     A config does not say how long training sequences are.  Without ``sequence_length`` the longest that the model takes
     is used (``max_position_embeddings`` and its like), which for models of long context is far more than most of their
@@ -63,12 +63,12 @@ def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH)
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Sentences about what the config has and the model is taken to be without; errors as above."""
+    """Return sentences about what the config has and the model is taken to be without; errors as above."""
     return _read(config, 1)[1]
 
 
 def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
-    """What to say, by key, of the longest sequence where nobody gives another; errors as above.
+    """Return what to say, by key, of the longest sequence where nobody gives another; errors as above.
 
     That it is the default of the model_type, and that the config says a shorter one which is not read.
     """
@@ -95,8 +95,8 @@ def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
 def keys_of_config(
     config: Mapping[str, Any], *, sequence_length: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The keys that the model's fields come from, those that change nothing in the time of a step, and those of which
-    that is not known; errors as above.
+    """Return the keys that the model's fields come from, those that change nothing in the time of a step, and those of
+    which that is not known; errors as above.
 
     Of a model of several parts those of its decoder.
     """
@@ -109,21 +109,20 @@ def keys_of_config(
 
 
 def _is_idle(key: str, value: Any) -> bool:
-    """Whether a key that the family does not ask for changes nothing."""
     if key == "layer_types" and isinstance(value, list):
         return all(kind == "full_attention" for kind in value)
     return value is None or key in _NO_EFFECT | _DROPOUT or (key in _NO_EFFECT_OFF and value is False)
 
 
 def _dropped(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """That dropout is left out, where a rate of it is given."""
+    """Return that dropout is left out, where a rate of it is given."""
     rates = [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]
     are = "are" if len(rates) > 1 else "is"
     return (f"no dropout, though {listed(rates)} {are} above 0 (--set training.dropout=true)",) if rates else ()
 
 
 def _stored(config: Config) -> tuple[str, ...]:
-    """That weights are trained whole, where the published ones are in fewer bits."""
+    """Return that weights are trained whole, where the published ones are in fewer bits."""
     given = [(key, value) for key in _STORED if (value := config.value(key))]
     key, value = given[0] if given else ("", None)
     says = value if isinstance(value, Mapping) else {}
@@ -134,7 +133,7 @@ def _stored(config: Config) -> tuple[str, ...]:
 
 
 def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...], Config]:
-    """The fields of ``Model``, what it is taken to be without, and the config as it was read."""
+    """Return the fields of ``Model``, what it is taken to be without, and the config as it was read."""
     data, without = _decoder_of(data)
     kind = data.get("model_type")
     for part in (data.get(name) for name in _PARTS.get(str(kind), ())):
@@ -152,7 +151,7 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
 
 
 def _unknown(kind: Any) -> InputError:
-    """The complaint about a model_type: why it is not modelled, or those that are."""
+    """Return the complaint about a model_type: why it is not modelled, or those that are."""
     stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
     if isinstance(kind, str) and kind in _REASONS:
         return InputError(f"the config {stated}: {_REASONS[kind]}")
@@ -161,7 +160,7 @@ def _unknown(kind: Any) -> InputError:
 
 
 def _fields(config: Config, family: Family, sequence_length: int | None) -> dict[str, Any]:
-    """The fields of ``Model``, None where there is a default."""
+    """Return the fields of ``Model``, None where there is a default."""
     fields: dict[str, Any] = {name: config.size(keys, name) for name, keys in family.keys.items()}
     for name, value in family.fallback.items():
         fields[name] = value if fields[name] is None else fields[name]
@@ -195,7 +194,7 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
 
 
 def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The decoder of text in the config of a model of several parts, and that it is taken without the others."""
+    """Return the decoder of text in the config of a model of several parts, and that it is taken without the others."""
     towers = [key for key in _TOWERS if data.get(key)]
     alone = f"the decoder of text alone, without {listed(towers)}"
     part = next((key for key in _DECODERS if isinstance(data.get(key), Mapping)), "")
@@ -224,7 +223,7 @@ def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
 
 
 def parse_config(text: str, source: str) -> dict[str, Any]:
-    """The JSON object in the text of a ``config.json``; InputError for what is no JSON, or says a key twice."""
+    """Return the JSON object in the text of a ``config.json``; InputError for what is no JSON, or says a key twice."""
     try:
         config = json.loads(text, object_pairs_hook=unique_keys)  # with Infinity and NaN, which transformers writes
     except InputError as problem:

@@ -66,7 +66,8 @@ def scenario_from_bridge(
     given: Mapping[str, str] = NONE_GIVEN,
     source: str = "<overrides>",
 ) -> Imported:
-    """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe in Python.
+    """Return the scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe in
+    Python.
 
     ``beside`` is the text of a file that a recipe imports from, and ``given`` are arguments of a program by name.
     Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
@@ -162,7 +163,7 @@ def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]
 
 
 def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
-    """The recipe, if one is named, and the overrides by dotted name."""
+    """Return the recipe, if one is named, and the overrides by dotted name."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no overrides have")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
@@ -192,7 +193,7 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
 def _translated(
     name: str, value: Any, source: str, no_effect: list[str], unknown: list[str]
 ) -> Words:  # fmt: skip
-    """One field as Megatron-LM's options; what has no effect or is not known goes on its list.
+    """Return one field as Megatron-LM's options; what has no effect or is not known goes on its list.
 
     Raises InputError for a field of the step whose value is worked out where the program runs.
     """
@@ -266,7 +267,7 @@ def _precision(word: str, source: str) -> Words:
 
 
 def _known_recipe(name: object, source: str) -> str:
-    """The name of a recipe; InputError for one whose model is not known here."""
+    """Return the name of a recipe; InputError for one whose model is not known here."""
     if isinstance(name, str) and (_RECIPE.fullmatch(name) or _mixture(name)):
         return name
     if str(name).startswith(_HYBRIDS):
@@ -284,6 +285,6 @@ def _mixture(name: str) -> str | None:
 
 
 def _recipe_options(recipe: str) -> Words:
-    """The model of a recipe that is known, as Megatron-LM's options."""
+    """Return the model of a recipe that is known, as Megatron-LM's options."""
     match = _RECIPE.fullmatch(recipe)
     return model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})

@@ -38,23 +38,23 @@ def _sizes() -> dict[str, dict[str, Any]]:
 
 
 def published_names() -> tuple[str, ...]:
-    """All names, the catalogue's first."""
+    """Return all names, the catalogue's first."""
     return (*presets("models.yaml"), *_sizes())
 
 
 def published_model(name: str) -> dict[str, Any]:
-    """The model section of a scenario: the preset's name, or all fields; KeyError for one that is not known."""
+    """Return the model section of a scenario: the preset's name, or all fields; KeyError for one that is not known."""
     return {"preset": name} if name in presets("models.yaml") else deepcopy(_sizes()[name])
 
 
 def model_sizes(name: str) -> dict[str, Any]:
-    """All fields of a model by its name."""
+    """Return all fields of a model by its name."""
     section = published_model(name)
     return presets("models.yaml")[name] if "preset" in section else section
 
 
 def model_of_class(name: str) -> str:
-    """The published model of a class, as of Llama32ModelProvider1B; empty where it is not known."""
+    """Return the published model of a class, as of Llama32ModelProvider1B; empty where it is not known."""
     family, found, size = _parts(name)
     if not found:
         return ""
@@ -66,8 +66,8 @@ def model_of_class(name: str) -> str:
 
 
 def model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
-    """The published model of a class that has no size, of the layers, width and heads that it is given; empty where
-    there is none."""
+    """Return the published model of a class that has no size, of the layers, width and heads that it is given; empty
+    where there is none."""
     family = _TABLES["families"].get(_parts(name)[0], "")
     sizes = [fields.get(field) for field in ("num_layers", "hidden_size", "num_attention_heads")]
     if not family or None in sizes:
@@ -90,7 +90,7 @@ def _parts(name: str) -> tuple[str, bool, str]:
 
 
 def model_called(name: str) -> str:
-    """The published model by its name on Hugging Face; empty where it is not known."""
+    """Return the published model by its name on Hugging Face; empty where it is not known."""
     plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # as ModelScope writes a dot
     for before, now in _TABLES["renamed"].items():
         plain = plain.replace(before, now)
@@ -99,18 +99,18 @@ def model_called(name: str) -> str:
 
 
 def said_of_model(model: str) -> dict[str, Any]:
-    """What the model's class says of its router and its attention's core, by Megatron-Core's names."""
+    """Return what the model's class says of its router and its attention's core, by Megatron-Core's names."""
     return dict(_TABLES["said"].get(model, {}))
 
 
 def fuses_positions(name: str) -> bool:
-    """Whether rotary positions are turned by one kernel where nothing else is said (``apply_rope_fusion``), of a model
-    by its name or class: Megatron-Core's configuration has it off, and these have it on."""
+    """Return whether rotary positions are turned by one kernel where nothing else is said (``apply_rope_fusion``), of a
+    model by its name or class: Megatron-Core's configuration has it off, and these have it on."""
     return _ONE_KERNEL.search(name) is not None
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:
-    """What the class of a family says, as LlamaModelProvider, that has no size; empty where it is not known."""
+    """Return what the class of a family says, as LlamaModelProvider, that has no size; empty where it is not known."""
     family, found, size = _parts(name)
     said = _TABLES["bases"].get(family, {}) if found and not size else {}
     below = _TABLES["bases"].get(said.get("base"), {})
@@ -118,7 +118,7 @@ def defaults_of_class(name: str) -> dict[str, Any]:
 
 
 def no_decoder(name: str) -> str:
-    """What stands against a model by its name or class; empty where nothing is known to."""
+    """Return what stands against a model by its name or class; empty where nothing is known to."""
     return next((what for words, what in _TABLES["no_decoders"].items() if re.search(words, name, re.IGNORECASE)), "")
 
 
@@ -147,7 +147,7 @@ def model_published(name: str) -> NamedModel:
 
 
 def model_named(name: str, source: str, beside: Beside) -> NamedModel:
-    """The model by its name on Hugging Face, none where none is named.
+    """Return the model by its name on Hugging Face, none where none is named.
 
     InputError for one that is not known here, where no config.json says its sizes: in a folder of that name beside the
     file, or in the file's own.

@@ -57,7 +57,8 @@ def scenario_from_nemo(
     gpus_per_node: int | None = None,
     source: str = "<NeMo>",
 ) -> Imported:
-    """The scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a scenario).
+    """Return the scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a
+    scenario).
 
     ``function`` is the recipe's name, ``beside`` the text of a file that it imports from, and ``given`` are arguments
     of a program by name.  ``gpus`` left out is trainer.num_nodes x trainer.devices, and ``gpus_per_node`` are those of
@@ -113,7 +114,8 @@ def _formats(plain: Mapping[str, Any], options: Words, *, alone: bool) -> tuple[
 
 
 def _machines(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, tuple[str, ...]]:
-    """How many GPUs the trainer takes, None where it does not say it, and what is assumed of them and of machines."""
+    """Return how many GPUs the trainer takes, None where it does not say it, and what is assumed of them and of
+    machines."""
     kind = plain.get("trainer.accelerator")
     other = kind not in (None, "gpu", "cuda", "auto")
     said = (f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}",) if other else ()
@@ -125,7 +127,7 @@ def _machines(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int 
 
 
 def _sections(text: str, source: str) -> Any:
-    """What the file says, without what is around it."""
+    """Return what the file says, without what is around it."""
     data = parse_document(text, source=source).data
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
@@ -137,7 +139,7 @@ def _sections(text: str, source: str) -> Any:
 
 
 def _plugin_of_fp8(plain: Mapping[str, Any]) -> Words:
-    """What a recipe's plugin of the precision says of 8 bits."""
+    """Return what a recipe's plugin of the precision says of 8 bits."""
     if not plain.get("trainer.plugins.fp8"):
         return {}
     kind = plain.get("trainer.plugins.fp8_recipe", "delayed")
@@ -148,7 +150,7 @@ def _plugin_of_fp8(plain: Mapping[str, Any]) -> Words:
 
 
 def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """References written out, as far as they are to keys of the file."""
+    """Return references written out, as far as they are to keys of the file."""
     found = dict(settings)
     for _ in range(4):
         for name, value in list(found.items()):
@@ -238,7 +240,7 @@ def _overruled(found: Mapping[str, Any], no_effect: list[str]) -> dict[str, Any]
 
 
 def _bucket(plain: Mapping[str, Any], found: Mapping[str, Any], source: str) -> int:
-    """Gradients in a bucket of Apex's DistributedFusedAdam, whose bucket_cap_mb are megabytes, 100 by default."""
+    """Return the gradients in a bucket of Apex's DistributedFusedAdam; bucket_cap_mb are megabytes, 100 by default."""
     name = "model.optim.bucket_cap_mb"
     size = plain.get(name, plain.get("optimizer.bucket_cap_mb", 100))
     if not isinstance(size, int | float) or not 0 < size < 1e6:
@@ -248,8 +250,8 @@ def _bucket(plain: Mapping[str, Any], found: Mapping[str, Any], source: str) -> 
 
 
 def _changed_by_nemo_1(plain: Mapping[str, Any], found: dict[str, Any]) -> None:
-    """What NeMo 1 does of itself: without stages a plain optimizer reduces gradients while the backward goes on, which
-    does not go with a fused accumulation (``megatron_base_model.py`` of 1.23, ``configure_optimizers`` and
+    """Set what NeMo 1 does of itself: without stages a plain optimizer reduces gradients while the backward goes on,
+    which does not go with a fused accumulation (``megatron_base_model.py`` of 1.23, ``configure_optimizers`` and
     ``_validate_and_override_config``)."""
     name = plain.get("model.optim.name")
     if name is None:
@@ -268,12 +270,11 @@ def _changed_by_nemo_1(plain: Mapping[str, Any], found: dict[str, Any]) -> None:
 
 
 def _in_halves(plain: Mapping[str, Any]) -> bool:
-    """Whether weights of NeMo 1 are kept in 16 bits, beside a master copy."""
     return plain.get("model.megatron_amp_O2") is True
 
 
 def _shards(plain: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What PyTorch's FSDP does, which overlaps its gathers and reductions."""
+    """Return what PyTorch's FSDP does, which overlaps its gathers and reductions."""
     name = "model.fsdp_sharding_strategy"
     narrow = str(plain.get("model.fsdp_grad_reduce_dtype", "32")) in ("bf16", "16")
     return {
@@ -290,7 +291,8 @@ def _word(table: Mapping[str, str], value: Any, name: str, source: str) -> str:
 
 
 def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The tokenizer's kind and name, by Megatron-LM's options; where nothing is said of it, one that is not read."""
+    """Return the tokenizer's kind and name, by Megatron-LM's options; where nothing is said of it, one that is not
+    read."""
     if "vocab-size" in options:
         return {}
     library, kind = str(plain.get("model.tokenizer.library", "")), str(plain.get("model.tokenizer.type") or "")

@@ -28,12 +28,12 @@ _OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
 
 def program_of(arguments: Arguments) -> str:
-    """The file of the program that a launch starts; empty for options alone."""
+    """Return the file of the program that a launch starts; empty for options alone."""
     return next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "").rsplit("/", 1)[-1]
 
 
 def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
-    """What to say of a program that may set more than its options do."""
+    """Return what to say of a program that may set more than its options do."""
     name = program_of(arguments)
     if not name or name in _OWN:
         return ()
@@ -41,7 +41,8 @@ def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
 
 
 def require_options_of_megatron(arguments: Arguments, source: str) -> None:
-    """InputError, in one sentence, for a program that is not Megatron-LM's and has no option that only those have."""
+    """Raise InputError, in one sentence, for a program that is not Megatron-LM's and has no option that only those
+    have."""
     name, options = program_of(arguments), arguments.options
     files = any(" ".join(words).endswith((".yaml", ".yml")) for words in options.values())
     if not name or name in _OWN or arguments.problems or files or options.keys() & _OF_MEGATRON:
@@ -54,8 +55,8 @@ def require_options_of_megatron(arguments: Arguments, source: str) -> None:
 
 
 def require_pre_training(arguments: Arguments, source: str, *, layers: bool = False) -> None:
-    """InputError, in one sentence, for a launch that is something else; ``layers``: whatever the program, they are of
-    attention and MLP."""
+    """Raise InputError, in one sentence, for a launch that is something else; ``layers``: whatever the program, they
+    are of attention and MLP."""
     name = program = program_of(arguments)
     for pattern, what in PROGRAMS.items():
         if re.search(pattern, name) and not (layers and "hybrid" in pattern):
@@ -87,5 +88,4 @@ def require_pre_training(arguments: Arguments, source: str, *, layers: bool = Fa
 
 
 def _is_of(option: str, name: str) -> bool:
-    """Whether it is that option, or one of those that begin so where the name ends in a dash."""
     return option == name or (name.endswith("-") and option.startswith(name))

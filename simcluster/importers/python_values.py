@@ -119,7 +119,6 @@ def written_call(text: str, source: str) -> Built | None:
 
 
 def _made(value: Any) -> Any:
-    """What stands behind a key: a call, a name, or data."""
     if not isinstance(value, Mapping):
         return value
     name = str(value.get("_target_", "")).rpartition(".")[2]

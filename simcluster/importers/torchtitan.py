@@ -50,7 +50,7 @@ def scenario_from_torchtitan(
     sequence_length: int | None = None,
     source: str = "<job config>",
 ) -> Imported:
-    """The scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
+    """Return the scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
 
     Where data_parallel_shard_degree is -1, what is left, that is of ``gpus``, or of all that are ``available``.
     ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` the text
@@ -107,7 +107,7 @@ class _Job(JobSettings):
         self._available, self._told, self._beside = available, told, beside
 
     def imported(self, cluster: dict[str, Any], gpus: int | None) -> Imported:
-        """The whole scenario; InputError with all that stands against it."""
+        """Return the whole scenario; InputError with all that stands against it."""
         if self.unknown and len(self.unknown) == len(self.written):
             what = "is not a job config of torchtitan: it has none of its keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; name the TOML that torchtitan is started with")
@@ -234,7 +234,8 @@ class _Job(JobSettings):
         return {"schedule": known, **({"chunks": 2} if chunked else {})}
 
     def _slices(self, pp: int) -> int:
-        """Parts of the model, of which a stage may have several (num_total_stages of build_pipeline_schedule, 2024)."""
+        """Return parts of the model, of which a stage may have several (num_total_stages of build_pipeline_schedule,
+        2024)."""
         pipeline = self._pipeline(pp)
         several = pipeline["schedule"] in _TWO_SLICES
         return len(pipeline.get("layers_per_stage", ())) or pp * pipeline.get("chunks", 1 + several)
@@ -265,7 +266,7 @@ class _Job(JobSettings):
         }
 
     def _sequences(self, key: str) -> int:
-        """Tokens as whole sequences."""
+        """Return tokens as whole sequences."""
         tokens, length = self.values[key], self.values["training.seq_len"]
         if tokens % length:
             raise self.error(key, f"{tokens} tokens are not whole sequences of {length}, which alone are modelled")
@@ -286,7 +287,7 @@ class _Job(JobSettings):
         return int((model_document(model["preset"]) if "preset" in model else model)["layers"])
 
     def _operators(self) -> dict[str, Any]:
-        """Every second product again, which is modelled for plain layers."""
+        """Recompute every second product, which is modelled for plain layers."""
         model = self.problems.of(self._model) or {}
         name = model.get("preset")
         fields = model_document(name) if name else model

@@ -164,7 +164,8 @@ _TELLING = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size", "vo
 
 
 def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
-    """The model section of a scenario; what lies beside has the last word, since forks change sizes under a name.
+    """Return the model section of a scenario; what lies beside has the last word, since forks change sizes under a
+    name.
 
     Raises InputError for a model that nothing says the sizes of, and for one that is no decoder of text.
     """
@@ -198,14 +199,13 @@ def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
 
 
 def _differs(own: dict[str, Any], preset: str) -> bool:
-    """Whether sizes are others than those of the published model of the name."""
     published = published_model(preset)
     published = model_document(preset) if "preset" in published else published
     return any(own.get(size, published.get(size)) != published.get(size, own.get(size)) for size in _TELLING)
 
 
 def _unknown(job: JobSettings, beside: Beside, family: str, name: str) -> InputError:
-    """The complaint about a flavor that nothing says the sizes of, with those that are said."""
+    """Return the complaint about a flavor that nothing says the sizes of, with those that are said."""
     where = f"torchtitan/models/{family}/__init__.py"
     if has := flavors_beside(beside, family):
         says = f"the {where} with the file does not say its sizes; it says those of {listed(has[:8])}"

@@ -111,7 +111,7 @@ class JobSettings:
             self.assumed.append(f"{again} run again, which is the default where activation_checkpoint.mode is not said")
 
     def _checked(self, key: str, value: Any) -> Any:
-        """The value, of the kind of its default."""
+        """Return the value, of the kind of its default."""
         default = _DEFAULTS[key]
         if key.endswith("selective_ac_option") and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
@@ -130,16 +130,15 @@ class JobSettings:
 
     @property
     def early(self) -> bool:
-        """Whether the file is of the versions of 2024, which had pipelines among what is experimental."""
+        """Return whether the file is of the versions of 2024, which had pipelines among what is experimental."""
         return self.given.get("parallelism.pipeline_parallel_degree", "").startswith(("experimental.", "training."))
 
     def on(self, key: str) -> bool:
-        """Whether a switch is on."""
         return self.values[key] is True
 
 
 def _listed(name: str, value: Any) -> Any:
-    """The value, and a list of the words of a text where one is expected: ``"float8,mx"``, as in 2024 and 2025."""
+    """Return the value; of a text where a list is expected its words (``"float8,mx"``, as in 2024 and 2025)."""
     key = _RENAMED.get(name, name)
     words = isinstance(value, str) and isinstance(_DEFAULTS.get(key), list)
     return [word.strip() for word in value.split(",") if word.strip()] if words else value
@@ -152,7 +151,7 @@ def _kind(default: object) -> str:
 
 
 def precision_of(job: JobSettings, parallel: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of ``Training`` that say the precision of a job which is split as ``parallel`` says.
+    """Return the fields of ``Training`` that say the precision of a job which is split as ``parallel`` says.
 
     Raises InputError for converters that are not modelled, and for those to fp8 of products in fp32.
     """
@@ -176,7 +175,7 @@ def precision_of(job: JobSettings, parallel: Mapping[str, Any]) -> dict[str, Any
 
 
 def _converters(job: JobSettings) -> list[str]:
-    """Names of the converters to products in fp8."""
+    """Return names of the converters to products in fp8."""
     found = [name for name in job.values["model.converters"] if name not in _KERNELS]
     found = found or ["float8"] * job.on("float8.enable_float8_linear")
     if strange := [name for name in found if name not in FLOAT8 | MXFP8]:
@@ -185,8 +184,9 @@ def _converters(job: JobSettings) -> list[str]:
 
 
 def _by_fsdp(job: JobSettings, parallel: Mapping[str, Any]) -> bool:
-    """Whether FSDP casts parameters, which it does over a single rank, too, where experts are split, and everywhere
-    from April 2026 on (``_mesh_exist`` of torchtitan/distributed/parallel_dims.py), when files were registries."""
+    """Return whether FSDP casts parameters, which it does over a single rank, too, where experts are split, and
+    everywhere from April 2026 on (``_mesh_exist`` of torchtitan/distributed/parallel_dims.py), when files were
+    registries."""
     if parallel.get("zero") == 3 or parallel.get("ep", 1) > 1:
         return True
     tokens = job.values["training.num_tokens_per_microbatch_per_dp_rank"]

@@ -222,7 +222,6 @@ def job_of_script(
 
 
 def _named(words: Sequence[str]) -> str:
-    """The path behind --job.config_file."""
     for place, word in enumerate(words):
         if _NAMED.match(word):
             return word.partition("=")[2] or "".join(words[place + 1 : place + 2])

@@ -45,12 +45,12 @@ class TrainerCommand:
 
 
 def is_trainer_file(text: str) -> bool:
-    """Whether the text is a YAML file of options of a program of Hugging Face's Trainer."""
+    """Return whether the text is a YAML file of options of a program of Hugging Face's Trainer."""
     return _FILE.search(text) is not None and not is_script(text)
 
 
 def training_of_file(text: str, source: str) -> TrainerCommand:
-    """The training that a YAML of options alone is for; InputError where it names no configuration of DeepSpeed."""
+    """Return the training of a YAML of options alone; InputError where it names no configuration of DeepSpeed."""
     arguments = Arguments(_options_of(text, source))
     if not (config := arguments.said(*_CONFIGS)):
         raise InputError(
@@ -61,7 +61,7 @@ def training_of_file(text: str, source: str) -> TrainerCommand:
 
 
 def first_training(state: State) -> TrainerCommand:
-    """The first command of a script that names a configuration of DeepSpeed; InputError where none does."""
+    """Return the first command of a script that names a configuration of DeepSpeed; InputError where none does."""
     found: list[TrainerCommand] = []
     without = missing = ""
     for words, around in state.commands:
@@ -101,7 +101,7 @@ def _nothing(without: str, missing: str) -> str:
 
 
 def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
-    """The options of a command, those of a file that it names below its own, and such a file that is not there."""
+    """Return the options of a command, with those of a file that it names, and such a file that is not there."""
     arguments = from_words(words, repeated=True)
     before = ["", *words[:-1]]
     place = next((place for place, word in enumerate(words) if _names_options(word, before[place])), None)
@@ -123,13 +123,13 @@ def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
 
 
 def _names_options(word: str, before: str) -> bool:
-    """Whether a word is a file of options: behind LLaMA-Factory's ``train``, a program or its ``--config``."""
+    """Return whether a word is a file of options: behind LLaMA-Factory's ``train``, a program or its ``--config``."""
     stands = before in ("train", "--config") or before.endswith(".py") or word.startswith("--config=")
     return stands and _YAML.fullmatch(word) is not None
 
 
 def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """The fields of a YAML as options; null is not given, and false is said."""
+    """Return the fields of a YAML as options; null is not given, and false is said."""
     data = parse_document(text, source=source).data
     return {str(name).replace("_", "-"): _words(value) for name, value in data.items() if value is not None}
 
@@ -154,7 +154,7 @@ class Accelerated:
 
 
 def is_of_accelerate(words: Sequence[str]) -> bool:
-    """Whether a command starts its program by accelerate."""
+    """Return whether a command starts its program by accelerate."""
     return any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
 
 
@@ -163,7 +163,8 @@ def is_accelerate_file(text: str) -> bool:
 
 
 def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False) -> Accelerated:
-    """What the file says, and the launcher's options go before; InputError where it is not DeepSpeed that trains.
+    """Return what the file says, and the launcher's options go before; InputError where it is not DeepSpeed that
+    trains.
 
     ``steps_said``: the program says itself how many micro batches it accumulates, which is to be the same.
     """
