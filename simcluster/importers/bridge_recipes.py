@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,8 @@ class ReadRecipe:
     otherwise, what it does that is not known here, and how many GPUs its name or its file says.
     """
 
-    model: NamedModel
-    settings: dict[str, Any]
+    model: NamedModel = field(default_factory=NamedModel)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
     gpus: int | None = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,11 @@ _MIXTURES: dict[str, str] = _TABLES["mixtures"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
 _HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
+_OF_DATA = ("dataset", "tokenizer")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
 _FORMATS = {"torch.float32": "fp32", "torch.float64": "fp64", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+_KNOWN = frozenset((*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED))
 _FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
 _PRECISIONS_NAMED: dict[str, dict[str, Any]] = _TABLES["precisions"]
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
@@ -66,79 +69,141 @@ def scenario_from_bridge(
     given: Mapping[str, str] = NONE_GIVEN,
     source: str = "<overrides>",
 ) -> Imported:
-    """Return the scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe in
-    Python.
+    """Return the scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe.
 
-    ``beside`` is the text of a file that a recipe imports from, and ``given`` are arguments of a program by name.
-    Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
-    not known is in ``unknown``.
+    ``beside`` is the text of a config.json that lies with the file, and ``given`` are arguments of a recipe's function
+    by name.  Raises InputError with the names of all fields that are not modelled or have no value that can be.  A
+    field that is not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
     text = text if python else yaml_printed(text)
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     recipe, said = ("", read) if read else _overrides(text, source, beside)
-    no_effect: list[str] = []
-    unknown = [f"what the recipe does {place}" for place in said.undecided]
-    problems = Problems(source)
-    options: Words = _recipe_options(recipe) if recipe else {}
-    options |= model_options(said.model.section) if said.model.name else {}
-    became: dict[str, str] = {}
-    options |= (own := options_of_settings(said.settings, source, problems, no_effect, unknown, became))
-    options |= {"group-query-attention": ()} if "num-query-groups" in options else {}
+    fields = BridgeFields(source, said)
+    fields.options |= _recipe_options(recipe) if recipe else {}
+    own = fields.add(said.settings)
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
-        no_effect += [name for name in said.settings if not said.settings[name]]
-        unknown = [name for name in unknown if said.settings.get(name.partition(" ")[0])]
-    found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, launched=said.gpus, available=available, source=source,
-        problems=problems.found,
-    )  # fmt: skip
+        fields.no_effect += [name for name in said.settings if not said.settings[name]]
+        fields.unknown = [name for name in fields.unknown if said.settings.get(name.partition(" ")[0])]
     environment = assumed_of_environment(variables_in(said.settings, _ENVIRONMENT))
     if environment:
-        no_effect = [name for name in no_effect if name.partition(".")[0] != _ENVIRONMENT]
-    assumed = (*said.assumed, *environment)
-    assumed += () if "gpus" in found.document else (ALL_GPUS,)
-    assumed += (said.model.length,) if said.model.length and "seq-length" not in own else ()
-    if said.model.name:
-        found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
+        fields.no_effect = [name for name in fields.no_effect if name.partition(".")[0] != _ENVIRONMENT]
+    length = (said.model.length,) if said.model.length and "seq-length" not in own else ()
+    found = fields.scenario(cluster, gpus, said.gpus, available, (*said.assumed, *environment, *length))
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
-        assumed += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
-    off = [name for name, option in became.items() if not option]
-    return Imported(
-        found.document, (*found.mapped, *off), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
-        unknown=(*unknown, *said.model.unknown, *found.unknown),
-    ).accounted(said.settings, became)  # fmt: skip
+        what = f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)"
+        found = replace(found, assumed=(*found.assumed, what))
+    return found.accounted(said.settings, fields.became)
 
 
-def options_of_settings(
-    settings: Mapping[str, Any],
-    source: str,
-    problems: Problems,
-    no_effect: list[str],
-    unknown: list[str],
-    became: dict[str, str],
-) -> Words:
-    """Return fields by dotted name as Megatron-LM's options; what has no effect or is not known goes on its list.
+class BridgeFields:
+    """Fields by Megatron-Bridge's dotted names as Megatron-LM's ``options``, with what has no effect or is not known.
 
-    ``became`` takes the option of each field, empty for a field that is off.
+    ``became`` has the option of each field, empty for a field that is off.
     """
-    options: Words = {}
-    names: dict[str, str] = {}
-    precision = _PRECISIONS_NAMED.get(str(settings.get("mixed_precision")), {})
-    if precision:
-        written = {f"mixed_precision.{field}": value for field, value in precision.items()}
-        settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
-    for name, value in settings.items():
-        listed_before = len(no_effect) + len(unknown)
-        translated = problems.of(_translated, name, value, source, no_effect, unknown)
-        if len(no_effect) + len(unknown) == listed_before:
-            became[name] = option_called(next(iter(translated or {}), ""))
-        for option, words in (translated or {}).items():
-            if option in names and option != "seq-length" and options[option] != words:
-                problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))
-            options[option], names[option] = words, name
-    if "num-query-groups" in options:
-        options["group-query-attention"] = ()
-    return options
+
+    def __init__(self, source: str, read: ReadRecipe) -> None:
+        self.source, self.problems, self._model = source, Problems(source), read.model
+        self._settings: Mapping[str, Any] = {}
+        self.options: Words = model_options(self._model.section) if self._model.name else {}
+        self.no_effect: list[str] = []
+        self.unknown = [f"what the recipe does {place}" for place in read.undecided]
+        self.became: dict[str, str] = {}
+
+    def add(self, settings: Mapping[str, Any]) -> Words:
+        """Add fields, and return the options that they give."""
+        self._settings = settings
+        options: Words = {}
+        names: dict[str, str] = {}
+        if precision := _PRECISIONS_NAMED.get(str(settings.get("mixed_precision")), {}):
+            written = {f"mixed_precision.{field}": value for field, value in precision.items()}
+            settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
+        for name, value in settings.items():
+            translated = self.problems.of(self._translated, name, value)
+            if isinstance(translated, list):
+                continue
+            self.became[name] = option_called(next(iter(translated or {}), ""))
+            for option, words in (translated or {}).items():
+                if option in names and option != "seq-length" and options[option] != words:
+                    self.problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))
+                options[option], names[option] = words, name
+        self.options |= options
+        self.options |= {"group-query-attention": ()} if "num-query-groups" in self.options else {}
+        return options
+
+    def scenario(
+        self,
+        cluster: Mapping[str, Any],
+        gpus: int | None,
+        launched: int | None,
+        available: int | None,
+        assumed: tuple[str, ...],
+        mapped: Iterable[str] = (),
+    ) -> Imported:
+        """Return the scenario of the options; InputError with all problems."""
+        found = scenario_from_options(
+            self.options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=self.source,
+            problems=self.problems.found,
+        )  # fmt: skip
+        if self._model.name:
+            found.document["model"] = whole_model(self._model.section, found.document["model"], self._settings)
+        assumed += () if "gpus" in found.document else (ALL_GPUS,)
+        off = [name for name, option in self.became.items() if not option]
+        return Imported(
+            found.document, (*found.mapped, *mapped, *off), (*self.no_effect, *found.no_effect),
+            (*assumed, *found.assumed), unknown=(*self.unknown, *self._model.unknown, *found.unknown),
+        )  # fmt: skip
+
+    def _translated(self, name: str, value: Any) -> Words | list[str]:
+        """Return one field as options, or the list that it is put on: without effect, or not known.
+
+        Raises InputError for a field of the step whose value is worked out where the program runs.
+        """
+        section, _, field = name.partition(".")
+        option = _RENAMED.get(field, _INVERTED.get(field, field.replace("_", "-")))
+        idle = section in _NO_EFFECT_SECTIONS or (section in _OF_DATA and field not in _MODEL_OF_DATA)
+        nothing = field in _NO_EFFECT_FIELDS or field.startswith("_")
+        if isinstance(value, Unread):
+            return self._unread(name, value, option)
+        word = (" ".join(map(str, value)) if isinstance(value, list) else str(value)).strip("[]'\" ").replace(",", " ")
+        empty = word.lower() in ("none", "null", "")
+        if field in _OF_LAYERS and section == "model" and not empty:
+            return {option: (str(value).strip("'\" "),)}
+        if not idle and section == "mixed_precision" and not field:
+            return {} if empty else _precision(word, self.source)
+        if not idle and (section not in _SECTIONS or not field or "." in field):
+            return self._put(self.unknown, name + guess(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS]))
+        if idle or nothing:
+            return self._put(self.no_effect, name)
+        if empty or (field, word) in (("mtp_num_layers", "0"), ("moe_router_dtype", "bf16")):  # as the activations
+            return {}
+        if field in _INVERTED:
+            inverse = {"true": "false", "false": "true"}.get(word.lower())
+            if inverse is None:
+                raise InputError(f"{self.source}: {name}: {word[:40]!r} is neither true nor false; write one of them")
+            return {option: (inverse,)} if option in MAPPED or inverse == "true" else {}
+        if option not in _KNOWN and not option.startswith(_FAMILIES):
+            known = [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED]
+            return self._put(self.unknown, name + guess(field, known))
+        if option not in MAPPED and word.lower() == "false":
+            return self._put(self.no_effect, name)  # something not modelled is switched off
+        return {option: tuple(_FORMATS.get(word, word).split())}
+
+    def _unread(self, name: str, value: Unread, option: str) -> list[str]:
+        """Put a field whose value is not read on its list; InputError where a scenario has a place for it."""
+        section, _, field = name.partition(".")
+        if section in _SECTIONS and field not in _NO_EFFECT_FIELDS and (option in MAPPED or name == "mixed_precision"):
+            raise InputError(
+                f"{self.source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is run "
+                "here; write its value, or run it once and give the configuration that it writes or logs"
+            )
+        idle = section in (*_NO_EFFECT_SECTIONS, *_OF_DATA) or field in _NO_EFFECT_FIELDS or option in NO_EFFECT
+        return self._put(self.no_effect if idle else self.unknown, name)
+
+    @staticmethod
+    def _put(held: list[str], name: str) -> list[str]:
+        held.append(name)
+        return held
 
 
 def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]:
@@ -188,67 +253,6 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
             raise InputError(f"{source}: {name[:60]} is given twice; keep one")
         found[name] = value
     return recipe, found
-
-
-def _translated(
-    name: str, value: Any, source: str, no_effect: list[str], unknown: list[str]
-) -> Words:  # fmt: skip
-    """Return one field as Megatron-LM's options; what has no effect or is not known goes on its list.
-
-    Raises InputError for a field of the step whose value is worked out where the program runs.
-    """
-    section, _, field = name.partition(".")
-    if isinstance(value, Unread):
-        return _unread(name, value, source, no_effect, unknown)
-    text = str(value) if not isinstance(value, list) else " ".join(map(str, value))
-    word = text.strip("[]'\" ").replace(",", " ")
-    if field in _OF_LAYERS and section == "model" and word.lower() not in ("none", "null", ""):
-        return {field.replace("_", "-"): (str(value).strip("'\" "),)}
-    if section in _NO_EFFECT_SECTIONS or (section in ("dataset", "tokenizer") and field not in _MODEL_OF_DATA):
-        no_effect.append(name)
-        return {}
-    if section == "mixed_precision" and not field:
-        return _precision(word, source) if word.lower() not in ("none", "null", "") else {}
-    if section not in _SECTIONS or not field or "." in field:
-        unknown.append(name + guess(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS]))
-        return {}
-    if field in _NO_EFFECT_FIELDS or field.startswith("_"):
-        no_effect.append(name)
-        return {}
-    if word.lower() in ("none", "null", "") or (field == "mtp_num_layers" and word == "0"):
-        return {}
-    if field in _INVERTED:
-        inverse = {"true": "false", "false": "true"}.get(word.lower())
-        if inverse is None:
-            raise InputError(f"{source}: {name}: {word[:40]!r} is neither true nor false; write one of them")
-        return {_INVERTED[field]: (inverse,)} if _INVERTED[field] in MAPPED or inverse == "true" else {}
-    if word.startswith("torch."):
-        word = _FORMATS.get(word, word)
-    if field == "moe_router_dtype" and word == "bf16":
-        return {}  # as the activations
-    option = _RENAMED.get(field, field.replace("_", "-"))
-    known = option in {*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED} or option.startswith(_FAMILIES)
-    if not known:
-        unknown.append(name + guess(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED]))
-        return {}
-    if option not in MAPPED and word.lower() == "false":
-        no_effect.append(name)  # something not modelled is switched off
-        return {}
-    return {option: tuple(word.split())}
-
-
-def _unread(name: str, value: Unread, source: str, no_effect: list[str], unknown: list[str]) -> Words:
-    """Put a field whose value is not read on its list; InputError where a scenario has a place for it."""
-    section, _, field = name.partition(".")
-    option = _RENAMED.get(field, _INVERTED.get(field, field.replace("_", "-")))
-    if section in _SECTIONS and field not in _NO_EFFECT_FIELDS and (option in MAPPED or name == "mixed_precision"):
-        raise InputError(
-            f"{source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is run here; write "
-            "its value, or run it once and give the configuration that it writes or logs"
-        )
-    idle = section in _NO_EFFECT_SECTIONS or field in _NO_EFFECT_FIELDS or option in NO_EFFECT
-    (no_effect if idle or section in ("dataset", "tokenizer") else unknown).append(name)
-    return {}
 
 
 def _precision(word: str, source: str) -> Words:

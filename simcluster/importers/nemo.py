@@ -17,10 +17,9 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_recipes import ReadRecipe
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Imported, Problems
-from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
-from simcluster.importers.megatron_bridge import options_of_settings
-from simcluster.importers.megatron_models import Words, model_options, whole_model
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron_bridge import BridgeFields
+from simcluster.importers.megatron_models import Words
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe, settings_of_written_recipe
 from simcluster.importers.processes import filled_otherwise
 from simcluster.importers.python_recipes import NONE_GIVEN
@@ -69,37 +68,22 @@ def scenario_from_nemo(
     else:
         recipe = settings_of_written_recipe(text, source)
     plain = recipe.settings if recipe else _resolved(flattened(_sections(yaml_printed(text), source), source))
-    problems = Problems(source)
-    no_effect: list[str] = []
-    unknown = [f"what the recipe does {place}" for place in recipe.undecided] if recipe else []
+    fields = BridgeFields(source, recipe or ReadRecipe())
     became: dict[str, str] = {}
-    settings = problems.of(_settings, plain, source, no_effect, became) or {}
+    settings = fields.problems.of(_settings, plain, source, fields.no_effect, became) or {}
     if recipe is None:
         settings = {"model.add_bias_linear": True, **settings}
-    options: Words = model_options(recipe.model.section) if recipe and recipe.model.name else {}
-    fields: dict[str, str] = {}
-    options |= options_of_settings(settings, source, problems, no_effect, unknown, fields)
-    options |= _tokenizer(plain, options) | _plugin_of_fp8(plain)
-    options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
+    fields.add(settings)
+    fields.options |= _tokenizer(plain, fields.options) | _plugin_of_fp8(plain)
+    fields.options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
     if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
-        options["fp8-format"] = ("hybrid",)
-    assumed: tuple[str, ...] = recipe.assumed if recipe else ()
-    assumed += _formats(plain, options, alone=recipe is None)
+        fields.options["fp8-format"] = ("hybrid",)
+    formats = _formats(plain, fields.options, alone=recipe is None)
     launched, machines = _machines(plain, None if gpus else gpus_per_node)
-    assumed += machines
-    found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
-        problems=problems.found,
-    )  # fmt: skip
-    assumed += () if "gpus" in found.document else (ALL_GPUS,)
-    if recipe and recipe.model.name:
-        found.document["model"] = whole_model(recipe.model.section, found.document["model"], settings)
-    off = [name for name, option in fields.items() if not option]
+    assumed = (*(recipe.assumed if recipe else ()), *formats, *machines)
     read = [name for name, field in became.items() if field not in settings]  # by its name, above
-    return Imported(
-        found.document, (*found.mapped, *read, *off), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
-        unknown=(*unknown, *found.unknown),
-    ).accounted(plain, {name: fields.get(field) or field for name, field in became.items()})  # fmt: skip
+    found = fields.scenario(cluster, gpus, launched, available, assumed, read)
+    return found.accounted(plain, {name: fields.became.get(field) or field for name, field in became.items()})
 
 
 def _formats(plain: Mapping[str, Any], options: Words, *, alone: bool) -> tuple[str, ...]:
