@@ -157,6 +157,22 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run tiny_dp --engine fast", {}, "must be auto, simpy, compiled or reference, got 'fast'"),
     ("failures f.csv --gpus 8 --days 3", {"f.csv": "reason,time\ngpu,1 h\n"}, "say which they are, as in --columns"),
     ("advise interval", {}, "write simcluster advise QUESTION SCENARIO; see"),
+    # an option that is a key
+    ("run tiny_dp --tp 4", {}, "did you mean --parallel.tp VALUE?"),
+    ("run tiny_dp --micro-batch-size=4", {}, "did you mean --training.micro_batch VALUE?"),
+    ("run tiny_dp --gpu 4", {}, "did you mean --gpus VALUE?"),
+    ("run tiny_dp --gant x.png", {}, "did you mean '--gantt'?"),
+    ("topology dgx_h100 --nodes 4", {}, "did you mean --set nodes=VALUE or --site.nodes VALUE?"),
+    ("schedule 1f1b --tp 4", {}, "unknown option '--tp'"),
+    ("sweep tiny_dp --vary training.tp=1 -o r.csv", {}, "it belongs to parallel, as parallel.tp"),
+    # what is refused names its option, or its line
+    ("run tiny_dp --window 3", {}, "--window"),
+    ("walls --parameters 7B --gpus x", {}, "--gpus"),
+    ("sweep s.yaml -o r.csv", {"s.yaml": "scenario: nosuch\nvary: {parallel.tp: [1]}\n"},
+     "s.yaml:1:1: scenario: nosuch: no such file"),
+    ("sweep s.yaml -o r.csv", {"s.yaml": "scenario: gone/it.yaml\nvary: {seed: [1]}\n"}, "gone/it.yaml: no such file"),
+    ("sweep s.yaml -o r.csv", {"s.yaml": "scenario: tiny_dp\ntable: rows.csv\ncolumns: {a: parallel.tp}\n"},
+     "s.yaml:2:1: table: there is no file "),
 ]  # fmt: skip
 
 
