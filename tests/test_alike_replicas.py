@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.interop.recorded import Recorded, recorded
-from simcluster.interop.recorded.alike_replicas import AlikeReplicas, alike_replicas
 from simcluster.interop.recorded.graph import StepGraph, having
+from simcluster.interop.recorded.recorded import AlikeReplicas, alike_replicas
 from simcluster.interop.recorded.written import trace_of_result, trace_of_run
 from simcluster.planning.parallel import Plan
 from simcluster.step.simulate import simulate

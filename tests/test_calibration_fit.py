@@ -168,7 +168,7 @@ def test_without_the_tables_fits_are_skipped_with_their_reason(
 def write_products(folder: Path) -> None:
     """A table of products in the format of its own, made from known constants."""
     from simcluster.devices.device import kernel_seconds, load_device
-    from simcluster.evidence.calibration.constants import changed
+    from simcluster.evidence.calibration.least_squares import changed
     from simcluster.model.kernels import Kernel
 
     device = load_device("a100-80gb-pcie")

@@ -19,8 +19,8 @@ from simcluster.base.store import Store
 from simcluster.base.version import VERSION
 from simcluster.cli import main
 from simcluster.documents.reading import parse_document
+from simcluster.evidence.validation.run import StoredRows
 from simcluster.evidence.validation.steps import RowTask
-from simcluster.evidence.validation.stored import StoredRows
 from simcluster.scenario import contents, files
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.scenario import Base, Variant, load

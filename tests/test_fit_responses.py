@@ -18,10 +18,9 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.evidence.validation.fitting import Fit, load_fits
-from simcluster.evidence.validation.fitting_responses import Responses, answer
 from simcluster.evidence.validation.fitting_rows import RowAnswer, Sample, Settings, samples_of
 from simcluster.evidence.validation.fitting_run import run_fits
-from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Search, search
+from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Responses, Search, answer, search
 from simcluster.evidence.validation.run import in_workers, validate_studies
 from simcluster.evidence.validation.study import load_study
 

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.astra_network import parse_network
 from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_traces, write_run, write_traces, writing
-from simcluster.interop.chakra.messages import framed, messages
+from simcluster.interop.chakra.trace import framed, messages
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate

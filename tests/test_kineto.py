@@ -22,17 +22,22 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.interop.kineto import ProfiledJob, load_profiles, reading
-from simcluster.interop.kineto.bandwidth import reached
-from simcluster.interop.kineto.breakdown import breakdown, layers, slowdown_by_type
-from simcluster.interop.kineto.clocks import align
-from simcluster.interop.kineto.comm import Comm, ProcessGroups, comm_of, kind_of
-from simcluster.interop.kineto.labels import TraceLabel
-from simcluster.interop.kineto.spans import axis_of
-from simcluster.interop.kineto.whatif import QUESTIONS, ask, changed
+from simcluster.interop.kineto import ProfiledJob, load_profiles, loading
+from simcluster.interop.kineto.comm import axis_of, Comm, ProcessGroups, comm_of, kind_of
+from simcluster.interop.kineto.match import align
+from simcluster.interop.kineto.measures import (
+    QUESTIONS,
+    ask,
+    breakdown,
+    changed,
+    layers,
+    reached,
+    slowdown_by_type,
+)
+from simcluster.interop.kineto.profile import TraceLabel
 from simcluster.interop.kineto.written import write_profiles
 from simcluster.interop.recorded import measure
-from simcluster.interop.recorded.waiting import waited
+from simcluster.interop.recorded.measure import waited
 from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"
@@ -329,7 +334,7 @@ def test_nothing_is_written_over_other_profiles(slow: ProfiledJob, tmp_path: Pat
 def test_ranks_are_read_side_by_side_as_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, told = write(documents(SLOW), tmp_path / "profiles"), list[tuple[int, int]]()
     alone = load_profiles(folder)
-    monkeypatch.setattr(reading, "_SMALL", 0)
+    monkeypatch.setattr(loading, "_SMALL", 0)
     together = load_profiles(folder, workers=2, progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (together.ranks, together.notes) == (alone.ranks, alone.notes)
@@ -347,7 +352,7 @@ def test_the_first_file_that_is_cut_is_named_whoever_reads(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(documents(SLOW), tmp_path / "profiles")
-    monkeypatch.setattr(reading, "_SMALL", 0)
+    monkeypatch.setattr(loading, "_SMALL", 0)
     first, *_, last = sorted(folder.iterdir())
     for file in (first, last):
         file.write_bytes(b"{")

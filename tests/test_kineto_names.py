@@ -10,8 +10,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto import ProfiledJob, load_profiles
-from simcluster.interop.kineto.breakdown import breakdown
-from simcluster.interop.kineto.kernel_kinds import shipped_names
+from simcluster.interop.kineto.comm import shipped_names
+from simcluster.interop.kineto.measures import breakdown
 
 TRACE = {  # of DeepSeek-V3's published training profile (deepseek-ai/profile-data@4496024, train.json): us in all
     "void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 24>(int4*, float*)": 49448.0,

@@ -17,12 +17,10 @@ import simcluster
 from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.export import write_trace
-from simcluster.interop.kineto.comm import Comm
-from simcluster.interop.kineto.kernel_kinds import WORKS, KernelNames
-from simcluster.interop.kineto.spans import axis_described
+from simcluster.interop.kineto.comm import WORKS, Comm, KernelNames, axis_described
 from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
-from simcluster.interop.own_trace.pairs import CAUSES
 from simcluster.interop.own_trace.reported import timelines
+from simcluster.interop.own_trace.states import CAUSES
 from simcluster.studies.whatif.difference import Difference
 
 ROOT = Path(__file__).parent.parent
@@ -241,7 +239,7 @@ def test_names_of_real_kernels_are_known() -> None:
 
 
 def test_every_kind_has_a_row_with_a_source() -> None:
-    from simcluster.interop.kineto.kernel_kinds import _shipped
+    from simcluster.interop.kineto.comm import _shipped
 
     rows = _shipped().kernels
     assert {row.kind for row in rows} == set(WORKS)

@@ -25,10 +25,8 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.recorded import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.interop.recorded.longest_path import LongestPath
-from simcluster.interop.recorded.measure import worst_workers
-from simcluster.interop.recorded.spans import spans
+from simcluster.interop.recorded.measure import recorded_matrix, spans, waited, worst_workers
 from simcluster.interop.recorded.trace import BACKWARD, COLUMNS, FORWARD
-from simcluster.interop.recorded.waiting import recorded_matrix, waited
 from simcluster.interop.recorded.whatif import QUESTIONS, ask, in_order, own_schedule
 from simcluster.interop.recorded.written import save_trace, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan

@@ -27,8 +27,8 @@ from simcluster.cli import main
 from simcluster.interop.export.export import MERGED, MOST, trace_path, write_trace
 from simcluster.interop.kineto.chrome import complete
 from simcluster.interop.kineto.chrome import write_trace as write_events
-from simcluster.interop.kineto.job import load_profiles
-from simcluster.interop.kineto.whatif import changed
+from simcluster.interop.kineto.loading import load_profiles
+from simcluster.interop.kineto.measures import changed
 from simcluster.interop.recorded import measure
 from simcluster.studies.multi_job import Placed, simulate_together
 

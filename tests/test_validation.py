@@ -22,12 +22,11 @@ from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
 from simcluster.evidence.validation import load_study, overall, validate_studies
 from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
-from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
+from simcluster.evidence.validation.measured import InlineTable, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
+from simcluster.evidence.validation.run import StoredRows
 from simcluster.evidence.validation.steps import RowTask, plan_steps
-from simcluster.evidence.validation.stored import StoredRows
 from simcluster.evidence.validation.study import Steps
-from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.evidence.validation.tables import Missing, read_table
 from simcluster.planning.footprint import Facts
 from simcluster.scenario.paths import check_path

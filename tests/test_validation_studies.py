@@ -10,9 +10,9 @@ from documents import scores
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.updates import pass_seconds
 from simcluster.evidence.validation import load_study, validate_studies
+from simcluster.evidence.validation.measured import InlineTable
 from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps, StudyFile
-from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
 from simcluster.model.recipes import RECIPES

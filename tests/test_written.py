@@ -42,7 +42,7 @@ _OWNERS = "|".join(sorted(OF_A_MODULE.keys() - {"np", "json"}))
 WORDS = re.compile(rf"\bopen\(|\.({'|'.join(sorted(OF_A_PATH))})\(|\b({_OWNERS})\.|np\.save|json\.dump\(")
 ALLOWED = {
     ("base/store.py", "connect"),  # of a database, which keeps itself whole
-    ("interop/nsight/tables.py", "connect"),  # which is only read
+    ("interop/kineto/nsight.py", "connect"),  # which is only read
     ("documents/packed.py", "open"),  # of gzip, to read
     ("cli/__init__.py", "open"), ("cli/encoding.py", "open"), ("cli/encoding.py", "fdopen"),  # of os.devnull
     ("interactive/command.py", "open"),  # of a browser

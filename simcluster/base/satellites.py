@@ -29,8 +29,8 @@ PROVIDED: Mapping[str, str] = {
     "list of questions": "longrun.lists:questions",
     # what a command or a study adds
     "costs per step": "longrun.studies.amortised:amortised_answer",
-    "estimator of recorded jobs": "interop.recorded.estimator:Estimator",
-    "straggling in words": "interop.commands.waits:explained",
+    "estimator of recorded jobs": "interop.recorded.written:Estimator",
+    "straggling in words": "interop.recorded.measure:explained",
     "is a trace": "interop.own_traces:is_trace",
     "difference from a trace": "interop.commands.diff_trace:run",
     "trace of a result": "interop.export.export:write_trace",

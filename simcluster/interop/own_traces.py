@@ -7,7 +7,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.documents.given_files import why_missing
 from simcluster.interop.kineto.chrome import ENDINGS
-from simcluster.interop.kineto.job import NSIGHT
+from simcluster.interop.kineto.nsight import NSIGHT
 
 REPORTS = (".nsys-rep", ".qdrep")
 _HEAD = 1 << 20

@@ -179,7 +179,7 @@ def _collectives(report: Report, all_rows: bool) -> list[str]:
             part.role,
             *_score_cells(part.score),
             f"{part.small.mean:.1%} of {part.small.rows}" if part.small else "",
-            _aim_cell(part),
+            ("" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.met else 'NOT MET'}"),
         ]
         for part in report.parts
         if part.role != "degraded"
@@ -221,10 +221,6 @@ def _score_text(score: Score) -> str:
 
 def _aim_text(part: ScoredPart) -> str:
     return "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.met else 'not met'}"
-
-
-def _aim_cell(part: ScoredPart) -> str:
-    return "" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.met else 'NOT MET'}"
 
 
 def _refused(report: Report) -> list[str]:

@@ -16,12 +16,11 @@ from simcluster.base.units import is_number
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
-from simcluster.evidence.calibration.constants import changed, value_at
+from simcluster.evidence.calibration.least_squares import changed, value_at
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
-from simcluster.evidence.validation.schedule_study import Constant, Schedules
 from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import RowTask, plan_steps
-from simcluster.evidence.validation.study import Steps, StudyFile, load_study
+from simcluster.evidence.validation.study import Constant, Schedules, Steps, StudyFile, load_study
 from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
 from simcluster.planning.footprint import StepCounts

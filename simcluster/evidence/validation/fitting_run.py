@@ -11,9 +11,8 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
-from simcluster.evidence.validation.fitting_responses import Ask, Responses, Values, answer
 from simcluster.evidence.validation.fitting_rows import Sample, samples_of
-from simcluster.evidence.validation.fitting_search import Fold, search
+from simcluster.evidence.validation.fitting_search import Ask, Fold, Responses, Values, answer, search
 from simcluster.evidence.validation.run import in_workers
 from simcluster.evidence.validation.tables import Missing
 

@@ -1,6 +1,6 @@
-"""What a source measured: of a step or a collective as seconds, whatever it gives instead; of memory as bytes.
+"""The measured table of a study: its head, and its columns of seconds or bytes, whatever the source gives instead.
 
-What takes time is scored in seconds, so that studies can be put beside each other.  Pure.
+Times are scored in seconds, so that studies can be compared.
 """
 
 from __future__ import annotations
@@ -9,17 +9,77 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, assert_never
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.documents.diagnostics import listed, shown
+from simcluster.documents.diagnostics import Complaint, RuleError, listed, shown
 from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
 from simcluster.planning.footprint import Footprint, StepCounts
 from simcluster.scenario.paths import ScenarioPath
 from simcluster.traffic.nccl import bus_factor
+
+
+def _formula(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # a number alone is a formula too
+    if isinstance(value, str):
+        parse_formula(value)
+    return value
+
+
+FormulaText = Annotated[str, BeforeValidator(_formula)]
+"""A formula over the columns, see ``expressions``."""
+
+Fraction = Annotated[float, Field(gt=0, lt=10)]
+CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
+
+
+class InlineTable(Spec):
+    """A short table, copied: names of its columns, and rows of as many cells (null where there is nothing)."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[CellValue, ...], ...]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        broken: list[Complaint] = [
+            (
+                ("rows", index),
+                f"has {len(row)} cells, and the header has {len(self.header)} columns; give a cell for each",
+            )
+            for index, row in enumerate(self.rows)
+            if len(row) != len(self.header)
+        ]
+        repeated = [name for name in dict.fromkeys(self.header) if self.header.count(name) > 1]
+        if repeated:
+            broken.append((("header",), f"names {repeated[0]!r} twice; every column has its own name"))
+        if not self.rows:
+            broken.append((("rows",), "is empty; a study needs at least one measured run"))
+        if broken:
+            raise RuleError(broken)
+        return self
+
+
+class StudyHead(Spec):
+    """What all studies say.
+
+    ``source`` is the paper and table, ``original`` where anybody finds it, of runs that are
+    published.  ``table`` is the table itself, or the name
+    of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").  ``where``
+    is a formula that a row must fulfil to take part.  ``assumed`` lists what the source does not say.
+    """
+
+    name: str
+    about: str = ""
+    source: str
+    original: str = ""
+    table: InlineTable | str
+    where: FormulaText | None = None
+    assumed: tuple[str, ...] = ()
+
 
 Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.rows import Row
-from simcluster.evidence.validation.schedule_study import Schedules
-from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryTable, Steps, StudyFile
+from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryTable, Schedules, Steps, StudyFile
 from simcluster.scenario.likely import RunKind
 
 Role = Literal["fitted", "held out", "degraded"]

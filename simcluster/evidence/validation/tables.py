@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.expressions import Formula, parse_formula, whole
 from simcluster.documents.rows import Row, read_csv, texts_of
+from simcluster.evidence.validation.measured import InlineTable
 from simcluster.evidence.validation.study import StudyFile
-from simcluster.evidence.validation.study_head import InlineTable
 
 ENVIRONMENT = "SIMCLUSTER_DATA"
 

@@ -13,8 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
 from simcluster.documents.reading import unique_keys
-from simcluster.interop.chakra.messages import frames, messages
-from simcluster.interop.chakra.trace import KINDS, ChakraTrace, TraceNode, Value
+from simcluster.interop.chakra.trace import KINDS, ChakraTrace, TraceNode, Value, frames, messages
 
 MAX_BYTES = 256_000_000
 """Of one rank's file, unpacked: about 2 million nodes."""

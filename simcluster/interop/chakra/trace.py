@@ -1,12 +1,18 @@
-"""An execution trace as plain data: for every rank a graph of what it computes and communicates."""
+"""An execution trace as plain data, and the protobuf messages of its files, made from field numbers.
+
+Field names and numbers are those of schema/protobuf/et_def.proto (mlcommons/chakra, package ChakraProtoMsg): a file is
+a GlobalMetadata and then Nodes, each behind its length as a varint.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from simcluster.base.errors import InputError
 
@@ -98,3 +104,101 @@ class ChakraTrace:
             found.append(by_id[heapq.heappop(ready)])
             sorter.done(found[-1].id)
         return found
+
+
+_MAX_MESSAGE = 16_000_000
+_SCALARS = (
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32"),
+    *("sfixed64", "bool", "string", "bytes"),
+)
+"""Kinds of values, in the schema's order: one is field 2 k + 3 of an AttributeProto, a list of them 2 k + 4."""
+
+_MESSAGES = {
+    "GlobalMetadata": {1: ("version", "string"), 2: ("attr", "AttributeProto*")},
+    "Node": {
+        1: ("id", "uint64"), 2: ("name", "string"), 3: ("type", "NodeType"), 4: ("ctrl_deps", "uint64*"),
+        5: ("data_deps", "uint64*"), 6: ("start_time_micros", "uint64"), 7: ("duration_micros", "uint64"),
+        10: ("attr", "AttributeProto*"),
+    },
+}  # fmt: skip
+"""Fields by their numbers; * is for repeated ones."""
+
+
+@cache
+def messages() -> dict[str, Any]:
+    """Classes of GlobalMetadata and Node, in a pool of their own; InputError without protobuf."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        raise InputError("execution traces need protobuf; pip install 'simcluster[chakra]'") from None
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
+    kinds = file.enum_type.add(name="NodeType")
+    for number, kind in enumerate(KINDS):
+        kinds.value.add(name=f"NODE_{kind.upper()}", number=number)
+    attribute = file.message_type.add(name="AttributeProto")
+    attribute.oneof_decl.add(name="value")
+    _field(attribute, "name", 1, "string")
+    _field(attribute, "doc_string", 2, "string")
+    for place, scalar in enumerate(_SCALARS):
+        of_list = f"{scalar.capitalize()}List"
+        values = file.message_type.add(name=of_list)
+        _field(values, "values", 1, scalar, repeated=True)
+        _field(attribute, f"{scalar}_val", 2 * place + 3, scalar, oneof=True)
+        _field(attribute, f"{scalar}_list", 2 * place + 4, of_list, oneof=True)
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (key, kind) in fields.items():
+            _field(message, key, number, kind.removesuffix("*"), repeated=kind.endswith("*"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
+
+
+def _field(message: Any, name: str, number: int, kind: str, *, repeated: bool = False, oneof: bool = False) -> None:
+    """A field of a scalar, of the enumeration, or of another message."""
+    known = kind if kind in _SCALARS else "enum" if kind == "NodeType" else "message"
+    label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
+    field = message.field.add(name=name, number=number, type=f"TYPE_{known.upper()}", label=label)
+    if known != kind:
+        field.type_name = f".ChakraProtoMsg.{kind}"
+    if oneof:
+        field.oneof_index = 0
+
+
+def framed(message: Any) -> bytes:
+    """A message behind its length."""
+    body: bytes = message.SerializeToString()
+    size, head = len(body), bytearray()
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + body
+
+
+def frames(raw: bytes, source: str) -> Iterator[memoryview]:
+    """The bodies of the messages in a file; InputError, with the byte, where one is cut off or absurdly long."""
+    view, place = memoryview(raw), 0
+    while place < len(view):
+        begin, size, shift = place, 0, 0
+        while True:
+            if place >= len(view) or shift > 35:
+                raise InputError(
+                    f"{source}: byte {begin}: the length of a message is cut off; the file is not "
+                    f"whole: copy or record it again"
+                )
+            byte = view[place]
+            size |= (byte & 0x7F) << shift
+            place, shift = place + 1, shift + 7
+            if byte < 0x80:
+                break
+        if size > _MAX_MESSAGE:
+            raise InputError(f"{source}: byte {begin}: a message of {size:,} bytes; this is no execution trace")
+        if place + size > len(view):
+            raise InputError(
+                f"{source}: byte {begin}: a message of {size:,} bytes is cut off after {len(view) - place:,}; "
+                "the file is not whole: copy or record it again"
+            )
+        yield view[place : place + size]
+        place += size

@@ -13,10 +13,9 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text, written
-from simcluster.interop.chakra.graph import COPIES
-from simcluster.interop.chakra.messages import framed, messages
+from simcluster.interop.chakra.playing import COPIES
 from simcluster.interop.chakra.reading import EXACT, MAX_NODES
-from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
+from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value, framed, messages
 from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:

@@ -1,26 +1,37 @@
-"""simcluster replay: replay a recorded job, say who straggles, and ask what if."""
+"""simcluster replay: replay a recorded job or PyTorch profiles, report who straggles, and ask what if."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.arrays import Floats
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
+from simcluster.base.processes import Crew, context, cores
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
+from simcluster.cli.alike import alike
 from simcluster.cli.common import format_table
+from simcluster.cli.overrides import cluster_overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
-from simcluster.interop.commands import waits
-from simcluster.interop.kineto import is_profile
+from simcluster.interop.commands import profiles
+from simcluster.interop.kineto import is_profile, load_profiles, measures
+from simcluster.interop.kineto.written import write_profiles
 from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
-from simcluster.interop.recorded.spans import spans
-from simcluster.interop.recorded.waiting import waited
+from simcluster.interop.recorded.measure import explained, longest, recorded_matrix, spans, waited
 from simcluster.interop.recorded.whatif import ReplayAnswer, ask, own_schedule
+from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
-    from simcluster.show.pictures import Figure
+    import pandas as pd
 
+    from simcluster.show.pictures import Figure
 
 _WORST = 5
 _ASSUMED = """\
@@ -36,10 +47,9 @@ def run(args: argparse.Namespace) -> None:
             f"{given[0]}: overrides change the cluster, and none is named (--cluster dgx_h100); what a job is asked "
             f"has --what-if before it, as in --what-if {given[0]}"
         )
+    steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
     if is_profile(args.trace):
-        from simcluster.interop.commands import profiles
-
-        profiles.run(args, _steps(args.steps))
+        _replay_profiles(args, steps)
         return
     if not Path(args.trace).exists():
         raise InputError(
@@ -48,85 +58,217 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
+    _replay_trace(args, steps)
+
+
+def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
     progress(f"reading {args.trace}")
-    job = load_trace(args.trace, _steps(args.steps))
+    job = load_trace(args.trace, steps)
     progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
-    with waits.played_as_events(job) as counted:
+    with _simulated_as_events(job) as counted:
         answers = [ask(job, question) for question in args.what_if]
-        found = measure(job)
-        schedule, seconds = own_schedule(job), waited(job)
+        found, schedule, seconds = measure(job), own_schedule(job), waited(job)
         events = counted(found)
-    blocks = [
-        _job(job, schedule), _answer(found), _who(found), waits.waits_table(job.ranks, seconds), _answers(answers),
-        [f"note: {n}" for n in job.notes], [waits.played_line(job, events)],
-    ]  # fmt: skip
-    document = _document(job, found, answers, schedule, events)
-    waits.tell(args, blocks, document, job, seconds)
-    waits.draw(args, job, lambda: spans(job).frame(), lambda: _heatmap(job, found))
-
-
-def _steps(text: str | None) -> list[int] | None:
-    return None if text is None else parse_numbers(text, "--steps", "step")
-
-
-def _job(job: Recorded, schedule: str) -> list[str]:
-    order = f", {schedule}" if schedule else ""
     microbatches = max(int(graph.microbatch.max()) for graph in job.graphs) + 1
-    return [
-        f"{job.name}: {job.replicas} dp ranks x {job.stages} stages, {microbatches} microbatches{order}; "
-        f"{len(job.steps)} steps"
-    ]
+    head = (
+        f"{job.name}: {job.replicas} dp ranks x {job.stages} stages, {microbatches} microbatches"
+        f"{f', {schedule}' if schedule else ''}; {len(job.steps)} steps"
+    )
+    step = _step(
+        found, "mean of a step", ": delays between ops are left out", "if every op took what is typical of its type"
+    )
+    assumed = [_ASSUMED] if any("schedule=" in answer.question for answer in answers) else []
+    above = [[head], step, _who(found)]
+    document = {
+        "trace": job.name, "dp_ranks": job.replicas, "stages": job.stages, "schedule": schedule or None,
+        **found.to_dict(),
+    }  # fmt: skip
+    _show(args, job, above, [[*_answers_table(answers), *assumed]], document, answers, seconds, events)
+
+    def heatmap() -> Figure:
+        from simcluster.show.heatmaps import straggler_heatmap
+
+        title = f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each worker"
+        return straggler_heatmap(
+            found.by_worker, by_replica=found.by_replica.tolist(), by_stage=found.by_stage.tolist(), title=title,
+            worst=found.worst,
+        )  # fmt: skip
+
+    _draw(args, job, lambda: spans(job).frame(), heatmap)
 
 
-def _answer(found: Straggling) -> list[str]:
-    line = waits.seconds_line
-    return [
-        line("measured", found.measured.mean(), "mean of a step"),
-        line("replayed", found.replayed.mean(), f"mean error {found.error:.2%}: delays between ops are left out"),
-        line("T_ideal", found.ideal.mean(), "if every op took what is typical of its type"),
-        waits.slowdown_line(found),
-    ]
+def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
+    if args.export and len(args.what_if) > 1:
+        raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
+    cluster = None
+    if args.cluster:
+        from simcluster.scenario.files import load_cluster
+
+        cluster = load_cluster(args.cluster, cluster_overrides_of(args))
+    job = load_profiles(
+        args.trace, steps, workers=cores(), progress=lambda done, total: progress(f"{done} of {total} profiles read")
+    )
+    progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
+    with _simulated_as_events(job) as counted:
+        answers = [measures.ask(job, question) for question in args.what_if]
+        found, seconds = measure(job), waited(job)
+        ranks, parts, calls = measures.breakdown(job), measures.layers(job), measures.reached(job, cluster)
+        events = counted(found)
+    written = []
+    if args.export:
+        what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
+        paths = write_profiles(measures.changed(job, args.what_if[0]) if args.what_if else job, args.export)
+        written = [f"wrote {len(paths)} profiles {what} to {args.export}"]
+    step = _step(
+        found,
+        "mean of a step, first start to last end",
+        "",
+        "if every op took what is typical of it over ranks and steps",
+    )
+    above = [[profiles.headline(job), *step], profiles.ranks_table(found, ranks)]
+    below = [
+        _types_table(found, profiles.MOST), profiles.layers_table(job, parts), profiles.calls_table(calls),
+        _answers_table(answers), written,
+    ]  # fmt: skip
+    document = profiles.document(job, found, ranks, parts, calls)
+    _show(args, job, above, below, document, answers, seconds, events)
+    _draw(args, job, lambda: measures.spans(job).frame(), lambda: profiles.heatmap(job, found))
+
+
+@contextmanager
+def _simulated_as_events(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
+    """Simulate every step on the event engine too, on another core where there is one.
+
+    Inside, a function returns how many events that were.  Both ways must agree to the bit.
+    """
+    crew = None
+    if cores() > 1 and context().get_start_method() == "fork":  # else the job would have to be sent
+        _ = job.parts  # made once, for both
+        crew = Crew(partial(_events_of, job), 1)
+        crew.begin(0, None)
+
+    def events(found: Straggling) -> int:
+        answer = crew.finished([0])[0][1] if crew else None
+        times, count = answer or job.events()
+        if (times != found.replayed).any():
+            raise RuntimeError("the event engine and the longest path disagree on a replayed step")
+        return count
+
+    try:
+        yield events
+    finally:
+        if crew:
+            crew.close(now=True)
+
+
+def _events_of(job: Recorded, task: None) -> tuple[Floats, int]:
+    return job.events()
+
+
+# --- text and JSON ----------------------------------------------------------------------------------------------------
+
+
+def _show(
+    args: argparse.Namespace,
+    job: Recorded,
+    above: Sequence[Sequence[str]],
+    below: Sequence[Sequence[str]],
+    document: Mapping[str, Any],
+    answers: Sequence[ReplayAnswer],
+    seconds: Floats,
+    events: int,
+) -> None:
+    """Print blocks above and below the longest waits, and write JSON with all waits, longest first."""
+    pairs = longest(seconds, seconds.size)
+    count = f"{len(job.steps)} step{'s' * (len(job.steps) != 1)}"
+    how = (
+        f"replayed {count} as {events:,} events; what-ifs and slowdowns by longest paths through the same program, "
+        "which give the same times to the bit"
+    )
+    blocks = [*above, _waits_table(job, pairs), *below, [f"note: {note}" for note in job.notes], [how]]
+    whole = {
+        **document,
+        "what_if": [
+            {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
+        ],
+        "notes": list(job.notes),
+        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+        "waits": [{"rank": job.ranks[one], "culprit": job.ranks[two], "seconds": each} for one, two, each in pairs],
+    }
+    common.answer(args, lambda: common.in_blocks(blocks), lambda: whole)
+
+
+def _step(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
+    """Return the seconds of a step, and S with its range over the steps."""
+    rows = (
+        ("measured", found.measured, measured),
+        ("replayed", found.replayed, f"mean error {found.error:.2%}{error}"),
+        ("T_ideal", found.ideal, ideal),
+    )
+    lines = [f"  {name:<14}{format_seconds(times.mean()):>9}   {text}" for name, times, text in rows]
+    low, high = found.by_step.min(), found.by_step.max()
+    slow = f"slowdown by stragglers (single steps {low:.3f} to {high:.3f})"
+    return [*lines, f"  {'S':<14}{found.slowdown:>9.4f}   {slow}"]
+
+
+def _types_table(found: Straggling, most: int | None = None) -> list[str]:
+    rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:most]]
+    return ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines()]
 
 
 def _who(found: Straggling) -> list[str]:
-    lines = [*waits.types_table(found), ""]
     stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
     ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
     replicas = [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_WORST]]
-    lines += ["by stage, and the worst dp ranks", *format_table(("group", "S"), stages + replicas).splitlines(), ""]
     names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_WORST])
     more = f" and {len(found.worst) - _WORST} more" if len(found.worst) > _WORST else ""
-    return [*lines, f"  the slowest 3 % of workers: {names}{more}", *waits.explained(found)]
+    return [
+        *_types_table(found), "", "by stage, and the worst dp ranks",
+        *format_table(("group", "S"), stages + replicas).splitlines(), "",
+        f"  the slowest 3 % of workers: {names}{more}", *explained(found),
+    ]  # fmt: skip
 
 
-def _answers(answers: list[ReplayAnswer]) -> list[str]:
-    lines = waits.answers_table(answers)
-    if any("schedule=" in answer.question for answer in answers):
-        lines.append(_ASSUMED)
-    return lines
+def _answers_table(answers: Sequence[ReplayAnswer]) -> list[str]:
+    if not answers:
+        return []
+    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
+    first = ["as recorded", format_seconds(answers[0].before), ""]
+    return format_table(("what if", "step", "change"), [first, *rows]).splitlines()
 
 
-def _heatmap(job: Recorded, found: Straggling) -> Figure:
-    from simcluster.show.heatmaps import straggler_heatmap
+def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[str]:
+    """Return the longest waits of a rank for another."""
+    if not pairs:
+        return []
+    named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)
+    rows = []
+    for row in alike(named)[:_WORST]:
+        more = len(row.names) - 1
+        rows.append([row.names[0], *row.cells, f"and {more} pair{'s' * (more > 1)} more" if more else ""])
+    return ["the longest waits, in all, a step", *format_table(["who for whom", "seconds", ""], rows).splitlines()]
 
-    title = f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each worker"
-    return straggler_heatmap(
-        found.by_worker,
-        by_replica=found.by_replica.tolist(),
-        by_stage=found.by_stage.tolist(),
-        title=title,
-        worst=found.worst,
-    )
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _document(
-    job: Recorded, found: Straggling, answers: list[ReplayAnswer], schedule: str, events: int
-) -> dict[str, Any]:
-    return {
-        "trace": job.name,
-        "dp_ranks": job.replicas,
-        "stages": job.stages,
-        "schedule": schedule or None,
-        **found.to_dict(),
-        **waits.played_document(job, answers, events),
-    }
+def _draw(
+    args: argparse.Namespace, job: Recorded, timeline: Callable[[], pd.DataFrame], heatmap: Callable[[], Figure]
+) -> None:
+    """Write the replayed timeline; draw its first step, who straggles, and who waits for whom."""
+    made = cache(timeline)
+    if args.timeline:
+        common.write_table(args.timeline, made())
+
+    def gantt() -> Figure:
+        first = made()[made()["step"] == job.steps[0]]
+        return picture("gantt")(
+            first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks), **common.inches(args)
+        )
+
+    def matrix() -> Figure:
+        from simcluster.show.heatmaps import plot_waits
+
+        return plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom")
+
+    common.draw(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

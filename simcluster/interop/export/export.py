@@ -32,10 +32,8 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
-from simcluster.interop.export.launches import kernel_shares
-from simcluster.interop.export.naming import Naming
-from simcluster.interop.export.rank_events import BEFORE, Begins, RankWork, profile, together
-from simcluster.interop.export.work import RunWork
+from simcluster.interop.export.rank_events import BEFORE, Begins, RankWork, kernel_shares, profile, together
+from simcluster.interop.export.work import Naming, RunWork
 from simcluster.interop.kineto.chrome import ENDINGS, counter, head_of, make_folder, named, nanoseconds, quoted
 from simcluster.interop.kineto.chrome import write_trace as write_file
 from simcluster.results.loads import hottest_over_time

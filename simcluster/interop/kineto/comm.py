@@ -1,7 +1,7 @@
-"""Collectives in profiles: which kernels they are, what they move, who takes part.
+"""Kernels by their names (``kernel_kinds.yaml``, which users can extend), and the collectives among them.
 
-Names of the arguments: PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group size", "dtype",
-"Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
+Names of a collective's arguments: PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group size",
+"dtype", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
 """
 
 from __future__ import annotations
@@ -11,11 +11,85 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
-from simcluster.interop.kineto.kernel_kinds import shipped_names
+from pydantic import Field, model_validator
+
+from simcluster.base.errors import InputError
+from simcluster.documents.reading import read_document, validate
+from simcluster.documents.spec import Spec
 from simcluster.interop.recorded.trace import COLLECTIVE
+
+KernelWork = Literal[
+    "product", "attention", "softmax", "norm", "elementwise", "reduction", "embedding", "loss", "routing", "optimizer",
+    "copy", "communication",
+]  # fmt: skip
+WORKS: tuple[KernelWork, ...] = get_args(KernelWork)
+"""What kernels do, in the order in which tables have it."""
+UNMATCHED = ""
+"""What a kernel does that no pattern fits."""
+
+
+class KernelPattern(Spec):
+    """A row of the table: kernels in whose names the pattern is found do this kind of work; ``of``: whose they are."""
+
+    kind: KernelWork
+    pattern: Annotated[str, Field(min_length=1)]
+    of: str = ""
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        try:
+            re.compile(self.pattern)
+        except re.error as problem:
+            raise InputError(
+                f"pattern {self.pattern!r} is no regular expression of Python: {problem}; write one, as in .*gemm.*, "
+                "with a backslash before ( [ { * + ? that stand for themselves"
+            ) from None
+        return self
+
+
+class KernelTable(Spec):
+    """Rows in the order in which they are tried."""
+
+    kernels: Annotated[tuple[KernelPattern, ...], Field(min_length=1)]
+
+
+@cache
+def _shipped() -> KernelTable:
+    return validate(KernelTable, read_document(Path(__file__).with_name("kernel_kinds.yaml")))
+
+
+class KernelNames:
+    """Kinds of kernels by name, each name looked up once; ``own`` is a file whose rows come before the built-in ones.
+
+    Raises InputError for a file that is not such a table.
+    """
+
+    def __init__(self, own: str | Path | None = None) -> None:
+        rows = (
+            *(validate(KernelTable, read_document(Path(own))).kernels if own is not None else ()),
+            *_shipped().kernels,
+        )
+        self._rows = [(re.compile(row.pattern), row.kind) for row in rows]
+        self._known: dict[str, str] = {}
+
+    def kind(self, name: str) -> str:
+        """Return what kernels of this name do (one of ``WORKS``); ``UNMATCHED`` where no row fits."""
+        found = self._known.get(name)
+        if found is None:
+            found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED)
+            self._known[name] = found
+        return found
+
+
+@cache
+def shipped_names() -> KernelNames:
+    """Return the kinds of the built-in table alone."""
+    return KernelNames()
+
 
 _KINDS = (
     *("reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv", "send", "recv", "barrier"),
@@ -62,7 +136,7 @@ class Comm(NamedTuple):
         return self.size != 1 and (self.kind not in MESSAGES or self.peer is not None or self.size == 2)
 
     def describe(self) -> str:
-        """For a message: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
+        """Return what messages call it: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
         size = "" if math.isnan(self.bytes) else f" of {self.bytes:.0f} B"
         number = f", Seq {self.sequence}" if self.sequence >= 0 else ""
         return f"{self.kind}{size} in group {self.group}" + (f" ({self.what})" if self.what else "") + number
@@ -73,12 +147,11 @@ class ProcessGroups:
     """The process groups that a file names: description and ranks by name; the whole job's first."""
 
     known: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    found: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # arguments of events, until they are used
     assumed: int = 0  # collectives that did not say which group theirs is, though there are several
 
     @staticmethod
     def of(spread: Mapping[str, Any]) -> ProcessGroups:
-        """From the file's distributedInfo."""
+        """Return the groups of a file's distributedInfo."""
         groups = ProcessGroups()
         for each in spread.get("pg_config") or []:
             ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
@@ -95,13 +168,13 @@ def is_comm(name: str, args: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=4096)  # a job has few names
 def kind_of(text: str) -> str:
-    """all_reduce, from 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
+    """Return all_reduce for 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
     return next((kind for kind in _KINDS if kind.replace("_", "") in flat), "other")
 
 
 def comm_of(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> Comm:
-    """What a kernel's or annotation's arguments of a rank say; where the group is not named, the job's first one."""
+    """Return what a kernel's or annotation's arguments state; where the group is not named, the job's first one."""
     kind = kind_of(str(args.get("Collective name") or name))
     if kind == "other":
         kind = kind_of(name)
@@ -142,7 +215,8 @@ def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:
     given, taken = args.get("In msg nelems"), args.get("Out msg nelems")
     shapes, types = args.get("Input Dims"), args.get("Input type")
     if given is None and isinstance(shapes, list) and shapes:
-        given = sum(_elements(dims) for dims in shapes)
+        tensors = [dims for dims in shapes if isinstance(dims, list) and all(type(side) is int for side in dims)]
+        given = sum(map(math.prod, tensors))
         kinds = [str(word).lower() for word in types if word] if isinstance(types, list) else []
         each = _BYTES.get(kinds[0]) if kinds else None
         taken = given * ranks if kind == "all_gather" else given
@@ -152,24 +226,35 @@ def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:
     return float(number * each)
 
 
-def _elements(dims: object) -> int:
-    """Of a tensor of that shape; 0 for what is none."""
-    if isinstance(dims, list) and all(type(each) is int for each in dims):
-        return math.prod(dims)
-    return 0
-
-
 def _peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
-    """(from, to); PyTorch names only the other side."""
+    """Return (from, to); PyTorch names only the other side."""
     if kind not in ("send", "recv"):
         return None
-    start, end = (_number(args.get(name)) for name in ("Src Rank", "Dst Rank"))
-    start, end = (rank, end) if kind == "send" else (start, rank)
-    return (start, end) if start >= 0 and end >= 0 else None
-
-
-def _number(value: object) -> int:
     try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError, OverflowError):
-        return -1
+        other = int(args["Dst Rank" if kind == "send" else "Src Rank"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if other < 0 or rank < 0:
+        return None
+    return (rank, other) if kind == "send" else (other, rank)
+
+
+_AXES = {
+    axis: re.compile(rf"(?:^|[\W_])(?:{short})(?:$|[\W_])|{word}", re.IGNORECASE)
+    for axis, short, word in (
+        ("dp", "dp|fsdp|hsdp", "data"), ("tp", "tp", "tensor"), ("pp", "pp", "pipeline|embedding"),
+        ("cp", "cp", "context"), ("ep", "ep", "expert"),
+    )
+}  # fmt: skip
+"""Axes, and how frameworks describe their groups: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp.
+Data first: DATA_PARALLEL_GROUP_WITH_CP and EXPERT_DATA_PARALLEL_GROUP are replicas', as is mesh_dp_shard_cp."""
+
+
+def axis_described(comm: Comm) -> str | None:
+    """Return the axis that the description of a collective's group names; None where it names none."""
+    return next((axis for axis, name in _AXES.items() if name.search(comm.what or comm.group)), None)
+
+
+def axis_of(comm: Comm) -> str:
+    """Return the stream of the timeline that a collective is on."""
+    return "pp" if comm.kind in MESSAGES else axis_described(comm) or "dp"

@@ -13,7 +13,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +21,11 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.documents.composing import of_json
+from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
-from simcluster.interop.kineto.comm import Comm, ProcessGroups, comm_of, is_comm
-from simcluster.interop.kineto.values import about_of, check_numbers
+from simcluster.documents.composing import of_json
+from simcluster.interop.kineto.comm import ProcessGroups, comm_of, is_comm
+from simcluster.interop.kineto.profile import LAUNCHED, HostCall, RankProfile, StreamOp, StreamWait
 
 Event = Mapping[str, Any]
 
@@ -40,8 +40,16 @@ BLOCKING = (
 """Calls in which the host waits for the device."""
 STEP = re.compile(r"ProfilerStep#(\d+)")
 GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
-LAUNCHED = re.compile(r"c10d::\w+")
 _NOT_LAUNCHED = math.nan, math.nan, -1
+MOST_RANKS = 1_000_000
+"""Of a job, as a damaged number may say it."""
+_WHOLE = (
+    "correlation", "Sequence number", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "Group size",
+    "Seq",
+)  # fmt: skip
+_USED = (*DEVICE, *CALLS, "cuda_sync", "cpu_op", "user_annotation", "python_function")
+_LARGEST = 2**64
+_DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
 class TimedEvent(NamedTuple):
@@ -53,90 +61,24 @@ class TimedEvent(NamedTuple):
     end: float
 
 
-class StreamOp(NamedTuple):
-    """Work on a stream (or a collective on a thread of the host): seconds in the file's clock.
-
-    ``launched`` and ``called`` are when the call that launched it began and ended, NaN where it is not known; ``event``
-    is its number in the file.
-    """
-
-    name: str
-    stream: int
-    start: float
-    end: float
-    launched: float
-    called: float
-    thread: int  # that launched it, -1 where it is not known
-    event: int
-    copy: bool
-    comm: Comm | None
-
-    @property
-    def issued(self) -> float:
-        """When it was launched; where that is not known, when it began."""
-        return self.launched if self.launched == self.launched else self.start
-
-
-def by_launch(ops: Sequence[StreamOp]) -> list[int]:
-    """Places of ops in the order in which the host launched them."""
-    keys = [(op.issued, op.event) for op in ops]
-    return sorted(range(len(ops)), key=keys.__getitem__)
-
-
-class HostCall(NamedTuple):
-    """Something that the host did from ``start`` to ``end`` on a thread."""
-
-    name: str
-    thread: int
-    start: float
-    end: float
-    event: int
-    correlation: int = -1
-    sequence: int = -1  # of autograd
-    forward: bool = True  # the thread is not one that goes backward
-
-
-class StreamWait(NamedTuple):
-    """What is launched on ``stream`` from ``since`` on waits for what was launched on ``other`` before ``recorded``."""
-
-    stream: int
-    since: float
-    other: int
-    recorded: float
-
-
-@dataclass
-class RankProfile:
-    """What one rank recorded; ``origin`` is nanoseconds of its clock where its seconds begin."""
-
-    file: str
-    rank: int
-    host: str
-    origin: int
-    groups: ProcessGroups
-    ops: list[StreamOp] = field(default_factory=list)
-    operators: list[HostCall] = field(default_factory=list)
-    annotations: list[HostCall] = field(default_factory=list)
-    syncs: list[HostCall] = field(default_factory=list)
-    waits: list[StreamWait] = field(default_factory=list)
-    wait_calls: list[float] = field(default_factory=list)  # times of cudaStreamWaitEvent
-    steps: list[tuple[int, float, float]] = field(default_factory=list)
-    on_device: bool = False  # has it kernels, rather than operators of a CPU alone?
-
-
 @collector_off()  # the search for cycles takes six times as long as reading, and finds none in JSON
 def read_profile(path: Path) -> RankProfile:
-    """A file of one rank.  InputError for one that is cut, is no such trace, or holds times that are none."""
-    about, spread, events = about_of(path, _document(path))
+    """Read the file of one rank.
+
+    Raises InputError for one that is cut, is not a trace, or holds times that are not numbers.
+    """
+    about, spread, events = _head_of(path, _document(path))
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
-    check_numbers(path, timed)
+    for number, event in timed:
+        _check_event(path, number, event)
     begin, length = _microseconds(path, timed)
     first = math.floor(begin.min())
+    named = re.search(r"rank[_-]?(\d+)", path.name)
     profile = RankProfile(
         file=path.name,
-        rank=_rank(path, spread),
+        rank=int(spread["rank"]) if isinstance(spread.get("rank"), int) else int(named[1]) if named else -1,
         host=str(about.get("host_name") or ""),
         origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
         groups=ProcessGroups.of(spread),
@@ -157,68 +99,127 @@ def _document(path: Path) -> Any:
         raise InputError(f"cannot read {path}: it is no text, so no trace in JSON") from None
     except json.JSONDecodeError as problem:
         cut = problem.pos >= len(problem.doc.rstrip()) - 1 or "Unterminated" in problem.msg
-        what = "the file is cut" if cut else "it is no JSON"
         raise InputError(
-            f"cannot read {path}: {what} (line {problem.lineno}, byte {problem.pos}: "
-            f"{of_json(problem.msg).partition(';')[0]}); record or copy it "
-            "again, or take the file out to replay the other ranks"
+            f"cannot read {path}: {'the file is cut' if cut else 'it is no JSON'} (line {problem.lineno}, byte "
+            f"{problem.pos}: {of_json(problem.msg).partition(';')[0]}); record or copy it again, or take the file "
+            "out to replay the other ranks"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
+    """Return what a file states of itself, of the job (``distributedInfo``), and its events; refuse other documents."""
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise InputError(f"{path} has no list traceEvents: it is no trace of PyTorch's profiler")
+    about = document if isinstance(document, dict) else {}
+    spread = about.get("distributedInfo") or {}
+    if not isinstance(spread, dict):
+        raise InputError(f"{path}: distributedInfo is {shown(spread)}; it is an object with rank and world_size")
+    for name in ("rank", "world_size"):
+        if not _is_whole(spread.get(name, 0)) or abs(spread.get(name, 0)) > MOST_RANKS:
+            raise InputError(f"{path}: distributedInfo.{name} is {shown(spread[name])}, no number of a rank")
+    groups = spread.get("pg_config") or []
+    if not isinstance(groups, list) or not all(isinstance(each, dict) for each in groups):
+        raise InputError(f"{path}: distributedInfo.pg_config is {shown(groups)}; it is a list of process groups")
+    if not all(isinstance(each.get("ranks") or [], list) for each in groups):
+        raise InputError(f"{path}: distributedInfo.pg_config: the ranks of a group are a list")
+    begin = about.get("baseTimeNanoseconds") or 0
+    if not _is_whole(begin):
+        raise InputError(
+            f"{path}: baseTimeNanoseconds is {shown(begin)}; it is a whole number: export the profile again"
+        )
+    strange = next((number for number, event in enumerate(events) if type(event) is not dict), None)
+    if strange is not None:
+        what = f"is {shown(events[strange])}; an event is an object {{...}}"
+        raise InputError(f"{path}, event {strange}: {what}: record the profile again")
+    return about, spread, events
+
+
+def _check_event(path: Path, number: int, event: Event) -> None:
+    """Check that threads, streams and correlations are whole numbers; convert those in text in place.
+
+    ROCm's Kineto writes streams in hexadecimal text, as in "0x0".
+    """
+
+    def wrong(field: str, value: object, rule: str) -> InputError:
+        return InputError(
+            f"{path}, event {number} ({shown(event.get('name'))}): {field} is {shown(value)}; it is {rule}. Take the "
+            "event out of the file, or record it again"
+        )
+
+    args = event.get("args")
+    if args is None:
+        args = {}
+    elif type(args) is not dict:
+        raise wrong("args", args, "an object")
+    for name in _WHOLE:
+        if name in args and not _is_whole(args[name]):
+            text = args[name]
+            digits = type(text) is str and _DIGITS.fullmatch(text)
+            if not digits or not _is_whole(whole := int(text, 16 if "x" in text.lower() else 10)):
+                raise wrong(name, text, "a whole number")
+            args[name] = whole
+    category = event.get("cat")
+    if category is not None and type(category) is not str:
+        raise wrong("cat", category, "text")
+    if category in _USED and not _is_whole(event.get("tid", 0)):
+        raise wrong("tid", event["tid"], "a whole number")
+    if args.get("Group size", 0) > MOST_RANKS:
+        raise wrong("Group size", args["Group size"], f"at most {MOST_RANKS:,}")
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and -_LARGEST < value < _LARGEST
+
+
 def _microseconds(path: Path, timed: Sequence[tuple[int, Event]]) -> tuple[Floats, Floats]:
-    """Starts and durations of events, as the file has them."""
+    """Return starts and durations of events, as the file has them."""
     try:
         start = np.array([event["ts"] for _, event in timed], dtype=np.float64)
         duration = np.array([event.get("dur", 0.0) for _, event in timed], dtype=np.float64)
     except (KeyError, TypeError, ValueError, OverflowError):
         start, duration = np.full(1, math.nan), np.zeros(1)
     if not (np.isfinite(start) & np.isfinite(duration) & (duration >= 0)).all():
-        found = [_times(path, number, event) for number, event in timed]  # says which
+        found = [_times(path, number, event) for number, event in timed]  # names the first that is wrong
         start, duration = (np.array(column) for column in zip(*found, strict=True))
     return start, duration
 
 
 def _times(path: Path, number: int, event: Event) -> tuple[float, float]:
-    """Of one event; refuses what is no number, and what ends before it begins."""
-    name = event.get("name")
+    where = f"{path}, event {number} ({event.get('name')}"
     try:
         start, duration = float(event["ts"]), float(event.get("dur", 0.0))
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise InputError(f"{path}, event {number} ({name}): ts and dur must be numbers of microseconds") from None
+        raise InputError(f"{where}): ts and dur must be numbers of microseconds") from None
     if not (math.isfinite(start) and math.isfinite(duration)):
-        raise InputError(
-            f"{path}, event {number} ({name}): ts or dur is no number of microseconds; record it "
-            f"again, or take "
-            "the event out"
-        )
+        raise InputError(f"{where}): ts or dur is no number of microseconds; record it again, or take the event out")
     if duration < 0:
         raise InputError(
-            f"{path}, event {number} ({name}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it "
-            "begins.  Take the event out of the file, or record it again"
+            f"{where}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it begins.  Take the "
+            "event out of the file, or record it again"
         )
     return start, duration
 
 
-def _rank(path: Path, spread: Mapping[str, Any]) -> int:
-    if isinstance(spread.get("rank"), int):
-        return int(spread["rank"])
-    match = re.search(r"rank[_-]?(\d+)", path.name)
-    return int(match[1]) if match else -1
+# --- from events to a profile -----------------------------------------------------------------------------------------
 
 
 def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
-    """The events into the profile's lists."""
+    """Sort the events into the profile's lists."""
     calls: dict[int, TimedEvent] = {}
-    device, syncs = [], []
+    device: list[TimedEvent] = []
+    syncs: list[Event] = []
     profile.on_device = any(each.event.get("cat") in DEVICE for each in timed)
     for each in timed:
-        event = each.event
+        event, name = each.event, str(each.event.get("name"))
         category = event.get("cat")
         if category in CALLS:
             calls[(event.get("args") or {}).get("correlation", -1)] = each
-            name = str(event.get("name"))
             if name in BLOCKING:
                 profile.syncs.append(_call(each))
             elif "StreamWaitEvent" in name:
@@ -227,50 +228,42 @@ def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
             device.append(each)
         elif category == "cuda_sync":
             syncs.append(event)
-        elif category == "cpu_op" and (not profile.on_device or _of_autograd(event)):
-            profile.operators.append(_call(each))
+        elif category == "cpu_op":  # on a GPU, operators only show which part of the model launches something
+            of_autograd = "Sequence number" in (event.get("args") or ()) or name.startswith("autograd::")
+            if of_autograd or not profile.on_device:
+                profile.operators.append(_call(each))
         elif category in ("user_annotation", "python_function"):
-            _annotation(profile, each)
+            if step := STEP.fullmatch(name):
+                profile.steps.append((int(step[1]), each.start, each.end))
+            elif category == "user_annotation" or name.startswith("nn.Module: "):
+                profile.annotations.append(_call(each))
     profile.ops += [_device_op(profile, each, calls) for each in device]
     if not device:
-        _gloo_ops(profile)
+        _gloo_ops(profile, {each.number: each.event.get("args") or {} for each in timed})
     profile.ops.sort(key=lambda op: (op.start, op.event))
     profile.wait_calls.sort()
-    profile.steps = _apart(sorted(profile.steps, key=lambda step: step[1:]))
+    steps = sorted(profile.steps, key=lambda step: step[1:])
+    following = [*(begin for _, begin, _ in steps), math.inf][1:]  # none reaches into the next: durations are rounded
+    profile.steps = [(step[0], step[1], min(step[2], after)) for step, after in zip(steps, following, strict=True)]
     profile.operators.sort(key=lambda call: (call.start, -call.end, call.event))
     profile.annotations.sort(key=lambda call: (call.start, -call.end, call.event))
-    _stream_waits(profile, syncs, calls)
-
-
-def _apart(steps: list[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
-    """Steps (number, begin, end) as they began, none reaching into the next: begin plus duration is rounded."""
-    following = [*(begin for _, begin, _ in steps), math.inf][1:]
-    return [(number, begin, min(end, after)) for (number, begin, end), after in zip(steps, following, strict=True)]
-
-
-def _of_autograd(event: Event) -> bool:
-    """On a GPU, operators only tell of what part of the model a launch is."""
-    return "Sequence number" in (event.get("args") or ()) or str(event.get("name")).startswith("autograd::")
+    for event in syncs:  # where PyTorch recorded them (experimental_config, enable_cuda_sync_events)
+        args = event.get("args") or {}
+        waiting = calls.get(args.get("correlation", -1))
+        record = calls.get(args.get("wait_on_cuda_event_record_corr_id", -1))
+        other = args.get("wait_on_stream", -1)
+        if waiting and record and other >= 0 and "stream" in args and "Wait" in str(event.get("name")):
+            profile.waits.append(StreamWait(args["stream"], waiting.start, other, record.start))
+    profile.waits.sort()
 
 
 def _call(each: TimedEvent) -> HostCall:
     number, event, start, end = each
     args = event.get("args") or {}
     return HostCall(
-        str(event.get("name")), event.get("tid", 0), start, end, number, args.get("correlation", -1),
-        args.get("Sequence number", -1), not args.get("Fwd thread id"),
+        str(event.get("name")), event.get("tid", 0), start, end, number, args.get("Sequence number", -1),
+        not args.get("Fwd thread id"),
     )  # fmt: skip
-
-
-def _annotation(profile: RankProfile, each: TimedEvent) -> None:
-    name = str(each.event.get("name"))
-    step = STEP.fullmatch(name)
-    if step:
-        profile.steps.append((int(step[1]), each.start, each.end))
-    elif each.event.get("cat") == "user_annotation" or name.startswith("nn.Module: "):
-        profile.annotations.append(_call(each))
-        if GLOO.fullmatch(name):
-            profile.groups.found[each.number] = each.event.get("args") or {}
 
 
 def _device_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
@@ -286,8 +279,8 @@ def _device_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, Timed
     )  # fmt: skip
 
 
-def _gloo_ops(profile: RankProfile) -> None:
-    """Collectives of a profile of CPUs: annotations on threads of their own, launched by c10d calls in that order."""
+def _gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -> None:
+    """Add the collectives of a profile of CPUs: annotations on other threads, launched by c10d calls in that order."""
     found = [call for call in profile.annotations if GLOO.fullmatch(call.name)]
     profile.annotations = [call for call in profile.annotations if not GLOO.fullmatch(call.name)]
     launches = sorted(
@@ -295,23 +288,8 @@ def _gloo_ops(profile: RankProfile) -> None:
     )
     known = len(launches) == len(found)
     for place, call in enumerate(sorted(found, key=lambda call: (call.start, call.event))):
-        comm = comm_of(call.name, profile.groups.found[call.event], profile.groups, profile.rank)
+        comm = comm_of(call.name, args[call.event], profile.groups, profile.rank)
         start, end, thread = launches[place] if known else (call.start, call.start, -1)
-        profile.ops.append(
-            StreamOp(
-                call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm
-            )
-        )
-    profile.groups.found.clear()
-
-
-def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, TimedEvent]) -> None:
-    """Events between streams, where PyTorch recorded them (experimental_config, enable_cuda_sync_events)."""
-    for event in syncs:
-        args = event.get("args") or {}
-        waiting = calls.get(args.get("correlation", -1))
-        record = calls.get(args.get("wait_on_cuda_event_record_corr_id", -1))
-        other = args.get("wait_on_stream", -1)
-        if waiting and record and other >= 0 and "stream" in args and "Wait" in str(event.get("name")):
-            profile.waits.append(StreamWait(args["stream"], waiting.start, other, record.start))
-    profile.waits.sort()
+        profile.ops.append(StreamOp(
+            call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm
+        ))  # fmt: skip

@@ -1,4 +1,9 @@
-"""Which collectives of which ranks are one: by step, process group and number."""
+"""Collectives of all ranks matched by step, process group and number, and one clock for all ranks by their ends.
+
+Members of a collective end it together, and none before the last has begun: a rank's offset is the median difference
+between its ends of shared collectives and those of ranks already aligned.  Ranks of one host are taken to share its
+clock unless that would have a collective end before one of its members began.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.comm import MESSAGES, Comm
-from simcluster.interop.kineto.events import RankProfile, StreamOp
+from simcluster.interop.kineto.profile import RankProfile, StreamOp
 
 _UNEVEN = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send_recv", "other")
 """Kinds whose members may move different sizes."""
@@ -28,7 +33,7 @@ class MatchedOp(NamedTuple):
 
 
 def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
-    """Ops by step and rank.  An op is of the step in which the host launched it.
+    """Return ops by step and rank.  An op is of the step in which the host launched it.
 
     Steps that not every rank has are left out with a note; InputError if no step is left.
     """
@@ -60,7 +65,7 @@ def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dic
 
 
 def own_steps(profile: RankProfile) -> dict[int, list[StreamOp]]:
-    """A rank's ops by the step in which the host launched them; all of step 0 where no steps are marked."""
+    """Return a rank's ops by the step in which the host launched them; all of step 0 where no steps are marked."""
     if not profile.steps:
         return {0: list(profile.ops)}
     first: dict[int, tuple[float, float]] = {}
@@ -75,7 +80,7 @@ def own_steps(profile: RankProfile) -> dict[int, list[StreamOp]]:
 
 
 def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
-    """The collectives and messages of a step, each with the members that were recorded, in an order of their own.
+    """Return the collectives and messages of a step, each with the members that were recorded.
 
     Raises UnmatchedError, naming rank, group and number, where members did not do the same.
     """
@@ -97,23 +102,31 @@ def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
 
 
 def _matched(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
-    """The collectives of one group: the n-th of every member, in the order of Seq where it is known."""
-    ordered = {rank: _in_order(ops[rank], own) for rank, own in places.items()}
+    """Return the collectives of one group: the n-th of every member, in the order of Seq where it is known."""
+    ordered = {}
+    for rank, own in places.items():
+        numbers = {place: _comm(ops[rank][place]).sequence for place in own}
+        known = min(numbers.values(), default=-1) >= 0 and len(set(numbers.values())) == len(numbers)
+        ordered[rank] = sorted(own, key=numbers.__getitem__) if known else list(own)
     counts = {rank: len(own) for rank, own in ordered.items()}
     longest = max(counts, key=lambda rank: counts[rank])
     for number, place in enumerate(ordered[longest]):
         op = ops[longest][place]
         for rank, own in ordered.items():
             other = ops[rank][own[number]] if number < len(own) else None
-            if other is None or _differ(_comm(op), _comm(other)):
-                raise UnmatchedError(_unlike(longest, op, rank, other, number, counts))
+            if other is not None and not _differ(_comm(op), _comm(other)):
+                continue
+            against = (
+                f"rank {rank} has only {counts[rank]} in that group, rank {longest} {counts[longest]}"
+                if other is None
+                else f"rank {rank} has {_comm(other).describe()} there (event {other.event})"
+            )
+            raise UnmatchedError(
+                f"rank {longest}, event {op.event} ({op.name[:60]}): {_comm(op).describe()} is number {number} of its "
+                f"group in the step, but {against}; every rank of a group must record as many: record all of the step "
+                "on each"
+            )
     return [[MatchedOp(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
-
-
-def _in_order(ops: Sequence[StreamOp], places: Sequence[int]) -> list[int]:
-    numbers = {place: _comm(ops[place]).sequence for place in places}
-    told = min(numbers.values(), default=-1) >= 0 and len(set(numbers.values())) == len(numbers)
-    return sorted(places, key=numbers.__getitem__) if told else list(places)
 
 
 def _comm(op: StreamOp) -> Comm:
@@ -132,14 +145,107 @@ def _differ(one: Comm, other: Comm) -> bool:
     )
 
 
-def _unlike(rank: int, op: StreamOp, other: int, found: StreamOp | None, number: int, counts: Mapping[int, int]) -> str:
-    what = f"rank {rank}, event {op.event} ({op.name[:60]}): {_comm(op).describe()}"
-    against = (
-        f"rank {other} has only {counts[other]} in that group, rank {rank} {counts[rank]}"
-        if found is None
-        else f"rank {other} has {_comm(found).describe()} there (event {found.event})"
-    )
-    return (
-        f"{what} is number {number} of its group in the step, but {against}; every rank of a group must "
-        f"record as many: record all of the step on each"
-    )
+# --- one clock --------------------------------------------------------------------------------------------------------
+
+Ends = Mapping[int, tuple[float, float]]
+"""(start, end) of a collective by rank, in seconds of each rank's own clock."""
+
+TOLERANCE = 20e-6
+"""Seconds that an end may lie before another member's start: what a kernel needs to be over everywhere."""
+
+
+class Clocks(NamedTuple):
+    """Seconds to add to each rank's times, and what was assumed."""
+
+    offset: dict[int, float]
+    notes: tuple[str, ...]
+
+
+def align(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[Ends]) -> Clocks:
+    """Return offsets of all ranks to the first; ``hosts`` has the name of each rank's node, "" where not known."""
+    shared = [ends for ends in collectives if len(ends) > 1]
+    if len(ranks) < 2:
+        return Clocks(dict.fromkeys(ranks, 0.0), ())
+    names = {hosts[rank] for rank in ranks}
+    zero = dict.fromkeys(ranks, 0.0)
+    if len(names) == 1 and "" not in names and not _contradictions(shared, zero):
+        return Clocks(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r}, which has one",))
+    offset, loose = _offsets(ranks, shared)
+    notes = []
+    if len(loose) < len(ranks) - 1:
+        apart = ", ".join(
+            f"rank {rank} {round(-seconds * 1e6, 1) + 0.0:+.1f} us" for rank, seconds in list(offset.items())[1:9]
+        )
+        more = f" and {len(offset) - 9} more" if len(offset) > 9 else ""
+        aligned = [[end + offset[rank] for rank, (_, end) in ends.items()] for ends in shared]
+        spread = float(np.median([max(ends) - min(ends) for ends in aligned])) if aligned else 0.0
+        notes.append(
+            f"clocks: against rank {ranks[0]}'s, by the ends of shared collectives (which lie {spread * 1e6:.1f} us "
+            f"apart after it): {apart}{more}"
+        )
+    if loose:
+        notes.append(
+            f"clocks: rank{'s' * (len(loose) > 1)} {', '.join(map(str, loose))} shared no collective with the others; "
+            "their clocks are taken as they are"
+        )
+    wrong = _contradictions(shared, offset)
+    if wrong:
+        notes.append(
+            f"clocks: after aligning, {len(wrong)} of {len(shared)} collectives still end on a rank before another "
+            f"began, by up to {max(wrong) * 1e6:.0f} us: a clock drifts, or calls were matched that do not belong "
+            "together; such transfers are taken to last 0 s"
+        )
+    return Clocks(offset, (*notes, *_drift(ranks, shared, offset)))
+
+
+def _offsets(ranks: Sequence[int], shared: Sequence[Ends]) -> tuple[dict[int, float], list[int]]:
+    """Return offsets, found from the first rank outwards, and the ranks that nothing connects."""
+    of_rank: dict[int, list[Ends]] = {rank: [] for rank in ranks}
+    for ends in shared:
+        for rank in ends:
+            of_rank[rank].append(ends)
+    offset = {ranks[0]: 0.0}
+    todo = [ranks[0]]
+    for known in todo:  # grows while it is gone through
+        near: dict[int, list[float]] = {}
+        for ends in of_rank[known]:
+            for rank in ends:
+                if rank not in offset:
+                    near.setdefault(rank, []).append(ends[known][1] + offset[known] - ends[rank][1])
+        for rank, differences in sorted(near.items()):
+            offset[rank] = float(np.median(differences))
+            todo.append(rank)
+    loose = [rank for rank in ranks if rank not in offset]
+    return {rank: offset.get(rank, 0.0) for rank in ranks}, loose
+
+
+def _contradictions(shared: Sequence[Ends], offset: Mapping[int, float]) -> list[float]:
+    """Return by how many seconds collectives ended on one member before the last had begun."""
+    found = []
+    for ends in shared:
+        last = max(start + offset[rank] for rank, (start, _) in ends.items())
+        first = min(end + offset[rank] for rank, (_, end) in ends.items())
+        if last - first > TOLERANCE:
+            found.append(last - first)
+    return found
+
+
+def _drift(ranks: Sequence[int], shared: Sequence[Ends], offset: Mapping[int, float]) -> list[str]:
+    """Note ranks whose clock runs faster or slower than the first's, by more than its ends scatter."""
+    notes = []
+    for rank in ranks[1:]:
+        both = [
+            (ends[ranks[0]][1], ends[rank][1] + offset[rank]) for ends in shared if rank in ends and ranks[0] in ends
+        ]
+        if len(both) < 16:
+            continue
+        times = np.array(both)
+        apart = times[:, 1] - times[:, 0]
+        slope, start = np.polyfit(times[:, 0] - times[0, 0], apart, 1)
+        rest = apart - start - slope * (times[:, 0] - times[0, 0])
+        change = abs(slope) * float(np.ptp(times[:, 0]))
+        if change > max(TOLERANCE, 4 * float(np.median(np.abs(rest)))):
+            notes.append(
+                f"clocks: rank {rank}'s drifts by {slope * 1e6:+.1f} us a second; one offset was taken for all of it"
+            )
+    return notes

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.interop.kineto.events import RankProfile, StreamOp, by_launch
-from simcluster.interop.kineto.host import doings_of
-from simcluster.interop.kineto.labels import OTHER, Labels, TraceLabel
+from simcluster.interop.kineto.profile import OTHER, Labels, RankProfile, StreamOp, TraceLabel, by_launch, doings_of
 from simcluster.interop.recorded.graph import HOST
 
 _EARLY = 1e-6
@@ -31,14 +29,14 @@ Waits = dict[int, tuple[int, ...]]
 
 
 def waited_for(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
-    """The waits of a rank's ops of one step (by start)."""
+    """Return the waits of a rank's ops of one step (by start)."""
     if not profile.on_device:
         return {}
     return _recorded(profile, ops) if profile.waits else _Inferred(profile, ops).waits()
 
 
 def _streams(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
-    """Places by stream, as launched."""
+    """Return places by stream, as launched."""
     found: dict[int, list[int]] = {}
     for place in by_launch(ops):
         found.setdefault(ops[place].stream, []).append(place)
@@ -86,7 +84,6 @@ class _Inferred:
         return found
 
     def _fork(self, place: int) -> list[int]:
-        """What a collective waits for."""
         op = self._ops[place]
         number = bisect_left(self._work, self._rank[place], key=lambda other: self._rank[other]) - 1
         if number < 0:
@@ -150,10 +147,27 @@ class RankStep:
 
 
 def rank_step(profile: RankProfile, labels: Labels, step: int, ops: Sequence[StreamOp]) -> RankStep:
-    """Of these ops of a step, by start."""
-    begin = _begin(profile, step, ops)
-    doings, thread = doings_of(profile, ops, (begin, _end(profile, step)))
+    """Return a rank's part of a step from these ops of it, by start.
+
+    On a CPU the host's own work counts with the step, on a GPU up to the last launch.
+    """
+    begin, end = min((op.start for op in ops), default=math.inf), -math.inf
+    if not profile.on_device:
+        first = min((call.start for call in profile.operators), default=0.0)
+        last = max((call.end for call in profile.operators), default=0.0)
+        begin, end = next(((start, end) for number, start, end in profile.steps if number == step), (first, last))
+    doings, thread = doings_of(profile, ops, (begin, end))
     begins = [-math.inf, *(each.end for each in doings)]
+    host_labels = labels.at(thread, begins[:-1]) if thread >= 0 else [TraceLabel(HOST, "")] * len(doings)
+    of_ops = [TraceLabel(OTHER, "")] * len(ops)
+    by_thread: dict[int, list[tuple[float, int]]] = {}
+    for place, op in enumerate(ops):
+        if not math.isnan(op.launched):
+            by_thread.setdefault(op.thread, []).append((op.launched, place))
+    for each_thread, launches in by_thread.items():
+        launches.sort()
+        for (_, place), label in zip(launches, labels.at(each_thread, [time for time, _ in launches]), strict=True):
+            of_ops[place] = label
     same: dict[TraceLabel, TraceLabel] = {}
     return RankStep(
         begin=begin,
@@ -162,39 +176,7 @@ def rank_step(profile: RankProfile, labels: Labels, step: int, ops: Sequence[Str
         held=np.array([each.held for each in doings], dtype=np.float64),
         name=tuple([each.name for each in doings]),
         after={number: each.after for number, each in enumerate(doings) if each.after},
-        host_labels=tuple(
-            [same.setdefault(label, label) for label in labels.at(thread, begins[:-1])]
-            if thread >= 0
-            else [TraceLabel(HOST, "")] * len(doings)
-        ),
+        host_labels=tuple([same.setdefault(label, label) for label in host_labels]),
         waits=waited_for(profile, ops),
-        labels=tuple([same.setdefault(label, label) for label in _labels_of(labels, ops)]),
+        labels=tuple([same.setdefault(label, label) for label in of_ops]),
     )
-
-
-def _begin(profile: RankProfile, step: int, ops: Sequence[StreamOp]) -> float:
-    if profile.on_device:
-        return min((op.start for op in ops), default=math.inf)
-    first = min((call.start for call in profile.operators), default=0.0)
-    return next((start for number, start, _ in profile.steps if number == step), first)
-
-
-def _end(profile: RankProfile, step: int) -> float:
-    """Where the host's own work ends that counts: on a CPU with the step, on a GPU with the last launch."""
-    if profile.on_device:
-        return -math.inf
-    last = max((call.end for call in profile.operators), default=0.0)
-    return next((end for number, _, end in profile.steps if number == step), last)
-
-
-def _labels_of(labels: Labels, ops: Sequence[StreamOp]) -> list[TraceLabel]:
-    found = [TraceLabel(OTHER, "")] * len(ops)
-    by_thread: dict[int, list[tuple[float, int]]] = {}
-    for place, op in enumerate(ops):
-        if not math.isnan(op.launched):
-            by_thread.setdefault(op.thread, []).append((op.launched, place))
-    for thread, each in by_thread.items():
-        each.sort()
-        for (_, place), label in zip(each, labels.at(thread, [time for time, _ in each]), strict=True):
-            found[place] = label
-    return found

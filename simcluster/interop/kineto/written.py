@@ -15,6 +15,12 @@ import numpy as np
 
 from simcluster.interop.kineto.chrome import (
     FIRST_CORRELATION,
+    THREAD,
+    Blocked,
+    KernelEvent,
+    LaunchEvent,
+    StepOnDevice,
+    annotating,
     arguments,
     comm_arguments,
     complete,
@@ -22,23 +28,13 @@ from simcluster.interop.kineto.chrome import (
     make_folder,
     named,
     nanoseconds,
+    step_marker,
     write_trace,
 )
 from simcluster.interop.kineto.comm import Comm
-from simcluster.interop.kineto.device_written import (
-    THREAD,
-    Blocked,
-    KernelEvent,
-    LaunchEvent,
-    StepOnDevice,
-    annotating,
-    step_marker,
-)
-from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.rebuild import Profiled
-from simcluster.interop.recorded.graph import MAIN, is_comm
+from simcluster.interop.kineto.job import Profiled, ProfiledJob
+from simcluster.interop.recorded.graph import MAIN, RecordedPart, is_comm
 from simcluster.interop.recorded.longest_path import PathTimes
-from simcluster.interop.recorded.lowering import RecordedPart
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""

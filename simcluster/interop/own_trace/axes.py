@@ -8,10 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.interop.kineto.comm import MESSAGES, Comm
+from simcluster.interop.kineto.comm import MESSAGES, Comm, axis_described
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.spans import axis_described
-from simcluster.interop.own_trace.side import MESSAGE
+from simcluster.interop.own_trace.states import MESSAGE
 from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
 
@@ -28,20 +27,16 @@ class AxisNames:
         self._result, self._ranks = result, [rank for rank in job.ranks if rank < result.facts.ranks]
         self._counted = _counted(job)
         spans, words = result.spans, result.spans.words
-        size = len(words)
-        keys = np.unique((spans.rank * size + spans.stream) * size * size + spans.kind * size + spans.group)
+        keys = np.unique(np.stack([spans.rank, spans.stream, spans.kind, spans.group], 1), axis=0).tolist()
         self._calls: dict[int, list[tuple[str, str, str]]] = {}
-        for key in keys.tolist():
-            rest, group = divmod(key, size)
-            rest, kind = divmod(rest, size)
-            rank, stream = divmod(rest, size)
+        for rank, stream, kind, group in keys:
             if words[stream] in EXPOSED:
                 self._calls.setdefault(rank, []).append((words[stream], words[kind], words[group]))
         self._dealt: dict[int, dict[str, str]] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
     def axis(self, comm: Comm, rank: int) -> str:
-        """The axis of a collective of a rank."""
+        """Return the axis of a collective of a rank."""
         key = comm.kind, comm.group, comm.what, comm.ranks, rank
         if key not in self._known:
             self._known[key] = self._find(comm, rank)
@@ -60,20 +55,15 @@ class AxisNames:
             return described if described in same else same[0]
         if described:
             return described
-        return self._by_counts(rank, comm.group)
-
-    def _by_counts(self, rank: int, group: str) -> str:
-        """The axis of a group whose members are not told: all such groups of the rank are dealt out so that every axis
-        has about as many calls of each kind as in the simulation."""
-        if rank not in self._dealt:
+        if rank not in self._dealt:  # all groups of unknown members, so that every axis has as many calls as simulated
             planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
             own = {name: counts for (of, name), counts in self._counted.items() if of == rank}
             self._dealt[rank] = _dealt(own, planned)
-        return self._dealt[rank].get(group, "dp")
+        return self._dealt[rank].get(comm.group, "dp")
 
     @cached_property
     def _planned(self) -> dict[int, dict[str, dict[str, float]]]:
-        """Calls of a step by simulated rank, axis and kind."""
+        """Return calls of a step by simulated rank, axis and kind."""
         spans, words = self._result.spans, self._result.spans.words
         found: dict[int, dict[str, dict[str, float]]] = {}
         columns = np.stack([spans.rank, spans.stream, spans.kind], 1)
@@ -87,33 +77,37 @@ class AxisNames:
 
     @cached_property
     def _groups(self) -> dict[int, list[tuple[str, str, frozenset[int]]]]:
-        """Of every rank the axis, kind and members of what it calls."""
-        found: dict[int, list[tuple[str, str, frozenset[int]]]] = {}
-        for rank in self._ranks:
-            own = self._calls.get(self._result.simulated_for(rank), ())
-            found[rank] = [(axis, kind, frozenset(self._members(group, rank))) for axis, kind, group in own if group]
-        return found
+        """Return the axis, kind and members of what every rank calls."""
+        return {
+            rank: [
+                (axis, kind, frozenset(self._communicator(group, rank)[1]))
+                for axis, kind, group in self._calls.get(self._result.simulated_for(rank), ())
+                if group
+            ]
+            for rank in self._ranks
+        }
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
-        """Axis and members by the name that a trace of a simulation gives a group."""
+        """Return axis and members by the name that a trace of a simulation gives a group, and rank."""
         found = {}
-        communicators, first = self._result.folding.communicators, self._result.ranks.start
         for rank in self._ranks:
             for stream, _, group in self._calls.get(self._result.simulated_for(rank), ()):
                 if group:
-                    name = communicators.group_name(group.rstrip("0123456789"), first + rank)
-                    found[name, rank] = stream, self._members(group, rank)
+                    name, members = self._communicator(group, rank)
+                    found[name, rank] = stream, members
         return found
 
-    def _members(self, group: str, rank: int) -> tuple[int, ...]:
+    def _communicator(self, group: str, rank: int) -> tuple[str, tuple[int, ...]]:
+        """Return the name and the ranks of a rank's group."""
         communicators, first = self._result.folding.communicators, self._result.ranks.start
-        number = communicators.number(group.rstrip("0123456789"), first + rank)
-        return tuple(each - first for each in communicators.ranks(number))
+        axis = group.rstrip("0123456789")
+        members = communicators.ranks(communicators.number(axis, first + rank))
+        return communicators.group_name(axis, first + rank), tuple(each - first for each in members)
 
 
 def _dealt(groups: Mapping[str, Counts], planned: Mapping[str, Counts]) -> dict[str, str]:
-    """An axis for each group: the largest first, each where it helps most, then again while anything helps."""
+    """Return an axis for each group: the largest first, each where it helps most, then again while anything helps."""
     found: dict[str, str] = {}
 
     def apart(group: str, axis: str) -> float:
@@ -137,7 +131,7 @@ def _dealt(groups: Mapping[str, Counts], planned: Mapping[str, Counts]) -> dict[
 
 
 def _counted(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
-    """Calls of a step by rank, group and kind, of groups whose members are not told."""
+    """Return calls of a step by rank, group and kind, of groups whose members are not known."""
     found: dict[tuple[int, str], dict[str, float]] = {}
     for graph in job.steps_of_ranks:
         for op, source in enumerate(graph.source):

@@ -11,14 +11,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.shown import Shown
 from simcluster.interop.kineto import load_profiles
+from simcluster.interop.kineto.comm import UNMATCHED, KernelNames
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
 from simcluster.interop.own_trace.axes import AxisNames
-from simcluster.interop.own_trace.pairs import KernelPair, StepPair
 from simcluster.interop.own_trace.recorded import of_stretches, partial, played_side, recorded_side
-from simcluster.interop.own_trace.side import KernelTime
-from simcluster.interop.own_trace.states import CallTime, StepAccount, account
-from simcluster.interop.own_trace.words import in_words
+from simcluster.interop.own_trace.states import KernelPair, KernelTime, StepAccount, StepPair, account
+from simcluster.interop.own_trace.text import in_words
 from simcluster.results.result import Result
 from simcluster.step.simulate import ResultLike, result_of
 
@@ -35,61 +33,45 @@ def doubts(
     result: Result, job: ProfiledJob, played: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
     *, stretches: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """What tells that it is another job, in clauses; nothing where it seems to be the same."""
-    world = world_of(job)
-    if world != result.facts.ranks and (world > result.facts.ranks or world > len(job.ranks)):
-        yield f"the trace is of a job of {world} ranks, the scenario has {result.facts.ranks}"
-    elif len(job.ranks) > result.facts.ranks:
-        yield f"the trace has {len(job.ranks)} ranks, the scenario {result.facts.ranks}"
+    """Yield in clauses what suggests that the trace is of another job."""
+    comms = [source.comm for graph in job.steps_of_ranks for source in graph.source if source is not None]
+    world = max((max(comm.ranks, default=0) + 1 for comm in comms if comm is not None), default=len(job.ranks))
+    ranks = result.facts.ranks
+    if world != ranks and (world > ranks or world > len(job.ranks)):
+        yield f"the trace is of a job of {world} ranks, the scenario has {ranks}"
+    elif len(job.ranks) > ranks:
+        yield f"the trace has {len(job.ranks)} ranks, the scenario {ranks}"
     if recorded.layers and len(recorded.layers) != len(played.layers):
         yield f"its ranks have {len(recorded.layers)} layers, the scenario's {len(played.layers)}"
-    yield from _calls(played, recorded)
-    for each in kernels if stretches else ():
-        if not _alike(each.played.launches, each.recorded.launches) and each.phase != "optimizer":
-            yield _counts(f"{each.kind} {each.phase}", "", each.played.launches, each.recorded.launches)
-            return
+
+    def unlike(what: str, unit: str, one: float, two: float) -> str:
+        return f"{what}: {two:,.4g}{unit} a rank and step, the scenario has {one:,.4g}"
+
+    # frameworks call for small things more often than a simulation does: large calls count, where sizes are known
+    worst, worst_counts = "", (0.0, 0.0)
+    if any(call.bytes for call in recorded.calls.values()):
+        for axis in dict.fromkeys(axis for axis, _ in (*played.calls, *recorded.calls)):
+            one, two = (
+                sum(
+                    call.calls
+                    for (at, _), call in side.calls.items()
+                    if at == axis and call.calls and call.bytes / call.calls >= 1e6
+                )
+                for side in (played, recorded)
+            )
+            apart = abs(one - two)
+            if apart > max(_SAME * one, 2.0) and apart > abs(worst_counts[0] - worst_counts[1]):
+                worst, worst_counts = axis, (one, two)
+    if worst:
+        yield unlike(f"over {worst}", " large calls", *worst_counts)
     for each in kernels:
-        if each.kind in _COUNTED and each.phase == "forward" and not stretches:
-            one, two = each.played.launches, each.recorded.launches
-            if two and not _alike(one, two):
-                yield _counts("attention forward", " kernels", one, two)
-
-
-def world_of(job: ProfiledJob) -> int:
-    """How many ranks the recorded job has, as far as its groups tell."""
-    comms = (source.comm for graph in job.steps_of_ranks for source in graph.source if source is not None)
-    return max((max(comm.ranks, default=0) + 1 for comm in comms if comm is not None), default=len(job.ranks))
-
-
-def _calls(played: StepAccount, recorded: StepAccount) -> Iterator[str]:
-    """Of the axis of which most calls differ: frameworks call for small things more often than a simulation does."""
-    if not any(call.bytes for call in recorded.calls.values()):
-        return  # the trace does not tell sizes
-    worst = ("", 0.0, 0.0)
-    for axis in dict.fromkeys(axis for axis, _ in (*played.calls, *recorded.calls)):
-        one, two = (_large(side, axis) for side in (played, recorded))
-        if abs(one - two) > max(_SAME * one, 2.0) and abs(one - two) > abs(worst[1] - worst[2]):
-            worst = axis, one, two
-    if worst[0]:
-        yield _counts(f"over {worst[0]}", " large calls", worst[1], worst[2])
-
-
-def _large(side: StepAccount, axis: str) -> float:
-    """Calls of 1 MB and more, on average of their kind."""
-    own = (call for (at, _), call in side.calls.items() if at == axis)
-    return sum(call.calls for call in own if _size(call) >= 1e6)
-
-
-def _size(call: CallTime) -> float:
-    return call.bytes / call.calls if call.calls else 0.0
-
-
-def _alike(one: float, two: float) -> bool:
-    return abs(one - two) <= _SAME * max(one, two)
-
-
-def _counts(what: str, unit: str, one: float, two: float) -> str:
-    return f"{what}: {two:,.4g}{unit} a rank and step, the scenario has {one:,.4g}"
+        one, two = each.played.launches, each.recorded.launches
+        alike = abs(one - two) <= _SAME * max(one, two)
+        if stretches and not alike and each.phase != "optimizer":
+            yield unlike(f"{each.kind} {each.phase}", "", one, two)
+            return
+        if not stretches and two and not alike and each.kind in _COUNTED and each.phase == "forward":
+            yield unlike("attention forward", " kernels", one, two)
 
 
 _NOTHING = KernelTime(0.0, 0.0)
@@ -99,14 +81,14 @@ _OF_REPLAYS = ("pauses of streams", "which streams waited", "some kernels have n
 
 @dataclass(frozen=True, repr=False)
 class TraceDifference(Shown, StepPair):
-    """By how many seconds a recorded step is longer than the simulated one, and why: ``StepPair``, told."""
+    """By how many seconds a recorded step is longer than the simulated one, and why: a ``StepPair`` in words."""
 
     def sentences(self) -> list[str]:
-        """What an engineer would say, the largest first; what makes it another job before all."""
+        """Return sentences, the largest finding first; what suggests another job before all."""
         return in_words(self)
 
     def in_words(self) -> str:
-        """A short paragraph: how much, by what, and on whom."""
+        """Return a short paragraph: how much, by what, and on whom."""
         return " ".join(self.sentences())
 
     @property
@@ -123,7 +105,7 @@ class TraceDifference(Shown, StepPair):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: seconds per step."""
+        """Return seconds per step, for JSON."""
         return {
             "base": {"name": self.names[0], "step_time_s": self.played.seconds},
             "trace": {

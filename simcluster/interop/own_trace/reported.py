@@ -10,9 +10,9 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto import load_profiles
-from simcluster.interop.kineto.kernel_kinds import KernelNames
+from simcluster.interop.kineto.comm import KernelNames
 from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
-from simcluster.interop.own_trace.side import MESSAGE, part_of
+from simcluster.interop.own_trace.states import MESSAGE, part_of
 from simcluster.interop.own_trace.text import tables
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def recorded_step(found: TraceDifference) -> Spans:
-    """The first recorded step from its begin on, with the scenario's stages."""
+    """Return the first recorded step from its begin on, with the scenario's stages."""
     spans = found.recorded_spans
     own = spans.step == 0
     plan = found.result.job.plan.stages()
@@ -34,7 +34,7 @@ def recorded_step(found: TraceDifference) -> Spans:
 
 
 def timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
-    """The first step of both sides from its begin on, simulated and recorded, of these ranks (all that were recorded).
+    """Return the first step of both sides from its begin on, of these ranks (default: all that were recorded).
 
     Raises InputError for a rank that is not in the trace.
     """
@@ -70,7 +70,7 @@ def reported(found: TraceDifference) -> ReportedTrace:
 
 
 def own_trace(found: TraceDifference) -> Markup:
-    """Sentences first, the largest on top; then the tables of the command."""
+    """Return sentences, the largest first, then the tables of the command."""
     said = element("ul", [element("li", sentence) for sentence in found.sentences()])
     shown = [
         joined(element("h3", each.title[:1].upper() + each.title[1:]),

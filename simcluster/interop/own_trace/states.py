@@ -11,14 +11,81 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
-from simcluster.interop.own_trace.side import COPIES, NANO, PHASES, StepSide
-from simcluster.results.span_states import EXPOSED, inside
+from simcluster.interop.kineto import ProfiledJob
+from simcluster.results.span_states import inside
+from simcluster.results.result import Result
+from simcluster.results.span_states import EXPOSED
+from simcluster.results.timeline import COLUMNS, Spans
+
+PHASES = ("forward", "backward", "optimizer", "other")
+"""What computation is for; what is recomputed is a part of backward, where a profiler sees it."""
+PHASE_OF = {
+    "forward": "forward", "recompute": "backward", "backward": "backward", "input_grad": "backward",
+    "weight_grad": "backward", "optimizer": "optimizer",
+}  # fmt: skip
+COPIES = ("d2h", "h2d", "storage")
+NANO = 1e-9
+"""Profilers count whole nanoseconds, and so is a simulation asked."""
+MESSAGE = "send_recv"
+"""The kind of messages between stages: either half, or both in one kernel."""
+
+
+class KernelTime(NamedTuple):
+    """Kernels of one phase and kind: how many, and their seconds; means of a rank and step."""
+
+    launches: float
+    seconds: float
+
+
+class Unmatched(NamedTuple):
+    """A kernel that no pattern fits: its name, launches and seconds, means of a rank and step."""
+
+    name: str
+    launches: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepSide:
+    """Steps of some ranks.
+
+    ``spans`` have the columns of a timeline; ``kind`` of computation is its phase, messages are ``MESSAGE``; what the
+    host does is not among them.  ``step`` is the place of the step: it begins at ``begins[step]`` and takes
+    ``lengths[step]`` seconds, until the next one begins.  ``weights[rank]`` is how many ranks one stands for.
+    ``kernels`` are by phase and kind; ``launched`` is when the host launched each span, NaN where that is not known.
+    """
+
+    spans: Spans
+    weights: Mapping[int, int]
+    begins: Floats
+    lengths: Floats
+    kernels: Mapping[tuple[str, str], KernelTime]
+    launched: Floats
+    unmatched: tuple[Unmatched, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Steps of all ranks."""
+        return sum(self.weights.values()) * len(self.lengths)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the mean step."""
+        return float(self.lengths.mean())
+
+
+def part_of(spans: Spans, keep: Bools, **columns: Any) -> Spans:
+    """Return some of the spans, with other columns where they are given."""
+    found = {name: columns.get(name, getattr(spans, name))[keep] for name in ("op", *COLUMNS)}
+    return Spans(spans.words, *found.values())
 
 
 class CallTime(NamedTuple):
@@ -57,25 +124,24 @@ class StepAccount:
 
 
 def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
-    """Where the steps of a side went; ``merged``: waiting counts as communication (members are missing)."""
+    """Account for the steps of a side; ``merged``: waiting counts as communication (members are missing)."""
     states: dict[str, float] = defaultdict(float)
-    calls: dict[tuple[str, str], Floats] = {}
-    layers: dict[int, Floats] = {}
-    computed, paused = dict[int, float](), dict.fromkeys(side.weights, 0.0)
-    late = 0.0
-    for rank, weight in side.weights.items():
-        for step in range(len(side.lengths)):
-            one = _RankStep(side, rank, step, stages, merged=merged)
-            share = weight / side.total
-            for name, seconds in one.states():
-                states[name] += share * seconds
-                paused[rank] += seconds / len(side.lengths) if name == "idle" else 0.0
-            for key, numbers in one.calls():
-                calls[key] = calls.get(key, np.zeros(len(CallTime._fields))) + share * numbers
-            for layer, numbers in one.layers():
-                layers[layer] = layers.get(layer, np.zeros(3)) + weight * np.append(numbers, 1.0)
-            computed[rank] = computed.get(rank, 0.0) + one.computed / len(side.lengths)
-            late += share * one.late
+    calls: dict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros(len(CallTime._fields)))
+    layers: dict[int, Floats] = defaultdict(lambda: np.zeros(3))
+    computed, paused = dict.fromkeys(side.weights, 0.0), dict.fromkeys(side.weights, 0.0)
+    late, steps = 0.0, len(side.lengths)
+    for (rank, weight), step in product(side.weights.items(), range(steps)):
+        one = _RankStep(side, rank, step, stages, merged=merged)
+        share = weight / side.total
+        for name, seconds in one.states():
+            states[name] += share * seconds
+            paused[rank] += seconds / steps if name == "idle" else 0.0
+        for key, numbers in one.calls():
+            calls[key] = calls[key] + share * numbers
+        for layer, numbers in one.layers():
+            layers[layer] = layers[layer] + weight * np.append(numbers, 1.0)
+        computed[rank] += one.computed / steps
+        late += share * one.late
     return StepAccount(
         side.seconds, dict(states), {key: CallTime(*numbers.tolist()) for key, numbers in sorted(calls.items())},
         {layer: LayerTimes(*(sums[:2] / sums[2]).tolist()) for layer, sums in sorted(layers.items())}, computed, paused,
@@ -92,28 +158,20 @@ class _RankStep:
         spans = side.spans
         self._words, self._stages, self._merged = spans.words, stages, merged
         self._stream, self._kind, self._layer = spans.stream[own], spans.kind[own], spans.layer[own]
-        self._bytes, self._spans = spans.bytes[own], spans
-        begin, whole = float(side.begins[step]), float(side.lengths[step])
-        self._ready, self._start, self._end, self._launched = (
+        self._bytes, self._code = spans.bytes[own], spans.code
+        begin, whole = float(side.begins[step]), round(float(side.lengths[step]) / NANO) * NANO
+        ready, start, end, self._launched = (
             np.round((times[own] - begin) / NANO) * NANO
             for times in (spans.ready, spans.start, spans.end, side.launched)
-        )  # fmt: skip
-        if merged:
-            on_axis = np.isin(self._stream, [spans.code(axis) for axis in EXPOSED])
-            self._start = np.where(on_axis, self._ready, self._start)
-        whole = round(whole / NANO) * NANO
-        times = np.concatenate([self._ready, self._start, self._end, [0.0, whole]])
-        self._edges = np.unique(np.clip(times, 0.0, whole))
-        self._ready, self._start, self._end = (
-            np.clip(each, 0.0, whole) for each in (self._ready, self._start, self._end)
         )
+        if merged:
+            start = np.where(np.isin(self._stream, [spans.code(axis) for axis in EXPOSED]), ready, start)
+        self._ready, self._start, self._end = (np.clip(each, 0.0, whole) for each in (ready, start, end))
+        self._edges = np.unique(np.concatenate([self._ready, self._start, self._end, [0.0, whole]]))
         self._length = np.diff(self._edges)
         self.late = 0.0
         self._computing = self._on(self._stream == self._code("compute"))
         self.computed = float(self._length[self._computing].sum())
-
-    def _code(self, word: str) -> int:
-        return self._spans.code(word)
 
     def _on(self, which: Bools) -> Bools:
         return inside(self._edges, self._start[which], self._end[which])
@@ -123,7 +181,7 @@ class _RankStep:
         return inside(self._edges, self._ready[late], self._start[late])
 
     def states(self) -> Iterator[tuple[str, float]]:
-        """The names of states with their seconds; some come more than once."""
+        """Yield the names of states with their seconds; some come more than once."""
         free = np.ones(len(self._length), dtype=bool)
 
         def taken(mask: Bools) -> float:
@@ -146,7 +204,7 @@ class _RankStep:
             yield "exposed_pp" if self._merged and name == "bubble" else name, seconds
 
     def _pauses(self, free: Bools, messages: Bools) -> Iterator[tuple[str, float]]:
-        """What nothing runs in, by what it ends with."""
+        """Yield the pauses, in which nothing runs, by what ends them."""
         begun = np.unique(np.searchsorted(self._edges, self._start[messages]))
         edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
         pipeline = self._stages > 1
@@ -164,7 +222,7 @@ class _RankStep:
                 yield "idle", seconds
 
     def calls(self) -> Iterator[tuple[tuple[str, str], Floats]]:
-        """The numbers of ``CallTime`` by axis and kind."""
+        """Yield the numbers of ``CallTime`` by axis and kind."""
         for axis in EXPOSED:
             on_axis = self._stream == self._code(axis)
             for kind in np.unique(self._kind[on_axis]).tolist():
@@ -177,10 +235,104 @@ class _RankStep:
                 yield (axis, self._words[kind]), np.array(numbers, dtype=np.float64)
 
     def layers(self) -> Iterator[tuple[int, Floats]]:
-        """Seconds of forward and backward by layer."""
+        """Yield seconds of forward and backward by layer."""
         compute = (self._stream == self._code("compute")) & (self._layer >= 0)
         took = self._end - self._start
         phases = [compute & (self._kind == self._code(phase)) for phase in ("forward", "backward")]
         for layer in np.unique(self._layer[compute]).tolist():
             own = self._layer == layer
             yield layer, np.array([took[own & phase].sum() for phase in phases])
+
+
+# --- both sides -------------------------------------------------------------------------------------------------------
+
+CAUSES = (
+    *PHASES, *(f"exposed_{axis}" for axis in EXPOSED), *(f"waiting_{axis}" for axis in EXPOSED if axis != "pp"),
+    "bubble", "end", "copying", "idle",
+)  # fmt: skip
+"""Where a step's time goes, in the order in which tables have it."""
+
+
+class KernelPair(NamedTuple):
+    """Kernels of a phase and kind on both sides."""
+
+    phase: str
+    kind: str
+    played: KernelTime
+    recorded: KernelTime
+
+    @property
+    def name(self) -> str:
+        """The kind and its phase, as people read them."""
+        return f"{self.kind} {self.phase}" if self.kind != self.phase else self.kind
+
+
+class CallPair(NamedTuple):
+    """Communication of an axis and kind on both sides."""
+
+    axis: str
+    kind: str
+    played: CallTime
+    recorded: CallTime
+
+
+class LayerPair(NamedTuple):
+    """A layer on both sides; None where one has no kernel of it."""
+
+    layer: int
+    played: LayerTimes | None
+    recorded: LayerTimes | None
+
+
+@dataclass(frozen=True)
+class StepPair:
+    """By how many seconds a recorded step is longer than the simulated one, and why.
+
+    All is of the ranks that were recorded, the mean of rank and step; ``causes`` sum to ``seconds``.  ``computed`` has
+    the seconds that every rank computes, simulated and recorded.  ``stretches``: kinds are those of a simulation's
+    trace, stretches of several kernels.  ``merged``: not every member of its groups was recorded, so waiting counts as
+    communication.  ``doubts`` say why the trace seems to be of another job.
+    """
+
+    names: tuple[str, str]
+    result: Result = field(repr=False)
+    job: ProfiledJob = field(repr=False)
+    played: StepAccount = field(repr=False)
+    recorded: StepAccount = field(repr=False)
+    steps: tuple[float, ...]
+    kernels: tuple[KernelPair, ...] = field(repr=False)
+    computed: Mapping[int, tuple[float, float]] = field(repr=False)
+    unmatched: tuple[Unmatched, ...] = field(repr=False)
+    recorded_spans: Spans = field(repr=False)
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...] = field(repr=False)
+    stretches: bool
+    merged: bool
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step; negative where the trace is faster."""
+        return self.recorded.seconds - self.played.seconds
+
+    @cached_property
+    def causes(self) -> dict[str, float]:
+        """Seconds per step by cause (``CAUSES``)."""
+        return {
+            name: self.recorded.states.get(name, 0.0) - self.played.states.get(name, 0.0)
+            for name in CAUSES
+            if name in self.recorded.states or name in self.played.states
+        }
+
+    @cached_property
+    def calls(self) -> tuple[CallPair, ...]:
+        """Communication by axis and kind, what differs most first."""
+        keys = dict.fromkeys((*self.played.calls, *self.recorded.calls))
+        pairs = [CallPair(*key, self.played.calls.get(key, CallTime()), self.recorded.calls.get(key, CallTime()))
+                 for key in keys]  # fmt: skip
+        return tuple(sorted(pairs, key=lambda pair: -abs(pair.recorded.exposed - pair.played.exposed)))
+
+    @cached_property
+    def layers(self) -> tuple[LayerPair, ...]:
+        """Compute by layer, as far as the trace names layers."""
+        keys = sorted({*self.played.layers, *self.recorded.layers}) if self.recorded.layers else []
+        return tuple(LayerPair(key, self.played.layers.get(key), self.recorded.layers.get(key)) for key in keys)

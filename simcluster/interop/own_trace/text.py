@@ -1,19 +1,250 @@
-"""A trace beside its simulation as tables of text, for the terminal and for the page."""
+"""A trace next to its simulation in sentences, the largest finding first, and in tables of text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from simcluster.base.units import format_bytes, format_change, format_seconds
-from simcluster.interop.own_trace.difference import TraceDifference
-from simcluster.interop.own_trace.words import phrase, ratios
+from simcluster.interop.own_trace.states import MESSAGE, CallPair, KernelPair, StepPair
+from simcluster.results.span_states import EXPOSED
+
+PHRASES = {
+    "forward": "forward compute",
+    "backward": "backward compute (with what is recomputed)",
+    "optimizer": "the optimizer",
+    "other": "other compute",
+    **{f"exposed_{axis}": f"{axis} communication, exposed" for axis in EXPOSED},
+    **{f"waiting_{axis}": f"waiting for late members of {axis} groups" for axis in ("tp", "cp", "ep", "dp")},
+    "bubble": "pipeline bubble",
+    "end": "waiting for the last rank at the end",
+    "copying": "copies beside nothing",
+    "idle": "pauses: the host, and between kernels",
+}
+"""Causes in words."""
+MERGED = {
+    **{f"exposed_{axis}": f"{axis} communication, with waiting" for axis in ("tp", "cp", "ep", "dp")},
+    "exposed_pp": "pp messages and bubble",
+}
+"""Where not every rank was recorded, and waiting cannot be told from transfer."""
+_MOST = 6
+_WORTH = 0.05
+"""Of all that changed: what is less is not told."""
+_OTHER = 0.02
+"""Counts, sizes and ratios that differ by no more are the same."""
+_NAMED = 0.25
+"""Kinds of calls are named whose exposed time changes by so much of what changes most."""
+_SLOW = 0.05
+"""A rank that computes by so much longer than the others (both against the simulation) stands out."""
+NOTHING = 1.5e-9
+"""Seconds a launch: profilers count whole nanoseconds."""
+
+
+class Finding(NamedTuple):
+    """A sentence, and the seconds that it explains."""
+
+    seconds: float
+    sentence: str
+
+
+def phrase(found: StepPair, cause: str) -> str:
+    """Return a cause in words."""
+    return (MERGED.get(cause) if found.merged else None) or PHRASES[cause]
+
+
+def in_words(found: StepPair) -> list[str]:
+    """Return the sentences of a difference: doubts, the headline, then findings, the largest first."""
+    said = [f"The trace seems to be of another job: {'; '.join(found.doubts)}."] if found.doubts else []
+    changed = sum(abs(seconds) for seconds in found.causes.values())
+    launches = [max(each.played.launches, each.recorded.launches) for each in found.kernels]
+    least = NOTHING * max(1.0, *(each.recorded.launches for each in found.kernels), 1.0)
+    alike = changed <= least and all(
+        abs(each.recorded.seconds - each.played.seconds) <= NOTHING * many
+        for each, many in zip(found.kernels, launches, strict=True)
+    )
+    said.append(_headline(found, alike=alike, least=least))
+    if len(found.steps) > 1:
+        low, high = min(found.steps), max(found.steps)
+        said.append(
+            f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
+            f"({(high - low) / found.recorded.seconds:.1%} apart)."
+        )
+    ranks, of = len(found.computed), found.result.facts.ranks
+    if found.merged:
+        why = f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded"
+        why = why if ranks < of else "The trace does not tell who communicates with whom"
+        said.append(f"{why}: waiting for others counts as communication, on both sides.")
+    if alike:
+        return said
+    findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
+    said += [each.sentence for each in findings if abs(each.seconds) >= _WORTH * changed][:_MOST]
+    if found.unmatched:
+        unknown = sum(each.seconds for each in found.unmatched)
+        said.append(
+            f"{format_seconds(unknown)} of kernels in the trace ({unknown / found.recorded.seconds:.1%} of its step) "
+            f"are of no known kind, most of it {found.unmatched[0].name[:60]!r}."
+        )
+    return said
+
+
+def _headline(found: StepPair, *, alike: bool, least: float) -> str:
+    """Compare the steps; ``least``: seconds that a step of so many launches may differ by as it is written down."""
+    one, two = format_seconds(found.played.seconds), format_seconds(found.recorded.seconds)
+    if alike:
+        return f"No difference: the trace takes {two} a step, as simulated, and so do all its parts."
+    if abs(found.seconds) <= least:
+        return f"The trace takes {two} a step, as simulated; its parts differ."
+    slower = "longer" if found.seconds > 0 else "less"
+    change = f"{format_seconds(abs(found.seconds))} ({abs(found.seconds) / found.played.seconds:.1%})"
+    return f"The trace takes {two} a step: {change} {slower} than simulated ({one})."
+
+
+def _findings(found: StepPair) -> Iterator[Finding]:
+    every = ratios(found)
+    middle = median(every.values()) if every else 0.0
+    slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW)}
+    slow = slow if len(every) > 1 else {}
+    told = 0 < len(slow) <= len(found.computed) / 2
+    if told:
+        yield _slow_ranks(found, slow)
+    computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
+    # what slow ranks compute longer than the others, of the mean rank
+    extra = sum(found.computed[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.computed)
+    if not told or abs(computed - extra) > 0.2 * abs(computed):
+        yield from (_kernel(found, pair) for pair in found.kernels)
+    for axis in EXPOSED:
+        seconds = found.causes.get(f"exposed_{axis}", 0.0)
+        pairs = [pair for pair in found.calls if pair.axis == axis]
+        if seconds and pairs:
+            yield _exposed(found, f"exposed_{axis}", seconds, pairs)
+    for cause, seconds in found.causes.items():
+        if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
+            text = f"{_capital(phrase(found, cause))}: {format_change(seconds)} ({_from_to(found, cause)})."
+            yield Finding(seconds, text)
+    yield from _paused_rank(found)
+    idle, late = found.causes.get("idle", 0.0), ""
+    if found.recorded.late:
+        late = f"; in {format_seconds(found.recorded.late)} of them the host had not launched what came next"
+    yield Finding(idle, f"{_capital(phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}.")
+
+
+def _from_to(found: StepPair, cause: str) -> str:
+    one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.played, found.recorded))
+    return f"{one} simulated, {two} in the trace"
+
+
+def ratios(found: StepPair) -> dict[int, float]:
+    """Return how many times as long as simulated every rank computes."""
+    return {rank: two / one for rank, (one, two) in found.computed.items() if one > 0}
+
+
+def _slow_ranks(found: StepPair, slow: Mapping[int, float]) -> Finding:
+    """Name the ranks that compute much longer, against the simulation, than the median does."""
+    order = sorted(slow, key=lambda rank: -slow[rank])
+    one, two = found.computed[order[0]]
+    others = [value for rank, value in ratios(found).items() if rank not in slow]
+    names = ", ".join(map(str, order[:4])) + (", ..." if len(slow) > 4 else "")
+    who = f"Rank {names} computes" if len(slow) == 1 else f"Ranks {names} compute"
+    waits = sum(
+        seconds for cause, seconds in found.causes.items()
+        if cause in ("bubble", "end") or cause.startswith("waiting_") or (found.merged and cause.startswith("exposed_"))
+    )  # fmt: skip
+    for_it = f"; others wait {format_seconds(waits)} longer on average" if waits > 0 else ""
+    return Finding(
+        max(abs(found.seconds), two - one),
+        f"{who} {two / one:.2f} x as long as simulated ({format_change(two - one)} on rank {order[0]}), the others "
+        f"{median(others):.2f} x{for_it}.",
+    )
+
+
+def _paused_rank(found: StepPair) -> Iterator[Finding]:
+    """Name the rank that pauses much longer than the others do, all against the simulation."""
+    more = {
+        rank: found.recorded.paused[rank] - found.played.paused[found.result.simulated_for(rank)]
+        for rank in found.computed
+    }
+    worst, middle = max(more, key=lambda rank: more[rank]), median(more.values())
+    over = more[worst] - middle
+    if len(more) > 2 and over > _WORTH * found.played.seconds and over > 2 * abs(middle):
+        yield Finding(
+            over,
+            f"The GPU of rank {worst} pauses {format_seconds(over)} longer than those of others: its host, or what it "
+            "waits for besides communication.",
+        )
+
+
+def _kernel(found: StepPair, pair: KernelPair) -> Finding:
+    one, two = pair.played, pair.recorded
+    seconds, whole = two.seconds - one.seconds, found.seconds
+    if abs(seconds) <= NOTHING * max(one.launches, two.launches):
+        return Finding(0.0, "")
+    if not one.seconds:
+        what = "is in the trace alone"
+    elif not two.seconds:
+        what = "is not in the trace"
+    elif not _same(one.launches, two.launches):
+        launches = f"{two.launches:,.4g} launches for {one.launches:,.4g} simulated"
+        what = f"takes {two.seconds / one.seconds:.2f} x the time in the trace, in {launches}"
+    else:
+        ratio = two.seconds / one.seconds
+        what = f"is {f'{ratio:.2f} x slower' if ratio >= 1 else f'{1 / ratio:.2f} x faster'} in the trace"
+    share = format_change(seconds)
+    if seconds * whole > 0 and abs(seconds) <= abs(whole) * 1.005:
+        share = f"{format_seconds(abs(seconds))} of the {format_seconds(abs(whole))}"
+    return Finding(seconds, f"{_capital(pair.name)} {what}: {share}.")
+
+
+def _exposed(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
+    """State why communication of an axis holds ranks up more or less: its calls, or what hides them."""
+    changes = [abs(pair.recorded.exposed - pair.played.exposed) for pair in pairs]
+    most = max(changes)
+    why = [
+        words
+        for pair, change in zip(pairs, changes, strict=True)
+        if most and change >= _NAMED * most and (words := _why(pair, merged=found.merged))
+    ]
+    reason = f": {'; '.join(why)}" if why else ""
+    return Finding(
+        seconds, f"{_capital(phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}."
+    )
+
+
+def _why(pair: CallPair, *, merged: bool) -> str:
+    """State what differs of one kind of call: how many, of what size, how long, how much of them is hidden."""
+    one, two = pair.played, pair.recorded
+    what = f"{pair.axis} {pair.kind.replace('_', '-')}"
+    if not one.calls or not two.calls:
+        return f"{what} is in the {'trace' if two.calls else 'simulation'} alone"
+    early = merged and pair.kind == MESSAGE  # a receive that was posted early lasts as long as the bubble
+    why = []
+    if not _same(one.calls, two.calls):
+        why.append(f"is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
+    if one.bytes and two.bytes and not _same(one.bytes / one.calls, two.bytes / two.calls):
+        sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
+        why.append(f"is of {sizes[0]} a call, simulated {sizes[1]}")
+    if one.seconds and not early and not _same(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
+        why.append(f"takes {ratio:.2f} x as long a call")
+    parts = [side.exposed / side.seconds if side.seconds else 0.0 for side in (two if early else one, two)]
+    if abs(parts[1] - parts[0]) > _OTHER:
+        why.append(f"is exposed by {parts[1]:.0%}, simulated {parts[0]:.0%}")
+    return f"{what} {', '.join(why)}" if why else ""
+
+
+def _same(one: float, two: float) -> bool:
+    return abs(one - two) <= _OTHER * max(abs(one), abs(two))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if text[:2] not in EXPOSED or text[2:3] != " " else text
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 MOST = 16
 """Rows of a table that people see; JSON has all."""
 _COLUMNS = ["simulated", "trace", "difference", "ratio"]
 _NAME = 72
-_SEEN = 1e-12
 
 
 class TextTable(NamedTuple):
@@ -24,28 +255,23 @@ class TextTable(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-def tables(found: TraceDifference) -> Iterator[TextTable]:
-    """By cause, kind of kernel, name of those of no known kind, communication, layer and rank; empty ones left out."""
-    for table in (_causes, _kernels, _unmatched, _calls, _layers, _ranks):
-        made = table(found)
-        if made.rows:
-            yield made
+def tables(found: StepPair) -> list[TextTable]:
+    """Return tables by cause, kernel, name of those of no known kind, communication, layer and rank; none empty."""
+    made = (_causes, _kernels, _unmatched, _calls, _layers, _ranks)
+    return [table for each in made if (table := each(found)).rows]
 
 
 def _pair(one: float, two: float) -> list[str]:
     ratio = f"{two / one:.2f} x" if one > 0 and two > 0 else "-"
-    return [format_seconds(one), format_seconds(two), _signed(two - one), ratio]
-
-
-def _signed(seconds: float) -> str:
-    return "0" if abs(seconds) <= _SEEN else format_change(seconds)
+    change = "0" if abs(two - one) <= 1e-12 else format_change(two - one)
+    return [format_seconds(one), format_seconds(two), change, ratio]
 
 
 def _of(shown: int, count: int) -> str:
     return f"; {shown} of {count}" if shown < count else ""
 
 
-def _causes(found: TraceDifference) -> TextTable:
+def _causes(found: StepPair) -> TextTable:
     one, two = found.played.states, found.recorded.states
     rows = [
         [phrase(found, name), *_pair(one.get(name, 0.0), two.get(name, 0.0))]
@@ -56,59 +282,43 @@ def _causes(found: TraceDifference) -> TextTable:
     return TextTable("where the step goes (mean of the recorded ranks)", ["", *_COLUMNS], rows)
 
 
-def _kernels(found: TraceDifference) -> TextTable:
-    rows = [
-        [
-            f"{each.kind} {each.phase}" if each.kind != each.phase else each.kind,
-            f"{each.played.launches:,.4g}",
-            f"{each.recorded.launches:,.4g}",
-            *_pair(each.played.seconds, each.recorded.seconds),
-        ]
-        for each in found.kernels[:MOST]
-    ]
+def _kernels(found: StepPair) -> TextTable:
+    rows = []
+    for each in found.kernels[:MOST]:
+        one, two = each.played, each.recorded
+        rows.append([each.name, f"{one.launches:,.4g}", f"{two.launches:,.4g}", *_pair(one.seconds, two.seconds)])
     what = "stretches of kernels" if found.stretches else "kinds of kernel"
     title = f"by {what}, a rank and step (what differs most first{_of(len(rows), len(found.kernels))})"
     return TextTable(title, ["", "launches", "in trace", *_COLUMNS], rows)
 
 
-def _unmatched(found: TraceDifference) -> TextTable:
-    whole = sum(each.seconds for each in found.unmatched)
-    rows = [
-        [
-            each.name if len(each.name) <= _NAME else f"{each.name[: _NAME - 3]}...",
-            f"{each.launches:,.4g}",
-            format_seconds(each.seconds),
-        ]
-        for each in found.unmatched[:MOST]
-    ]
+def _unmatched(found: StepPair) -> TextTable:
+    rows = []
+    for each in found.unmatched[:MOST]:
+        name = each.name if len(each.name) <= _NAME else f"{each.name[: _NAME - 3]}..."
+        rows.append([name, f"{each.launches:,.4g}", format_seconds(each.seconds)])
+    whole = format_seconds(sum(each.seconds for each in found.unmatched))
     names = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
-    title = f"kernels of no known kind: {format_seconds(whole)} a rank and step, {names} (name them: --kernels FILE)"
+    title = f"kernels of no known kind: {whole} a rank and step, {names} (name them: --kernels FILE)"
     return TextTable(title, ["name", "launches", "time"], rows)
 
 
-def _calls(found: TraceDifference) -> TextTable:
-    rows = [
-        [
-            f"{each.axis} {each.kind}",
-            f"{each.played.calls:,.4g}",
-            f"{each.recorded.calls:,.4g}",
-            format_bytes(each.played.bytes) if each.played.bytes else "-",
-            format_bytes(each.recorded.bytes) if each.recorded.bytes else "-",
-            format_seconds(each.played.seconds),
-            format_seconds(each.recorded.seconds),
-            *_pair(each.played.exposed, each.recorded.exposed),
-        ]
-        for each in found.calls[:MOST]
-    ]
+def _calls(found: StepPair) -> TextTable:
+    rows = []
+    for each in found.calls[:MOST]:
+        sides = each.played, each.recorded
+        cells = [f"{each.axis} {each.kind}", *(f"{side.calls:,.4g}" for side in sides)]
+        cells += [format_bytes(side.bytes) if side.bytes else "-" for side in sides]
+        rows.append([*cells, *(format_seconds(side.seconds) for side in sides), *_pair(*(s.exposed for s in sides))])
     header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
     since = "of the kernels" if found.merged else "from the last arrival on"
     title = f"communication, a rank and step (time {since}; exposed: nothing computes beside it)"
     return TextTable(title, header, rows)
 
 
-def _layers(found: TraceDifference) -> TextTable:
+def _layers(found: StepPair) -> TextTable:
     rows = []
-    for each in sorted(found.layers, key=lambda pair: -_apart(pair.played, pair.recorded))[:MOST]:
+    for each in sorted(found.layers, key=lambda pair: -abs(sum(pair.played or ()) - sum(pair.recorded or ())))[:MOST]:
         cells = [str(each.layer)]
         for place in (0, 1):
             one, two = each.played and each.played[place], each.recorded and each.recorded[place]
@@ -119,11 +329,7 @@ def _layers(found: TraceDifference) -> TextTable:
     return TextTable(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
 
 
-def _apart(one: Iterable[float] | None, two: Iterable[float] | None) -> float:
-    return abs(sum(one or ()) - sum(two or ()))
-
-
-def _ranks(found: TraceDifference) -> TextTable:
+def _ranks(found: StepPair) -> TextTable:
     every = ratios(found)
     order = sorted(every, key=lambda rank: -every[rank])[: MOST // 2] if len(every) > 1 else []
     rows = [[f"rank {rank}", *_pair(*found.computed[rank])] for rank in order]

@@ -4,20 +4,28 @@ T is a job's replayed time, all its steps together, without delays between ops; 
 what is typical of its type.  S = T / T_ideal.  S of a group (an op type, a dp rank, a stage) keeps the recorded
 durations of that group only; a worker's is the smaller of those of its dp rank and its stage.  M of a group is how much
 of T - T_ideal goes when the group alone becomes typical; it may exceed 1, because the mean contains the group.
+
+A message or collective begins with its last member; the others wait for that one from when they were there.  Only
+waits that are not hidden behind computation count, and no instant twice: of waits at once, the one that began first.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
-from simcluster.interop.recorded.graph import having
+from simcluster.base.arrays import Floats, Ints
+from simcluster.interop.recorded.graph import RecordedPart, StepGraph, computing, having, is_communication
+from simcluster.interop.recorded.longest_path import PathTimes
 from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.trace import LAUNCH
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES
+from simcluster.results.span_states import inside
+from simcluster.results.timeline import COLUMNS, Spans
+from simcluster.results.waits import READABLE, WaitMatrix
 
 WORST = 0.03
 """The part of the workers that are looked at as the slowest (M_W of arXiv:2505.05713)."""
@@ -130,6 +138,17 @@ def measure(job: Recorded) -> Straggling:
     )
 
 
+def explained(found: Straggling) -> list[str]:
+    """Return in words how much of the slowdown two suspects explain; more than 100 % is pointed out."""
+    shares = {"the slowest 3 % of workers": found.worst_workers.removed, "the last stage": found.last_stage.removed}
+    known = {who: share for who, share in shares.items() if share is not None}
+    wide = max((len(who) for who in known), default=0)
+    lines = [f"  slowdown explained by {who:<{wide}} {share:>7.1%}" for who, share in known.items()]
+    if any(share > 1 for share in known.values()):
+        lines.append("  over 100 %: without them a step would be shorter than what is typical")
+    return lines
+
+
 def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
     """The 3 % of the workers (at least one) with the highest S, worst first; of equal ones those of low numbers."""
     count = math.ceil(WORST * by_worker.size)
@@ -151,3 +170,152 @@ def _mitigation(without: Floats, alone: Floats, replayed: Floats, ideal: Floats)
 
 def _document(found: StragglerCost) -> dict[str, float | None]:
     return dict(zip(("without_s", "alone_s", "excess_removed", "excess_added"), astuple(found), strict=True))
+
+
+def waited(job: Recorded) -> Floats:
+    """Mean seconds of a step that every recorded rank waits for every other, [waiting, culprit]."""
+    count = len(job.ranks)
+    seconds = np.zeros((count, count))
+    for part in job.parts:
+        played = part.play(part.graph.seconds)
+        for step in range(len(part.graph.steps)):
+            seconds += _of_step(part, played, step, count)
+    return seconds / len(job.steps)
+
+
+def recorded_matrix(job: Recorded) -> WaitMatrix:
+    """The same with names: rank by rank, or stage by stage where there are too many ranks to be drawn."""
+    seconds = waited(job)
+    if len(job.ranks) <= READABLE or job.stages == 1:
+        order = np.argsort(job.ranks, kind="stable")
+        return WaitMatrix("rank", tuple(str(job.ranks[worker]) for worker in order), seconds[np.ix_(order, order)])
+    by_stage = seconds.reshape(job.replicas, job.stages, job.replicas, job.stages).sum(axis=(0, 2)) / job.replicas
+    return WaitMatrix("stage", tuple(map(str, range(job.stages))), by_stage)
+
+
+def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
+    """The largest so many (waiting, culprit, seconds), longest first."""
+    order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
+    pairs = [divmod(int(number), matrix.shape[1]) for number in order]
+    return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
+
+
+def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Floats:
+    graph = part.graph
+    arrival = played.ready[part.first, step]
+    waits = _waits(graph, arrival)
+    busy = np.flatnonzero(computing(graph))
+    begin, end = played.start[part.last, step], played.end[part.last, step]
+    found = np.zeros((count, count))
+    own_waits = _by_worker(graph.worker[waits[0]], count)
+    own_busy = _by_worker(graph.worker[busy], count)
+    for worker in range(count):
+        mine, own = own_waits[worker], busy[own_busy[worker]]
+        if len(mine):
+            low, high = arrival[waits[0][mine]], arrival[waits[1][mine]]
+            exposed = _exposed(low, high, begin[own], end[own])
+            np.add.at(found[worker], graph.worker[waits[1][mine]], exposed)
+    return found
+
+
+def _waits(graph: StepGraph, arrival: Floats) -> tuple[Ints, Ints]:
+    """Ops that wait for another member of their group, and the one that each waits for: of equals the first."""
+    waiting: list[int] = []
+    culprit: list[int] = []
+    for group in graph.groups:
+        members = np.array(group)
+        last = members[int(np.argmax(arrival[members]))]
+        early = members[arrival[members] < arrival[last]]
+        waiting += early.tolist()
+        culprit += [int(last)] * len(early)
+    return np.array(waiting, dtype=np.int64), np.array(culprit, dtype=np.int64)
+
+
+def _by_worker(worker: Ints, count: int) -> list[Ints]:
+    """Places in ``worker`` of each worker."""
+    order = np.argsort(worker, kind="stable")
+    return np.split(order, np.searchsorted(worker[order], np.arange(1, count)))
+
+
+def _exposed(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
+    """Seconds of each interval in which nothing computes and that are not in an interval which began before it."""
+    order = np.lexsort((high, low))
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
+    first = np.maximum(low[order], before)
+    last = np.maximum(high[order], first)
+    edges = np.unique(np.concatenate([first, last, begin, end]))
+    idle = np.concatenate([[0.0], np.cumsum(np.diff(edges) * ~inside(edges, begin, end))])  # by each edge
+    found = np.empty(len(low))
+    found[order] = idle[np.searchsorted(edges, last)] - idle[np.searchsorted(edges, first)]
+    return found
+
+
+_STREAMS = {"replicas": "dp", "pipeline": "pp", "job": "pp", "worker": "tp"}
+_KINDS = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    "optimizer": "optimizer",
+    "params-all-gather": "all_gather",
+    "grads-reduce-scatter": "reduce_scatter",
+}
+
+
+class OpNames(NamedTuple):
+    """What the timeline says of an op."""
+
+    stream: str
+    kind: str
+    name: str
+    layer: int = -1
+    group: str = ""
+    bytes: float = 0.0
+
+
+def spans(job: Recorded) -> Spans:
+    """One span per recorded op, as replayed; steps one after the other.
+
+    ``ready`` is when the worker was there, ``start`` when the last of the op's group was.  ``name`` is the type in the
+    trace, ``chunk`` the chunk of the stage.
+    """
+    return timeline(job, _names)
+
+
+def timeline(job: Recorded, names: Callable[[Any, int], OpNames | None]) -> Spans:
+    """The spans of a job as replayed, steps one after the other, of the ops of its graphs that have names."""
+    times = job.times(lambda graph: graph.seconds)
+    begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
+    words = {"": 0}
+    parts: list[dict[str, Any]] = []
+    for part in job.parts:
+        graph, played = part.graph, part.play(part.graph.seconds)
+        shown = {op: found for op in range(len(graph)) if (found := names(graph, op)) is not None}
+        ops = np.array(list(shown), dtype=np.int64)
+        named: dict[str, Any] = dict(zip(OpNames._fields, zip(*shown.values(), strict=True), strict=True))
+        for column in ("stream", "kind", "name", "group"):
+            named[column] = [words.setdefault(text, len(words)) for text in named[column]]
+        columns = named | {
+            "op": part.last[ops],
+            "rank": np.array(job.ranks)[graph.worker[ops]],
+            "stage": graph.stage[ops],
+            "chunk": np.where(graph.chunk < 0, -1, graph.chunk // graph.stages)[ops],
+            "microbatch": graph.microbatch[ops],
+        }
+        columns = {name: np.tile(column, len(graph.steps)) for name, column in columns.items()}
+        columns["step"] = np.repeat(np.array(graph.steps), len(ops))
+        offset = np.array([begins[step] for step in graph.steps])
+        for name, own in (("ready", part.first), ("start", part.last), ("end", part.last)):
+            columns[name] = (getattr(played, name)[own[ops]] + offset).T.ravel()
+        parts.append(columns)
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in ("op", *COLUMNS)}
+    order = np.lexsort((whole["end"], whole["start"], whole["rank"]))
+    return Spans(tuple(words), *(column[order] for column in whole.values()))
+
+
+def _names(graph: StepGraph, op: int) -> OpNames | None:
+    optype = graph.optype[op]
+    if optype.startswith(LAUNCH):
+        return None
+    if optype in MESSAGES:
+        return OpNames("pp", optype.rpartition("-")[2], optype)
+    kind = _KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
+    return OpNames(_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)

@@ -16,9 +16,17 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.alike_steps import alike_steps, beside_compute
 from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES, Trace
+from simcluster.interop.recorded.trace import (
+    BACKWARD,
+    FORWARD,
+    LAUNCH,
+    MESSAGES,
+    SCOPES,
+    Trace,
+    alike_steps,
+    beside_compute,
+)
 
 _SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
 _SLACK_OF_PASS = 0.01  # and at most this part of a typical pass

@@ -16,12 +16,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
-from simcluster.interop.recorded.graph import (
-    Chosen,
-    StepGraph,
-    having,
-    is_comm,
-)
+from simcluster.interop.recorded.graph import Chosen, StepGraph, having, is_comm
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.reschedule import microbatches_of, rescheduled, schedule_of
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD
@@ -54,12 +49,12 @@ class ReplayQuestion(NamedTuple):
 
 
 def ask(job: Recorded, question: str) -> ReplayAnswer:
-    """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
+    """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
     return answered(job, question, changed_by(job, question, QUESTIONS, "ask"))
 
 
 def changed_by(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask: str) -> Job:
-    """The job with what a question changes; the order of ops comes last.  InputError with what can be asked."""
+    """Return the job with what a question changes, the order of ops last; InputError with what can be asked."""
     orders: list[tuple[str, str]] = []
     for part in question.split("+"):
         key, _, value = part.strip().partition("=")
@@ -78,7 +73,7 @@ def changed_by(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask
 
 
 def in_order(job: Recorded, name: str) -> Recorded:
-    """The job on another schedule, NAME or NAME:CHUNKS."""
+    """Return the job on another schedule, NAME or NAME:CHUNKS."""
     name, _, text = name.partition(":")
     if text and not text.isdecimal():
         raise InputError(f"what-if schedule={name}:{text}: chunks are a whole number, as in interleaved:2")
@@ -91,13 +86,13 @@ def in_order(job: Recorded, name: str) -> Recorded:
 
 
 def own_schedule(job: Recorded) -> str:
-    """The name of the one schedule that all steps were recorded with, "" where none is known or they differ."""
+    """Return the name of the one schedule that all steps ran, "" where none is known or they differ."""
     names = set(map(schedule_of, job.graphs))
     return names.pop() if len(names) == 1 else ""
 
 
 def where(job: Job, chosen: Chosen, seconds: Callable[[StepGraph], Floats]) -> Job:
-    """The job in which the chosen ops take other seconds."""
+    """Return the job in which the chosen ops take other seconds."""
     graphs = (
         replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds)) for graph in job.graphs
     )
@@ -105,19 +100,19 @@ def where(job: Job, chosen: Chosen, seconds: Callable[[StepGraph], Floats]) -> J
 
 
 def typical_where(job: Job, chosen: Chosen) -> Job:
-    """The job in which the chosen ops take what is typical."""
+    """Return the job in which the chosen ops take what is typical."""
     return where(job, chosen, job.typical_of)
 
 
 def typical_of_type(job: Job, value: str, part: str) -> Job:
-    """The job in which ops of a type take what is typical; InputError for a type that it has none of."""
+    """Return the job in which ops of a type take what is typical; InputError for a type that it has none of."""
     if value not in job.typical:
         raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
     return typical_where(job, having("types", value))
 
 
 def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
-    """The job in which the chosen ops are so many times as fast; InputError for what is no number."""
+    """Return the job in which the chosen ops are N times as fast, value is N or Nx; InputError for another."""
     match = _FACTOR.fullmatch(value)
     if match is None or float(match[1]) <= 0:
         raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
@@ -126,7 +121,7 @@ def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
 
 
 def answered(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
-    """The answer to a question that changes the job to another."""
+    """Return the answer to a question that changes the job to another."""
     before, after = (float(each.times(lambda graph: graph.seconds).mean()) for each in (job, changed))
     return ReplayAnswer(question, before, after)
 
@@ -139,7 +134,7 @@ def _number(job: Recorded, value: str, part: str, column: _Column) -> int:
 
 
 def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
-    """Scaled, so that it keeps its jitter and its sequences."""
+    """Scale the last stage, so that it keeps its jitter and its sequences."""
     if value != "mean" or job.stages == 1:
         raise InputError(f"what-if {part!r}: only last-stage=mean can be asked, of a job with several stages")
     last = having("stage", job.stages - 1)

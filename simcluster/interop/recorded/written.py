@@ -6,7 +6,8 @@ A worker is recorded by its first tensor- and context-parallel rank; its passes 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,17 +16,10 @@ import numpy as np
 
 from simcluster.base.written import written
 from simcluster.documents.packed import parquet_for
-from simcluster.interop.recorded.trace import (
-    BACKWARD,
-    BLOCKING,
-    COLUMNS,
-    FORWARD,
-    METADATA,
-    WEIGHT,
-    Trace,
-    trace_of,
-)
+from simcluster.interop.recorded import Straggling, measure, recorded
+from simcluster.interop.recorded.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADATA, WEIGHT, Trace, trace_of
 from simcluster.planning.parallel import Plan
+from simcluster.results.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,3 +149,20 @@ def _other(span: _Span, passes: _Passes) -> tuple[object, ...]:
         return span.step, span.name.replace("_", "-"), span.start, span.end, -1, -1, span.start
     optype = _NAMED.get(span.name) or _COLLECTIVES.get((span.stream, span.kind)) or f"{span.name}-{span.kind}"
     return span.step, optype.replace("_", "-"), span.ready, span.end, -1, -1, span.ready
+
+
+class Estimator:
+    """Stragglers of a simulated run as the estimator finds them in its trace alone, as in that of a real job."""
+
+    def __init__(self, result: Result, name: str) -> None:
+        self._recorded = recorded(trace_of_result(result, name))
+
+    @cached_property
+    def straggling(self) -> Straggling:
+        """Its slowdown and the parts of it."""
+        return measure(self._recorded)
+
+    def share_without(self, workers: Sequence[int]) -> float:
+        """Return the part of the run's time that remains if the ops of these workers took what is typical."""
+        (without,) = self._recorded.keeping(lambda graph: ~np.isin(graph.worker, workers))
+        return float(without.sum() / self.straggling.replayed.sum())

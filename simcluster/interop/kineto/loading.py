@@ -1,0 +1,292 @@
+"""Profiles of all ranks as one job: files found, read on several processes, checked, matched, put on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
+from simcluster.base.processes import Crew
+from simcluster.base.units import format_seconds
+from simcluster.documents.given_files import why_missing
+from simcluster.interop.kineto.chrome import ENDINGS
+from simcluster.interop.kineto.events import read_profile
+from simcluster.interop.kineto.job import Profiled, ProfiledJob, rebuild
+from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, align, meetings, own_steps, steps_of
+from simcluster.interop.kineto.nsight import NSIGHT, read_exports
+from simcluster.interop.kineto.profile import Labels, RankProfile, StreamOp
+from simcluster.interop.kineto.rank_step import RankStep, rank_step
+from simcluster.interop.recorded.checks import require_steps
+
+Read = Callable[[int, int], object]
+"""Called after every file with how many of how many are read."""
+
+_SMALL = 4e6
+"""Bytes of JSON that are read sooner than processes are begun."""
+_PACKED = 12
+"""Bytes of JSON in one of a gzipped file."""
+
+
+class RankSteps(NamedTuple):
+    """A profile without what the host did, and the rank's part of every step, by the step's number."""
+
+    profile: RankProfile
+    steps: dict[int, RankStep]
+
+
+def is_profile(path: str | Path) -> bool:
+    """Is that a trace of PyTorch's profiler (.json, .json.gz), an export of Nsight Systems (.sqlite), or a folder?"""
+    return Path(path).is_dir() or str(path).endswith((*ENDINGS, *NSIGHT))
+
+
+def load_profiles(
+    path: str | Path,
+    steps: Sequence[int] | None = None,
+    *,
+    workers: int = 1,
+    progress: Read = lambda done, total: None,
+) -> ProfiledJob:
+    """Load a job (or these steps of it) from a folder with one file per rank, or from one rank's file.
+
+    ``notes`` of the job state what was repaired or assumed.  ``workers`` processes read; the job is the same for any
+    number of them.  Exports of Nsight Systems may have several ranks in a file.  Raises InputError, naming file and
+    event, for profiles that cannot be replayed.
+    """
+    notes: list[str] = []
+    files = _files(Path(path))
+    if files[0].name.endswith(NSIGHT):
+        read = [_steps_of_rank(profile, steps) for profile in read_exports(files, notes)]
+    else:
+        read = _read_ranks(files, steps, workers, progress)
+    profiles = _ranked([each.profile for each in read], notes)
+    parts = {each.profile.rank: each.steps for each in read}
+    with collector_off():
+        return _job_of(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(path, '.json')}")
+    found, exports = (
+        sorted(file for file in path.iterdir() if file.name.endswith(endings)) for endings in (ENDINGS, NSIGHT)
+    )
+    if found and exports:
+        raise InputError(
+            f"folder {path} has profiles of PyTorch ({found[0].name}) and exports of Nsight Systems "
+            f"({exports[0].name}); keep one kind"
+        )
+    if not found and not exports:
+        raise InputError(
+            f"folder {path} has no profiles: files of PyTorch's profiler end in .json or .json.gz, exports of Nsight "
+            "Systems in .sqlite; name the folder that has them"
+        )
+    return found or exports
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: Read) -> list[RankSteps]:
+    """Read every file, in the order given, and do all that a rank alone allows.
+
+    Raises the InputError of the first file in that order which cannot be read, whatever the number of workers.
+    """
+    size = sum(file.stat().st_size * (_PACKED if file.name.endswith(".gz") else 1) for file in files)
+    workers = 1 if size < _SMALL else min(workers, len(files))
+    if workers > 1:
+        return _read_in_parallel(files, steps, workers, progress)
+    read = []
+    for done, file in enumerate(files, 1):
+        read.append(_steps_of_rank(read_profile(file), steps))
+        progress(done, len(files))
+    return read
+
+
+@collector_off()
+def _steps_of_rank(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
+    """Return a rank's part of these steps (default: of all), as far as it has them."""
+    labels = Labels(profile)
+    parts = {
+        number: rank_step(profile, labels, number, ops)
+        for number, ops in own_steps(profile).items()
+        if steps is None or number in steps
+    }
+    # what only ``rank_step`` needs goes; of some lists it is asked later whether they had anything
+    return RankSteps(
+        replace(
+            profile, operators=profile.operators[:1], annotations=[], syncs=[], waits=profile.waits[:1], wait_calls=[]
+        ),
+        parts,
+    )
+
+
+_Packed = tuple[RankSteps, list[tuple[object, ...]]] | InputError
+
+
+def _read_packed(steps: Sequence[int] | None, file: Path) -> _Packed:
+    """Read a file; its ops are columns, which pass between processes four times as fast."""
+    try:
+        found = _steps_of_rank(read_profile(file), steps)
+    except InputError as problem:
+        return problem
+    return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
+
+
+def _read_in_parallel(
+    files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: Read
+) -> list[RankSteps]:
+    crew, at, todo = Crew(partial(_read_packed, steps), workers), dict[int, int](), list(range(len(files)))[::-1]
+    found: dict[int, _Packed] = {}
+    try:
+        while len(found) < len(files):
+            for member in range(workers):
+                if member not in at and todo:
+                    at[member] = todo.pop()
+                    crew.begin(member, files[at[member]])
+            for member, answer in crew.finished(list(at)):
+                number = at.pop(member)
+                found[number] = answer or InputError(
+                    f"cannot read {files[number]}: the process that read it was ended (memory?); read fewer ranks or "
+                    "steps"
+                )
+                progress(len(found), len(files))
+    finally:
+        crew.close(now=len(found) < len(files))
+    read = []
+    with collector_off():
+        for _, answer in sorted(found.items()):
+            if isinstance(answer, InputError):
+                raise answer
+            read.append(answer[0])
+            answer[0].profile.ops += map(StreamOp._make, zip(*answer[1], strict=True))
+    return read
+
+
+# --- from profiles to a job -------------------------------------------------------------------------------------------
+
+
+def _ranked(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
+    """Return them by rank, complete and of one kind; a single file may lack its rank."""
+    found: dict[int, RankProfile] = {}
+    for profile in profiles:
+        if profile.rank < 0:
+            if len(profiles) > 1:
+                raise InputError(
+                    f"{profile.file} does not say which rank it is (distributedInfo.rank); name it rank0.json, say"
+                )
+            profile.rank = 0
+            notes.append(f"{profile.file} does not say which rank it is: taken for rank 0")
+        if profile.rank in found:
+            raise InputError(
+                f"{found[profile.rank].file} and {profile.file} are both of rank {profile.rank}; keep one file a "
+                "rank, or name exports by their ranks, as in rank0.sqlite"
+            )
+        found[profile.rank] = profile
+    profiles = [found[rank] for rank in sorted(found)]
+    bare = next((profile for profile in profiles if not profile.on_device), None)
+    if bare is not None and any(profile.on_device for profile in profiles):
+        raise InputError(
+            f"{bare.file} (rank {bare.rank}) has no kernels and other ranks have: record CUDA on all ranks"
+        )
+    for profile in profiles:
+        if not profile.ops and not profile.operators:
+            raise InputError(
+                f"{profile.file} (rank {profile.rank}) has neither kernels nor operators: nothing to replay"
+            )
+    return profiles
+
+
+def _job_of(
+    profiles: Sequence[RankProfile],
+    parts: Mapping[int, Mapping[int, RankStep]],
+    steps: Sequence[int] | None,
+    name: str,
+    notes: list[str],
+) -> ProfiledJob:
+    """Return the job of profiles and what each rank did in each step, by the rank."""
+    ranks = [profile.rank for profile in profiles]
+    members = {rank for profile in profiles for _, own in profile.groups.known.values() for rank in own}
+    members |= {rank for profile in profiles for op in profile.ops if op.comm for rank in op.comm.ranks}
+    if missing := sorted(members - set(ranks)):
+        names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        notes.append(
+            f"{len(missing)} of {len(members)} ranks have no profile ({names}): whether collectives waited for them is "
+            "not known, and counts as transfer"
+        )
+    by_step = steps_of(profiles, notes)
+    if steps is not None:
+        require_steps(name, steps, by_step)
+        by_step = {step: ops for step, ops in by_step.items() if step in steps}
+    matched = _matched(by_step, notes)
+    origin = {profile.rank: (profile.origin - profiles[0].origin) * 1e-9 for profile in profiles}
+    shared = []
+    for step, meet in matched.items():
+        for each in meet:
+            met = {rank: by_step[step][rank][place] for rank, place in each}
+            shared.append({rank: (op.start + origin[rank], op.end + origin[rank]) for rank, op in met.items()})
+    clocks = align(ranks, {profile.rank: profile.host for profile in profiles}, shared)
+    notes += clocks.notes
+    shift = {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
+    graphs = tuple(
+        rebuild(
+            step, {rank: parts[rank][step] for rank in ranks}, by_step[step], meet, shift,
+            on_device=profiles[0].on_device,
+        )
+        for step, meet in matched.items()
+    )  # fmt: skip
+    _note_assumptions(profiles, graphs, notes)
+    return ProfiledJob(name, graphs, tuple(ranks), tuple(notes))
+
+
+def _matched(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) -> dict[int, list[list[MatchedOp]]]:
+    """Return the collectives of every step; the first and the last may be cut, and are then left out with a note."""
+    found: dict[int, list[list[MatchedOp]]] = {}
+    steps = list(by_step)
+    for step, ops in by_step.items():
+        try:
+            found[step] = meetings(ops)
+        except UnmatchedError as problem:
+            if len(steps) == 1 or step not in (steps[0], steps[-1]):
+                raise InputError(f"step {step}: {problem}") from None
+            notes.append(f"step {step} is left out, as if it had been cut: {problem}")
+    if not found:
+        raise InputError(f"no step has collectives that match; {notes[-1]}")
+    return found
+
+
+def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled], notes: list[str]) -> None:
+    ops = [op for profile in profiles for op in profile.ops]
+    if assumed := sum(profile.groups.assumed for profile in profiles):
+        notes.append(
+            f"{assumed} collectives do not say their process group: all are taken for one group, and matched by their "
+            "order"
+        )
+    if alone := [op for op in ops if op.comm and op.comm.size != 1 and not op.comm.meets]:
+        notes.append(
+            f"{len(alone)} messages do not say between which ranks they go (the first: {alone[0].name[:40]}, event "
+            f"{alone[0].event}): each is taken to last as recorded, with its wait for the other side"
+        )
+    if not profiles[0].on_device:
+        notes.append(
+            "profiles of CPUs: operators are the work; pauses of the host in which a collective ended are taken for "
+            "waits for it"
+        )
+    elif not all(profile.waits for profile in profiles) and len({op.stream for op in ops}) > 1:
+        notes.append(
+            "which streams waited for each other is inferred from launches, cudaStreamWaitEvent calls and pauses; "
+            "record with _ExperimentalConfig(enable_cuda_sync_events=True) to have it said"
+        )
+    if profiles[0].on_device and any(op.launched != op.launched for op in ops):
+        notes.append("some kernels have no launch in the profile: they are taken to have been launched in time")
+    left = sum(sum(graph.left_out.values()) for graph in graphs) / (len(graphs) * len(profiles))
+    if left > 0:
+        notes.append(
+            f"pauses of streams that nothing explains are left out: {format_seconds(left)} per rank and step, all of "
+            "its streams together"
+        )

@@ -1,0 +1,304 @@
+"""Measures of a profiled job, and questions to it: states of ranks, layers, bandwidths, timeline, what-ifs.
+
+At any instant a rank is in one state: computing (a kernel, or an operator of a CPU); else in a collective, waiting
+while a member has not arrived and exposed once all have; else copying; else idle.  Overlap is |C and N| / |N| as
+HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included).  The time of a collective counts
+from its last member's arrival; bus bandwidth is as nccl-tests defines it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.errors import InputError
+from simcluster.collectives import ALGORITHMS
+from simcluster.interop.kineto.comm import axis_of
+from simcluster.interop.kineto.job import Profiled, ProfiledJob
+from simcluster.interop.kineto.profile import TraceLabel
+from simcluster.interop.recorded.graph import COPY, HOST, StepGraph, computing, having, is_comm
+from simcluster.interop.recorded.measure import OpNames, timeline
+from simcluster.interop.recorded.whatif import (
+    ReplayAnswer,
+    ReplayQuestion,
+    answered,
+    changed_by,
+    faster,
+    typical_of_type,
+    typical_where,
+    where,
+)
+from simcluster.results.span_states import inside
+from simcluster.results.timeline import Spans
+from simcluster.traffic.nccl import bus_factor
+
+if TYPE_CHECKING:
+    from simcluster.topology import Cluster
+
+
+@dataclass(frozen=True)
+class ProfiledRankTime:
+    """Mean seconds of a rank in a step.  The states sum to the step of all ranks (first start to last end);
+    ``step`` is the rank's own, ``overlap`` the part of its time in collectives during which it computed."""
+
+    rank: int
+    step: float
+    computing: float
+    exposed: float
+    waiting: float
+    copying: float
+    idle: float
+    overlap: float
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Mean seconds of compute of a part of the model in a step, by rank [rank].
+
+    ``peers`` are the places of the ranks that have the part, those together that have all the same parts: under a
+    pipeline the ranks of a stage, which alone do the same work even where stages share a name (what is in no layer, the
+    optimizer).
+    """
+
+    label: TraceLabel
+    seconds: Floats
+    peers: tuple[tuple[int, ...], ...]
+
+    @property
+    def owners(self) -> list[int]:
+        """The places of all ranks that have it."""
+        return sorted(owner for group in self.peers for owner in group)
+
+    @property
+    def mean(self) -> float:
+        """Seconds of a rank that has it."""
+        return float(self.seconds[self.owners].mean())
+
+    @property
+    def slowest(self) -> tuple[int, float] | None:
+        """The place of the rank that is furthest above the mean of its other peers, and by how much of that (0.2:
+        20 %); None where nobody has peers."""
+        found: list[tuple[float, int]] = []
+        for group in self.peers:
+            place = max(group, key=lambda owner: float(self.seconds[owner]))
+            others = [owner for owner in group if owner != place]
+            mean = float(self.seconds[others].mean()) if others else 0.0
+            found += [(float(self.seconds[place]) / mean - 1, -place)] if mean else []
+        more, place = max(found, default=(0.0, 0))
+        return (-place, more) if found else None
+
+
+def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
+    """Return every rank's time, mean over the steps."""
+    mean = np.mean([_of_ranks(graph, len(job.ranks)) for graph in job.steps_of_ranks], axis=0)
+    found = []
+    for rank, row in zip(job.ranks, mean.tolist(), strict=True):
+        step, busy, exposed, waiting, copying, idle, both, there = row
+        overlap = both / there if there else 0.0
+        found.append(ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, overlap))
+    return found
+
+
+def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
+    """Return for every rank its own step, the states, and the overlapped and whole time in collectives."""
+    arrived, began, ended = graph.arrived, graph.began[:, 0], graph.ended[:, 0]
+    length, found = float(graph.measured[0]), []
+    columns = [is_comm(graph), computing(graph), having("types", COPY)(graph), ~having("types", HOST)(graph)]
+    for worker in range(ranks):
+        own = np.flatnonzero(graph.worker == worker)
+        comm, computes, copies, device = (own[column[own]] for column in columns)
+        edges = np.unique(np.concatenate([began[own], ended[own], arrived[comm]]))
+        width = np.diff(edges)
+
+        def on(chosen: Ints, start: Floats, end: Floats, edges: Floats = edges) -> Bools:
+            return inside(edges, start[chosen], end[chosen])
+
+        busy, there = on(computes, began, ended), on(comm, began, ended)
+        late, going = on(comm, began, arrived), on(comm, arrived, ended)
+        states = [busy, ~busy & going, ~busy & ~going & late, ~busy & ~there & on(copies, began, ended)]
+        seconds = [float(width[state].sum()) for state in states]
+        counted = device if graph.on_device else own
+        whole = float(ended[counted].max() - began[counted].min()) if len(counted) else 0.0
+        idle = max(0.0, length - sum(seconds))
+        idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
+        found.append([whole, *seconds, idle, float(width[busy & there].sum()), float(width[there].sum())])
+    return found
+
+
+def layers(job: ProfiledJob) -> list[LayerTime]:
+    """Return the compute of every part of the model, in the order in which it is met."""
+    found: dict[TraceLabel, Floats] = {}
+    parts: dict[int, dict[TraceLabel, None]] = {}  # of every rank
+    for graph in job.steps_of_ranks:
+        for op in np.flatnonzero(computing(graph)).tolist():
+            label, worker = graph.labels[op], int(graph.worker[op])
+            found.setdefault(label, np.zeros(len(job.ranks)))[worker] += graph.ended[op, 0] - graph.began[op, 0]
+            parts.setdefault(worker, {})[label] = None
+    alike: dict[frozenset[TraceLabel], list[int]] = {}
+    for place, own in sorted(parts.items()):
+        alike.setdefault(frozenset(own), []).append(place)
+    steps = len(job.graphs)
+    return [
+        LayerTime(label, seconds / steps, tuple(tuple(group) for own, group in alike.items() if label in own))
+        for label, seconds in found.items()
+    ]
+
+
+def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
+    """Return S of every rank's ops of these types alone, [rank, type]: only they take what they took."""
+    workers = (having("worker", place) for place in range(len(job.ranks)))
+    pairs = itertools.product(workers, [having("types", optype) for optype in types])
+    ideal = job.times(job.typical_of).sum()
+    kept = job.keeping(*(lambda graph, one=one, other=other: one(graph) & other(graph) for one, other in pairs))
+    return np.array([float(times.sum() / ideal) for times in kept]).reshape(len(job.ranks), len(types))
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Collectives of one kind, group and size: how many in all steps, the median of their seconds from the last
+    arrival on and the fastest, and the seconds that the model of a cluster gives (None without one); bus bandwidth of
+    the median and of the model's in B/s (NaN where the size is not known)."""
+
+    kind: str
+    group: str
+    ranks: tuple[int, ...]
+    bytes: float
+    count: int
+    seconds: float
+    fastest: float
+    modelled: float | None
+    bus_bandwidth: float
+    modelled_bus_bandwidth: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON; None for what is not known."""
+        values = asdict(self).items()
+        return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values}
+
+
+def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
+    """Return what collectives of two recorded members or more reached, the costliest first; rank n is GPU n.
+
+    Raises InputError where the cluster has fewer GPUs than the job has ranks.
+    """
+    found: dict[tuple[str, str, tuple[int, ...], float], list[float]] = {}
+    for graph in job.steps_of_ranks:
+        began, ended = graph.began[:, 0].tolist(), graph.ended[:, 0].tolist()
+        for members in graph.groups:
+            source = graph.source[members[0]]
+            assert source is not None
+            assert source.comm is not None
+            comm, last = source.comm, max([began[op] for op in members])
+            ranks = comm.peer or comm.ranks or tuple(job.ranks[graph.worker[op]] for op in members)
+            duration = median([ended[op] for op in members]) - last
+            kind = "send" if comm.peer else comm.kind
+            found.setdefault((kind, comm.what or comm.group, ranks, comm.bytes), []).append(max(duration, 0.0))
+    rows = []
+    for (kind, group, ranks, size), taken in found.items():
+        seconds, modelled = median(taken), _modelled(kind, ranks, size, cluster)
+        named: Any = "send" if kind == "recv" else kind
+        known = named in ALGORITHMS and len(ranks) >= 2
+        bandwidth, at_model = (
+            size * bus_factor(named, len(ranks)) / each if known and each else math.nan for each in (seconds, modelled)
+        )
+        rows.append(Reached(
+            kind, group, ranks, size, len(taken), seconds, min(taken), modelled, bandwidth,
+            None if modelled is None else at_model,
+        ))  # fmt: skip
+    return sorted(rows, key=lambda row: -row.count * row.seconds)
+
+
+def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster | None) -> float | None:
+    if cluster is None or kind not in ALGORITHMS or not size > 0 or len(ranks) < 2:
+        return None
+    if max(ranks) >= cluster.num_gpus:
+        raise InputError(
+            f"--cluster: {cluster.name!r} has {cluster.num_gpus} GPUs and a profile is of rank {max(ranks)}; rank n "
+            "is taken to be GPU n: give a cluster with more of them"
+        )
+    # networks: longer to import than a profile to read
+    from simcluster.studies.bench.collective import collective_times
+
+    return collective_times(cluster, ranks, kind, size).duration
+
+
+_NUMBER = re.compile(r"(\d+)$")
+
+
+def spans(job: ProfiledJob) -> Spans:
+    """Return a span per kernel, copy and collective (of a CPU: operator), as replayed; steps one after the other.
+
+    What the host does to launch is omitted.  ``kind`` is the phase of computation, ``layer`` the number in the layer's
+    name, ``stream`` the axis that the group's description names, dp where it names none; ``stage`` is 0, chunk and
+    microbatch are not known (-1).
+    """
+
+    def names(graph: Profiled, op: int) -> OpNames | None:
+        source, name, label, optype = graph.source[op], graph.names[op], graph.labels[op], graph.optype[op]
+        layer = int(found[1]) if (found := _NUMBER.search(label.layer)) else -1
+        if optype == HOST:
+            return None
+        if source is not None and (comm := source.comm) is not None:
+            size = 0.0 if math.isnan(comm.bytes) else comm.bytes
+            return OpNames(axis_of(comm), comm.kind, name, layer, comm.what or comm.group, size)
+        if optype == COPY:
+            way = next((way for way, word in (("d2h", "DtoH"), ("h2d", "HtoD")) if word in name), "")
+            return OpNames(way or "compute", way or "other", name, layer)
+        return OpNames("compute", label.phase, name, layer)
+
+    return timeline(job, names)
+
+
+def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
+    """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
+    return answered(job, question, changed(job, question))
+
+
+def changed(job: ProfiledJob, question: str) -> ProfiledJob:
+    """Return the job with what a question changes."""
+    return changed_by(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
+
+
+def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    """Make a rank typical in all but collectives, which belong to no rank alone."""
+    if not value.isdecimal() or int(value) not in job.ranks:
+        known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
+        raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
+    worker = job.ranks.index(int(value))
+    return typical_where(job, lambda graph: np.asarray((graph.worker == worker) & ~is_comm(graph)))
+
+
+def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    known = list(dict.fromkeys(label.layer for graph in job.steps_of_ranks for label in graph.labels if label.layer))
+    if value not in known:
+        raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
+
+    def own(graph: StepGraph) -> Bools:
+        assert isinstance(graph, Profiled)
+        return np.array([label.layer == value for label in graph.labels], dtype=bool) & computing(graph)
+
+    return where(job, own, lambda graph: np.zeros_like(graph.seconds))
+
+
+QUESTIONS = {
+    "links": ReplayQuestion(
+        "links=2x: collectives and messages twice as fast, from the last arrival on", partial(faster, chosen=is_comm)
+    ),
+    "compute": ReplayQuestion(
+        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(faster, chosen=computing)
+    ),
+    "host": ReplayQuestion("host=2x: the host launches twice as fast", partial(faster, chosen=having("types", HOST))),
+    "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _worker),
+    "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
+    "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _layer),
+}
+"""What can be asked, by key."""

@@ -1,0 +1,321 @@
+"""Ranks of an Nsight Systems export as profiles: one for each device of each process that ran kernels.
+
+Exports do not name process groups, so communications are not matched between ranks, and waiting in them is not told
+from transfer.  What the host was in comes from NVTX ranges (``nvtx.range_push("layers.3")``, PyTorch's ``emit_nvtx``);
+without any, kernels launched by autograd's thread (pt_autograd_0) are backward, others up to its last launch in a step
+forward, and those behind it of the optimizer.  Steps are NVTX ranges that end in a number: "step 12", "iteration 3",
+"ProfilerStep#7".
+
+An export is SQLite (Nsight Systems User Guide, "SQLite Schema Reference"; nsys export --type sqlite): it has a table
+only where there is something in it, and columns came over the years.  Times are nanoseconds; a globalTid holds process
+and thread: thread = globalTid % 0x1000000, process = globalTid / 0x1000000 % 0x1000000; a globalPid is one with thread
+0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.interop.kineto.comm import Comm, ProcessGroups, is_comm, kind_of
+from simcluster.interop.kineto.events import BLOCKING
+from simcluster.interop.kineto.profile import HostCall, RankProfile, StreamOp
+
+NSIGHT = (".sqlite", ".sqlite3")
+"""How exports of Nsight Systems end."""
+_THREADS = 0x1000000
+_TEXTS = ("value", "text", "name")
+_NEEDED, _TIMES = ("start",), ("start", "end", "utcEpochNs")
+_LARGEST = 2**61
+"""Nanoseconds: 73 years."""
+_STEPS, _STEPS_A_BYTE, _EVERY = 1_000_000, 200, 100_000
+"""Of SQLite's machine: a view may be an endless query, a table takes about 30 steps a row."""
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+class NsightFile:
+    """An export that is open for reading, as a context manager; InputError for a file that is not one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                head = file.read(16)
+        except OSError as problem:
+            raise InputError(f"cannot read {path}: {problem.strerror}") from None
+        if head != b"SQLite format 3\0":
+            raise InputError(f"{path} is no SQLite file; write one with nsys export --type sqlite REPORT.nsys-rep")
+        self._base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        self._left = _STEPS + _STEPS_A_BYTE * path.stat().st_size
+        self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(1_000_000, min(path.stat().st_size, 1_000_000_000)))
+        self._base.set_progress_handler(self._step, _EVERY)
+        try:
+            names = [name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+            self._columns = {name: [row[1] for row in self._query(f'PRAGMA table_info("{name}")')] for name in names}
+            self.texts = {place: str(text) for place, text in self.rows("StringIds", ("id", "value"))}
+        except BaseException:
+            self._base.close()
+            raise
+
+    def __enter__(self) -> NsightFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._base.close()
+
+    def has(self, table: str) -> bool:
+        """Does the table exist, with rows?"""
+        return table in self._columns and bool(self._query(f'SELECT 1 FROM "{table}" LIMIT 1'))
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return these columns of a table, row by row; None for a column that it lacks, no rows without the table."""
+        there = self._columns.get(table)
+        if there is None:
+            return []
+        wanted = ", ".join(f'"{name}"' if name in there else "NULL" for name in columns)
+        found = self._query(f'SELECT {wanted} FROM "{table}"')
+        whole = [place for place, name in enumerate(columns) if name not in _TEXTS]
+        times = [place for place, name in enumerate(columns) if name in _TIMES]
+        needed = [place for place, name in enumerate(columns) if name in _NEEDED and name in there]
+        for number, row in enumerate(found):
+            for place in whole:
+                value = row[place]
+                far = place in times and type(value) is int and abs(value) >= _LARGEST
+                if far or (type(value) is not int and (value is not None or place in needed)):
+                    raise InputError(
+                        f"cannot read {self.path}: {table}, row {number}: {columns[place]} is {shown(value)}, no whole "
+                        "number; the file is damaged: export the report again"
+                    )
+        return found
+
+    def _step(self) -> int:
+        """End a query that takes more steps than a table of that file can."""
+        self._left -= _EVERY
+        return self._left < 0
+
+    def _query(self, text: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._base.execute(text).fetchall()
+        except sqlite3.Error as problem:
+            raise InputError(
+                f"cannot read {self.path}: {problem}; the file is cut or damaged: export the report again"
+            ) from None
+
+
+STEP = re.compile(r"(?i)(?:profiler)?(?:step|iter|iteration)[\s#:_=-]*(\d+)")
+_SEQUENCE = re.compile(r", seq = (\d+)")
+_RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+_VERSION = re.compile(r"_v\d+$")
+_RANGES = (59, 60, None)
+"""NvtxPushPopRange and NvtxStartEndRange, by the export's ENUM_NSYS_EVENT_TYPE."""
+_AUTOGRAD = "pt_autograd"
+_COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+"""By CUPTI's CUpti_ActivityMemcpyKind."""
+
+Unit = tuple[int | None, int]
+"""A process (globalPid) and a device of it."""
+
+
+class _Work(NamedTuple):
+    """A kernel or copy; nanoseconds."""
+
+    start: int
+    end: int
+    stream: int
+    correlation: int | None
+    name: str
+    copy: bool
+
+
+class _Call(NamedTuple):
+    """A call of the host, or an NVTX range; nanoseconds."""
+
+    start: int
+    end: int
+    thread: int
+    name: str
+
+
+def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
+    """Return the ranks of several exports, one after the other."""
+    found: list[RankProfile] = []
+    for path in files:
+        found += _read_export(path, len(found), notes)
+    notes.append("exports of Nsight Systems name no process groups: waiting in a collective counts as its transfer")
+    return found
+
+
+def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
+    """Return the ranks of a file, numbered from ``first`` by device and process unless the file's name says rank3."""
+    with NsightFile(path) as export:
+        works = _works(export)
+        if not works:
+            raise InputError(
+                f"{path} has no kernels (no table {KERNELS}): was CUDA traced?  Record with nsys profile --trace "
+                f"cuda,nvtx"
+            )
+        if export.has("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+            notes.append(
+                f"{path.name}: CUDA graphs were traced as wholes; their kernels are missing (nsys profile "
+                "--cuda-graph-trace=node has them)"
+            )
+        calls, ranges = _calls(export), _ranges(export)
+        names = {
+            thread: str(export.texts.get(name, ""))
+            for name, thread in export.rows("ThreadNames", ("nameId", "globalTid"))
+        }
+        origin = next((int(ns) for (ns,) in export.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if ns), 0)
+        env = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+        host = next((str(value) for name, value in env if name == "Hostname"), "")
+    units = sorted(works, key=lambda unit: (unit[1], unit[0] or 0))
+    if len(units) > 1:
+        notes.append(f"{path.name}: ranks {first} to {first + len(units) - 1} are its devices, in their order")
+    elif named := _RANK.search(path.name):
+        first = int(named[1])
+    found = []
+    for rank, unit in enumerate(units, first):
+        file = path.name if len(units) == 1 else f"{path.name}, rank {rank}"  # the name tells ranks apart
+        profile = RankProfile(file, rank, host, origin, ProcessGroups(), on_device=True)
+        _fill(profile, works[unit], calls.get(unit[0], {}), ranges.get(unit[0], ()), names)
+        found.append(profile)
+    return found
+
+
+def _process(identity: int | None) -> int | None:
+    """Return the process of a globalTid or globalPid, as a globalPid."""
+    return None if identity is None else identity - identity % _THREADS
+
+
+def _works(export: NsightFile) -> dict[Unit, list[_Work]]:
+    """Return kernels, copies and memsets by process and device, of the devices that ran kernels."""
+    found: dict[Unit, list[_Work]] = defaultdict(list)
+    common = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+    texts = export.texts
+    for start, end, device, stream, correlation, process, long, short in export.rows(
+        KERNELS, (*common, "demangledName", "shortName")
+    ):
+        name = texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}"
+        found[process, device or 0].append(_Work(start, end, stream or 0, correlation, name, copy=False))
+    for table, what in (("MEMCPY", "copyKind"), ("MEMSET", "value")):
+        for start, end, device, stream, correlation, process, kind in export.rows(
+            f"CUPTI_ACTIVITY_KIND_{table}", (*common, what)
+        ):
+            if (process, device or 0) in found:
+                name = f"Memcpy {_COPIES.get(kind, 'other')}" if table == "MEMCPY" else "Memset"
+                found[process, device or 0].append(_Work(start, end, stream or 0, correlation, name, copy=True))
+    _require_ends(export, [work for works in found.values() for work in works], "a kernel or copy")
+    return dict(found)
+
+
+def _require_ends(export: NsightFile, works: Sequence[_Work | _Call], what: str) -> None:
+    """Raise InputError for work without a start or an end; ranges may lack them."""
+    for part in ("start", "end"):
+        if any(getattr(work, part) is None for work in works):
+            raise InputError(
+                f"cannot read {export.path}: {what} has no {part}; the file is damaged: export the report again"
+            )
+
+
+def _calls(export: NsightFile) -> dict[int | None, dict[int, _Call]]:
+    """Return calls of the runtime and driver by process and correlation; under None all, for kernels of no process."""
+    found: dict[int | None, dict[int, _Call]] = defaultdict(dict)
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+        for start, end, thread, correlation, name in export.rows(
+            table, ("start", "end", "globalTid", "correlationId", "nameId")
+        ):
+            call = _Call(start, end, thread or 0, _VERSION.sub("", export.texts.get(name, "")))
+            for process in (_process(thread), None):
+                found[process].setdefault(correlation, call)
+    _require_ends(export, list(found[None].values()), "a call")
+    return found
+
+
+def _ranges(export: NsightFile) -> dict[int | None, list[_Call]]:
+    """Return NVTX ranges by process; under None all."""
+    found: dict[int | None, list[_Call]] = defaultdict(list)
+    for start, end, kind, text, name, thread in export.rows(
+        "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid")
+    ):
+        if start is not None and end is not None and kind in _RANGES:
+            for process in (_process(thread), None):
+                found[process].append(_Call(start, end, thread or 0, str(text or export.texts.get(name, ""))))
+    return found
+
+
+def _fill(
+    profile: RankProfile, works: Sequence[_Work], calls: dict[int, _Call], ranges: Iterable[_Call],
+    names: dict[int, str],
+) -> None:  # fmt: skip
+    """Fill a rank's lists, in seconds from its first work; an export's times count from the begin of its session."""
+    own = [calls.get(work.correlation) if work.correlation is not None else None for work in works]
+    first = min([work.start for work in works] + [call.start for call in own if call is not None])
+    profile.origin += first
+
+    def on_host(call: _Call, number: int) -> HostCall:
+        return HostCall(call.name, call.thread, (call.start - first) * 1e-9, (call.end - first) * 1e-9, number)
+
+    for number, (work, call) in enumerate(zip(works, own, strict=True)):
+        comm = None
+        if not work.copy and is_comm(work.name, {}):  # its group is not known: nobody that it could be matched with
+            comm = Comm(kind_of(work.name), f"stream {work.stream}", "", (), 1, math.nan, "", -1, None)
+        called = on_host(call, number) if call else HostCall("", -1, math.nan, math.nan, number)
+        profile.ops.append(StreamOp(
+            work.name, work.stream, (work.start - first) * 1e-9, (work.end - first) * 1e-9, called.start, called.end,
+            called.thread, number, work.copy, comm,
+        ))  # fmt: skip
+    profile.ops.sort(key=lambda op: (op.start, op.event))
+    for number, each in enumerate(ranges):
+        _add_range(profile, on_host(each, number))
+    threads = {op.thread for op in profile.ops}
+    for call in calls.values():
+        if call.thread in threads:
+            if call.name in BLOCKING:
+                profile.syncs.append(on_host(call, 0))
+            elif "StreamWaitEvent" in call.name:
+                profile.wait_calls.append((call.start - first) * 1e-9)
+    profile.wait_calls.sort()
+    profile.steps.sort(key=lambda step: step[1:])
+    if not any(call.sequence >= 0 for call in profile.operators):
+        _add_phases(profile, names)
+    for calls_ in (profile.operators, profile.annotations, profile.syncs):
+        calls_.sort(key=lambda call: (call.start, -call.end, call.event))
+
+
+def _add_range(profile: RankProfile, call: HostCall) -> None:
+    """Add an NVTX range: a step, an operator of autograd's (``emit_nvtx``), or an annotation."""
+    if step := STEP.fullmatch(call.name.strip()):
+        profile.steps.append((int(step[1]), call.start, call.end))
+    elif sequence := _SEQUENCE.search(call.name):
+        backward = call.name.startswith("autograd::")
+        profile.operators.append(call._replace(sequence=int(sequence[1]), forward=not backward))
+    else:
+        profile.annotations.append(call)
+
+
+def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
+    """Add phases: autograd's threads launch backward; the main one forward, then the update after their last launch."""
+    threads = {op.thread for op in profile.ops if names.get(op.thread, "").startswith(_AUTOGRAD)}
+    launches = [op for op in profile.ops if op.launched == op.launched]
+    if not threads or not launches:
+        return
+    for start, end in [(start, end) for _, start, end in profile.steps] or [(-math.inf, math.inf)]:
+        within = [op for op in launches if start <= op.launched < end]
+        last = max((op.launched for op in within if op.thread in threads), default=math.inf)
+        for thread in sorted({op.thread for op in within}):
+            own = [op.launched for op in within if op.thread == thread]
+            low, high = min(own), max(own) + 1e-9
+            if thread in threads:
+                name = "autograd::engine::evaluate_function: thread"
+                profile.operators.append(HostCall(name, thread, low, high, -1, forward=False))
+                continue
+            if low < last:
+                profile.operators.append(HostCall("forward", thread, low, min(high, last), -1, sequence=0))
+            if high > last:
+                profile.annotations.append(HostCall("Optimizer.step#behind backward", thread, last, high, -1))

@@ -1,0 +1,290 @@
+"""The profile of a rank, what its host does in a step, and which part of the model it launches.
+
+The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number;
+in backward from the forward operator of the same autograd sequence number.  All threads that launch work are taken for
+one (autograd's runs while the main one waits for it).  On a GPU the host's doings are launches, and returns of calls
+that waited for the device.  On a CPU the host is what computes: its operators too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from simcluster.interop.kineto.comm import Comm, ProcessGroups
+
+LAUNCHED = re.compile(r"c10d::\w+")
+
+
+class StreamOp(NamedTuple):
+    """Work on a stream (or a collective on a thread of the host): seconds in the file's clock.
+
+    ``launched`` and ``called`` are when the call that launched it began and ended, NaN where it is not known; ``event``
+    is its number in the file.
+    """
+
+    name: str
+    stream: int
+    start: float
+    end: float
+    launched: float
+    called: float
+    thread: int  # that launched it, -1 where it is not known
+    event: int
+    copy: bool
+    comm: Comm | None
+
+    @property
+    def issued(self) -> float:
+        """When it was launched; where that is not known, when it began."""
+        return self.launched if self.launched == self.launched else self.start
+
+
+def by_launch(ops: Sequence[StreamOp]) -> list[int]:
+    """Places of ops in the order in which the host launched them."""
+    keys = [(op.issued, op.event) for op in ops]
+    return sorted(range(len(ops)), key=keys.__getitem__)
+
+
+class HostCall(NamedTuple):
+    """Something that the host did from ``start`` to ``end`` on a thread."""
+
+    name: str
+    thread: int
+    start: float
+    end: float
+    event: int
+    sequence: int = -1  # of autograd
+    forward: bool = True  # the thread is not one that goes backward
+
+
+class StreamWait(NamedTuple):
+    """What is launched on ``stream`` from ``since`` on waits for what was launched on ``other`` before ``recorded``."""
+
+    stream: int
+    since: float
+    other: int
+    recorded: float
+
+
+@dataclass
+class RankProfile:
+    """What one rank recorded; ``origin`` is nanoseconds of its clock where its seconds begin."""
+
+    file: str
+    rank: int
+    host: str
+    origin: int
+    groups: ProcessGroups
+    ops: list[StreamOp] = field(default_factory=list)
+    operators: list[HostCall] = field(default_factory=list)
+    annotations: list[HostCall] = field(default_factory=list)
+    syncs: list[HostCall] = field(default_factory=list)
+    waits: list[StreamWait] = field(default_factory=list)
+    wait_calls: list[float] = field(default_factory=list)  # times of cudaStreamWaitEvent
+    steps: list[tuple[int, float, float]] = field(default_factory=list)
+    on_device: bool = False  # has it kernels, rather than operators of a CPU alone?
+
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
+
+_LAYER = re.compile(r"(?:^|[._/ ])((?:layers?|blocks?|h|resblocks)[._]\d+)(?=$|[._/ ])")
+_MODULE = re.compile(r"nn\.Module: (\w*(?:Layer|Block)_\d+)")
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function")
+_OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)|^optimizer", re.IGNORECASE)
+_FRAMEWORK = re.compile(
+    r"Optimizer\.|DistributedDataParallel|DataParallel|nccl:|gloo:|FSDP|torch::|nn\.Module|record_param_comms|"
+    r"enumerate\(DataLoader|## "
+)
+
+
+class TraceLabel(NamedTuple):
+    """Phase (forward, backward, optimizer, other) and layer ("" for none)."""
+
+    phase: str
+    layer: str
+
+
+class Labels:
+    """The label of any moment of a rank's host threads."""
+
+    def __init__(self, profile: RankProfile) -> None:
+        spans = _by_thread(profile.annotations)
+        backward = [call for call in profile.operators if _BACKWARD.match(call.name)]
+        forward = [
+            call for call in profile.operators if call.sequence >= 0 and call.forward and not _BACKWARD.match(call.name)
+        ]
+        self._layer_of: dict[int, str] = {}  # by autograd's sequence number, from annotations around forward operators
+        for thread, calls in _by_thread(forward).items():
+            stacks = _enclosing(spans[thread], [call.start for call in calls])
+            for call, stack in zip(calls, stacks, strict=True):
+                self._layer_of.setdefault(call.sequence, _layer(stack))
+        self._threads = _by_thread(
+            sorted((*profile.annotations, *forward, *backward), key=lambda call: (call.start, -call.end, call.event))
+        )
+
+    def at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
+        """The labels of moments on a thread, ascending."""
+        known: dict[tuple[int, ...], TraceLabel] = {}  # most moments are within the same calls as the one before them
+        found = []
+        for stack in _enclosing(self._threads[thread], times):
+            within = tuple(map(id, stack))
+            label = known.get(within)
+            if label is None:
+                label = known[within] = self._label(stack)
+            found.append(label)
+        return found
+
+    def _label(self, stack: Sequence[HostCall]) -> TraceLabel:
+        layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
+        for call in stack:
+            if _BACKWARD.match(call.name):
+                return TraceLabel(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
+            if _OPTIMIZER.search(call.name):
+                return TraceLabel(OPTIMIZER, "")
+        known = any(call.sequence >= 0 for call in stack) or layer
+        return TraceLabel(FORWARD if known else OTHER, layer)
+
+
+def _by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
+    found: dict[int, list[HostCall]] = defaultdict(list)
+    for call in calls:
+        found[call.thread].append(call)
+    return found
+
+
+def _layer(stack: Iterable[HostCall]) -> str:
+    """The outermost layer that is numbered; else the innermost annotation of the user's."""
+    inner = ""
+    for call in stack:
+        match = _LAYER.search(call.name) or _MODULE.fullmatch(call.name)
+        if match:
+            return match[1]
+        if not _FRAMEWORK.search(call.name):
+            inner = call.name
+    return inner
+
+
+def _enclosing(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
+    """For every moment, ascending, the calls around it from the outside in; calls by start, nested."""
+    found, open_, place = [], list[HostCall](), 0
+    for time in times:
+        while place < len(calls) and calls[place].start <= time:
+            while open_ and open_[-1].end <= calls[place].start:
+                open_.pop()
+            open_.append(calls[place])
+            place += 1
+        while open_ and open_[-1].end <= time:
+            open_.pop()
+        found.append([call for call in open_ if call.end > time])
+    return found
+
+
+WAIT, CALL = "wait", "collective call"
+"""Names of doings of a CPU that are no operator's."""
+_RESOLUTION = 1e-9
+"""Seconds that times are recorded to."""
+_BLOCKED = 20e-6
+"""Seconds that a call must last to count as one that waited."""
+_PAUSE = 50e-6
+"""Seconds between two operators of a CPU from which on the host may have waited."""
+
+
+class Doing(NamedTuple):
+    """The host's work that ends at ``end``; ``launches`` an op by its place (-1: none); ``after`` are ops that it
+    waited for; ``held`` is where the latest of them ended.  On a CPU, ``name`` is the operator it is in."""
+
+    end: float
+    launches: int
+    after: tuple[int, ...] = ()
+    held: float = -math.inf
+    name: str = ""
+
+
+def doings_of(profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]) -> tuple[list[Doing], int]:
+    """The host's doings for these ops, by their ends; on a CPU all that it does in the window, and its thread."""
+    found = _launches(profile, ops)
+    thread = -1
+    if profile.on_device:
+        last = max((each.end for each in found), default=-math.inf)
+        for call in profile.syncs:
+            if call.end <= last and call.end - call.start > _BLOCKED:
+                found += _blocked(call.start, call.end, ops)
+    else:
+        own = [call for call in profile.operators if window[0] <= call.start and call.end <= window[1]]
+        thread = Counter(call.thread for call in own).most_common(1)[0][0] if own else -1
+        found += _operators([call for call in own if call.thread == thread], ops, window[1])
+    found.sort(key=lambda each: each.end)
+    return found if profile.on_device else _named(found), thread
+
+
+def _named(doings: Sequence[Doing]) -> list[Doing]:
+    """A launch from inside an operator is of that operator."""
+    found: list[Doing] = []
+    for each in reversed(doings):
+        inside = each.launches >= 0 and found and found[-1].name != WAIT
+        found.append(each._replace(name=found[-1].name) if inside else each)
+    return found[::-1]
+
+
+def _launches(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Doing]:
+    """On a GPU, work arrives there a little after its call begins: as long as idle streams took to begin."""
+    delay = _delay(ops) if profile.on_device else math.inf
+    found, latest = [], -math.inf
+    for place in by_launch(ops):
+        op = ops[place]
+        if math.isnan(op.launched):
+            continue
+        latest = max(latest, min(op.called if math.isinf(delay) else op.launched + delay, op.start))
+        found.append(Doing(latest, place))
+    return found
+
+
+def _delay(ops: Sequence[StreamOp]) -> float:
+    """Seconds from a launch to its begin on a stream that had nothing to do; the lowest tenth, as others waited."""
+    by_stream: dict[int, list[StreamOp]] = {}
+    for op in ops:
+        by_stream.setdefault(op.stream, []).append(op)
+    idle = [
+        op.start - op.launched
+        for own in by_stream.values()
+        for before, op in pairwise(own)
+        if before.end <= op.launched and op.comm is None
+    ]
+    return max(0.0, sorted(idle)[len(idle) // 10]) if idle else 0.0
+
+
+def _blocked(start: float, end: float, ops: Sequence[StreamOp]) -> list[Doing]:
+    """A call that waited for the device: for what ended last before it returned and had been launched before it."""
+    over = [place for place, op in enumerate(ops) if start < op.end <= end and op.issued <= start]
+    if not over:
+        return []
+    last = max(over, key=lambda place: ops[place].end)
+    return [Doing(start, -1), Doing(end, -1, (last,), ops[last].end)]
+
+
+def _operators(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[Doing]:
+    """Outermost operators of a CPU, each up to the start of the next; pauses in which collectives ended were waits."""
+    found: list[Doing] = []
+    outer: list[HostCall] = []
+    for call in calls:
+        if not outer or call.start >= outer[-1].end - _RESOLUTION:
+            outer.append(call)
+    if outer:
+        found.append(Doing(outer[0].start, -1))
+    for number, call in enumerate(outer):
+        name = CALL if LAUNCHED.fullmatch(call.name) else call.name
+        following = outer[number + 1].start if number + 1 < len(outer) else until
+        if following - call.end > _PAUSE:
+            over = [place for place, op in enumerate(ops) if call.end < op.end <= following and op.issued <= call.end]
+            last = max((ops[place].end for place in over), default=-math.inf)
+            if last - call.end > (following - call.end) / 2:
+                found += [Doing(call.end, -1, name=name), Doing(following, -1, tuple(over), last, WAIT)]
+                continue
+        found.append(Doing(following, -1, name=name))
+    return found

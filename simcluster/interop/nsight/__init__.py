@@ -1,1 +1,0 @@
-"""Reports of Nsight Systems, exported to SQLite, as profiles of ranks."""
