@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.interop.kineto import ProfiledJob, load_profiles, loading
-from simcluster.interop.kineto.comm import axis_of, Comm, ProcessGroups, comm_of, kind_of
+from simcluster.interop.kineto.comm import Comm, ProcessGroups, axis_of, comm_of, kind_of
 from simcluster.interop.kineto.match import align
 from simcluster.interop.kineto.measures import (
     QUESTIONS,

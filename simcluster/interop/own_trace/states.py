@@ -20,9 +20,8 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto import ProfiledJob
-from simcluster.results.span_states import inside
 from simcluster.results.result import Result
-from simcluster.results.span_states import EXPOSED
+from simcluster.results.span_states import EXPOSED, inside
 from simcluster.results.timeline import COLUMNS, Spans
 
 PHASES = ("forward", "backward", "optimizer", "other")
