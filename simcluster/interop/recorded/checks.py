@@ -27,7 +27,7 @@ _LONGEST_PASS = 60.0  # seconds that the forward of a microbatch may take before
 
 
 def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
-    """The trace (of these steps only), and what was repaired or assumed.
+    """Return the trace (of these steps only), and what was repaired or assumed.
 
     Raises InputError for what makes a replay meaningless: no ops, times that are none, a worker that is missing
     throughout, an op that is there twice.  Steps that lack a worker which others have are left out, with a note.
@@ -37,13 +37,21 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
             f"trace {trace.name!r} has no rows: nothing was recorded, or the file was cut; record it again"
         )
     notes: list[str] = []
-    trace = _steps(trace, steps)
+    if steps is not None:
+        require_steps(f"trace {trace.name!r}", steps, np.unique(trace.step).tolist())
+        trace = trace.where(np.isin(trace.step, list(steps)))
     _refuse_rows(trace)
     _refuse_workers(trace)
     trace = _whole_steps(trace, notes)
     _refuse_twice(trace)
     _refuse_one_way(trace)
-    notes += _doubts(trace)
+    notes += _ranks(trace)
+    passes = trace.duration[trace.is_type([FORWARD])]
+    if len(passes) and float(np.median(passes)) > _LONGEST_PASS:
+        notes.append(
+            f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are taken for seconds; "
+            "divide them first if they are milliseconds or microseconds"
+        )
     if strange := _strange(trace):
         notes.append(
             f"op types that are not of the format: {', '.join(strange)}; taken for work of their own worker alone, in "
@@ -52,15 +60,8 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
     return trace, notes
 
 
-def _steps(trace: Trace, steps: Sequence[int] | None) -> Trace:
-    if steps is None:
-        return trace
-    require_steps(f"trace {trace.name!r}", steps, np.unique(trace.step).tolist())
-    return trace.where(np.isin(trace.step, list(steps)))
-
-
 def require_steps(name: str, steps: Sequence[int], there: Collection[int]) -> None:
-    """InputError where a trace of this name has not all of the steps that are asked for."""
+    """Raise InputError where a trace of this name lacks a step that is asked for."""
     missing = [step for step in steps if step not in there]
     if missing:
         known = ", ".join(map(str, list(there)[:12])) + (", ..." if len(there) > 12 else "")
@@ -71,14 +72,8 @@ def _strange(trace: Trace) -> list[str]:
     return [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
 
 
-def _first(trace: Trace, bad: Bools) -> str:
-    count = int(bad.sum())
-    more = f" ({count - 1} more rows like it)" if count > 1 else ""
-    return trace.describe(int(np.flatnonzero(bad)[0])) + more
-
-
 def _refuse_rows(trace: Trace) -> None:
-    """Times must be some, and workers and steps be counted from 0."""
+    """Refuse times that are not numbers, and workers and steps that are not counted from 0."""
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_WAY_OUT}"
     rules = (
         (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is no number of seconds.  {_WAY_OUT}"),
@@ -91,12 +86,14 @@ def _refuse_rows(trace: Trace) -> None:
     )
     for bad, what in rules:
         if bad.any():
-            seconds = trace.duration[np.flatnonzero(bad)[0]]
-            raise InputError(f"trace {trace.name!r}, {_first(trace, bad)}: {what.format(seconds)}")
+            first, count = int(np.flatnonzero(bad)[0]), int(bad.sum())
+            more = f" ({count - 1} more rows like it)" if count > 1 else ""
+            what = what.format(trace.duration[first])
+            raise InputError(f"trace {trace.name!r}, {trace.describe(first)}{more}: {what}")
 
 
 def _refuse_workers(trace: Trace) -> None:
-    """Workers must fill the grid of dp ranks and stages."""
+    """Refuse workers that do not fill the grid of dp ranks and stages."""
     replicas, stages = trace.replicas, trace.stages
     if replicas * stages > len(trace):  # no table of those that are missing: a damaged number may be 2^62
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
@@ -117,7 +114,7 @@ def _refuse_workers(trace: Trace) -> None:
 
 
 def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
-    """Leaves out steps that not every worker has."""
+    """Leave out steps that not every worker has."""
     stages, worker = trace.stages, trace.worker
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
@@ -136,15 +133,14 @@ def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
 
 
 def _refuse_one_way(trace: Trace) -> None:
-    """A step of training goes forward and backward; other names for that are not guessed at."""
+    """Refuse a trace without forward or backward passes; other names for them are not guessed at."""
     for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if trace.is_type([other]).any() and not trace.is_type([optype]).any():
             strange = _strange(trace)
             named = f" (is it called {strange[0]!r} there?)" if strange else ""
             raise InputError(
-                f"trace {trace.name!r} has {other} but no {optype}{named}; every trace needs both: name the ops "
-                f"as the format does: "
-                f"{', '.join(_KNOWN)}"
+                f"trace {trace.name!r} has {other} but no {optype}{named}; every trace needs both: name the ops as the "
+                f"format does: {', '.join(_KNOWN)}"
             )
 
 
@@ -162,7 +158,7 @@ def _refuse_twice(trace: Trace) -> None:
 
 
 def refuse_uneven(trace: Trace) -> None:
-    """Replicas run the same ops, and the same stages take part in collectives in every step; InputError if not.
+    """Refuse replicas that run other ops than the rest, and steps in which other stages take part in collectives.
 
     This finds rows that are lost without leaving anything unmatched: one of two members of an embedding's all-reduce.
     """
@@ -175,8 +171,16 @@ def refuse_uneven(trace: Trace) -> None:
         wrong = np.argwhere(counts != np.median(counts, axis=1, keepdims=True).round())
         if len(wrong):
             number, dp, stage = wrong[0].tolist()
-            usual = int(np.argmax(counts[number, :, stage] != counts[number, dp, stage]))
-            _refuse_count(trace, ops, counts[number, :, stage], optype, int(steps[number]), (dp, usual, stage))
+            own = counts[number, :, stage]
+            usual = int(np.argmax(own != own[dp]))
+            more, fewer = (dp, usual) if own[dp] > own[usual] else (usual, dp)
+            same = (step[ops] == number) & (trace.stage[ops] == stage) & (trace.dp_rank[ops] == more)
+            last = ops[np.flatnonzero(same)[np.argsort(trace.seq_id[ops][same])[-1]]]
+            raise InputError(
+                f"trace {trace.name!r}, {trace.describe(int(last))}: dp_rank {more} has {own[more]} {optype} in this "
+                f"step and stage, dp_rank {fewer} {own[fewer]}; replicas run the same ops, so a row was lost, or "
+                f"is not of this step.  {_WAY_OUT}"
+            )
         there = counts.sum(axis=1) > 0
         some = np.argwhere(there != (there.mean(axis=0) > 0.5))
         if len(some) and optype in SCOPES:
@@ -188,32 +192,8 @@ def refuse_uneven(trace: Trace) -> None:
             )
 
 
-def _refuse_count(trace: Trace, ops: Ints, counts: Ints, optype: str, step: int, places: tuple[int, int, int]) -> None:
-    dp, usual, stage = places
-    more, fewer = (dp, usual) if counts[dp] > counts[usual] else (usual, dp)
-    same = (trace.step[ops] == step) & (trace.stage[ops] == stage) & (trace.dp_rank[ops] == more)
-    last = ops[np.flatnonzero(same)[np.argsort(trace.seq_id[ops][same])[-1]]]
-    raise InputError(
-        f"trace {trace.name!r}, {trace.describe(int(last))}: dp_rank {more} has {counts[more]} {optype} in this step "
-        f"and stage, dp_rank {fewer} {counts[fewer]}; replicas run the same ops, so a row was lost, or is not of this "
-        f"step.  {_WAY_OUT}"
-    )
-
-
-def _doubts(trace: Trace) -> list[str]:
-    """What a reader should know before trusting a replay."""
-    found = _ranks(trace)
-    passes = trace.duration[trace.is_type([FORWARD])]
-    if len(passes) and float(np.median(passes)) > _LONGEST_PASS:
-        found.append(
-            f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are taken for seconds; "
-            "divide them first if they are milliseconds or microseconds"
-        )
-    return found
-
-
 def _ranks(trace: Trace) -> list[str]:
-    """Replicas or stages whose rank numbers are left out, and replicas that nobody recorded."""
+    """Note replicas or stages whose rank numbers are missing, and replicas that were not recorded."""
     replicas, stages = trace.replicas, trace.stages
     between = [optype for optype, scope in SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
     if replicas == 1 and between:
@@ -245,7 +225,7 @@ _ROUNDS = 50
 
 
 def transferred(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
-    """The graphs with ``seconds``, and what was assumed about clocks.
+    """Return the graphs with ``seconds``, and what was assumed about clocks.
 
     Raises InputError where a message ends before it begins, and no shift of clocks explains it.
     """
@@ -253,7 +233,11 @@ def transferred(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph
     found = [_seconds(graph) for graph in graphs]
     if min(_worst(seconds) for seconds in found) < -_TOLERANCE:
         shifts = _shifts(graphs)
-        graphs = [_shifted(graph, shifts) for graph in graphs]
+        late = [shifts[graph.worker][:, None] for graph in graphs]
+        graphs = [
+            replace(graph, began=graph.began - by, ended=graph.ended - by)
+            for graph, by in zip(graphs, late, strict=True)
+        ]
         found = [_seconds(graph) for graph in graphs]
         _refuse(graphs, found, name)
         stages = graphs[0].stages
@@ -283,7 +267,7 @@ def _worst(seconds: Floats) -> float:
 
 
 def _seconds(graph: StepGraph) -> Floats:
-    """Seconds of every op; both halves of a message take what the receiver saw."""
+    """Return seconds of every op; both halves of a message take what the receiver saw."""
     seconds = graph.ended - graph.began
     receives = graph.of_kinds(lambda optype: optype.endswith("-recv"))
     of_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
@@ -298,7 +282,7 @@ def _seconds(graph: StepGraph) -> Floats:
 
 
 def _shifts(graphs: Sequence[StepGraph]) -> Floats:
-    """How much every worker's clock is ahead, in seconds, if members of groups end together: medians, in turn."""
+    """Return by how much (s) every worker's clock is ahead if members of groups end together: medians, in turn."""
     ends: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
         for group in graph.groups:
@@ -318,11 +302,6 @@ def _shifts(graphs: Sequence[StepGraph]) -> Floats:
         if np.abs(shifts - before).max() < 1e-9:
             break
     return shifts
-
-
-def _shifted(graph: StepGraph, shifts: Floats) -> StepGraph:
-    by = shifts[graph.worker][:, None]
-    return replace(graph, began=graph.began - by, ended=graph.ended - by)
 
 
 def _refuse(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:

@@ -80,7 +80,7 @@ class StepGraph:
         return tuple(place), np.array(codes, dtype=np.int64)
 
     def of_kinds(self, chosen: Callable[[str], bool]) -> Bools:
-        """Which ops are of types that are chosen."""
+        """Return which ops are of types that are chosen."""
         kinds, codes = self.kinds
         return np.array([chosen(optype) for optype in kinds], dtype=bool)[codes]
 
@@ -95,7 +95,7 @@ class StepGraph:
         return np.asarray(self.ended.max(axis=0) - self.began.min(axis=0))
 
     def describe(self, op: int) -> str:
-        """The op for a message."""
+        """Return the op as messages name it."""
         worker = int(self.worker[op])
         return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}" + (
             f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
@@ -107,17 +107,17 @@ Chosen = Callable[[StepGraph], Bools]
 
 
 def is_comm(graph: StepGraph) -> Bools:
-    """Which ops are messages and collectives."""
+    """Return which ops are messages and collectives."""
     return graph.of_kinds(is_communication)
 
 
 def computing(graph: StepGraph) -> Bools:
-    """Which ops keep a rank's device busy."""
+    """Return which ops keep a rank's device busy."""
     return graph.of_kinds(lambda optype: not is_communication(optype) and optype not in (HOST, COPY))
 
 
 def having(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> Chosen:
-    """Ops with one of these values: of these types as they are reported, dp ranks, stages or workers."""
+    """Choose ops with one of these values: of these types as they are reported, dp ranks, stages or workers."""
     if column == "types":
         return lambda graph: graph.of_kinds(lambda optype: MESSAGES.get(optype, optype) in values)
     return lambda graph: np.isin(getattr(graph, column), values)
@@ -145,15 +145,15 @@ class RecordedPart:
         self._sweep = LongestPath(self._program)
 
     def play(self, seconds: Floats) -> PathTimes:
-        """The steps with these durations [op, step], in one sweep."""
+        """Simulate the steps with these durations [op, step], in one sweep."""
         return self._sweep(self._seconds(seconds))
 
     def total(self, seconds: Floats) -> Floats:
-        """Seconds of as many cases with these durations [op, case], in one sweep."""
+        """Return seconds of as many cases with these durations [op, case], in one sweep."""
         return self._sweep.total(self._seconds(seconds))
 
     def keeping(self, kept: Bools, typical: Floats) -> Floats:
-        """Seconds [case, step] if only the ops ``kept`` [op, case] take what they took, all others what is typical."""
+        """Return seconds [case, step] if only the ops ``kept`` [op, case] take what they took, others ``typical``."""
         own, usual = (self._seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
         chosen = np.zeros((len(own), kept.shape[1]), dtype=bool)
         chosen[self.last] = kept
@@ -167,7 +167,7 @@ class RecordedPart:
         return float(found.lane_end.max()), found.events
 
     def _seconds(self, of_ops: Floats) -> Floats:
-        """Durations of the program's ops [op, case] from those of the recorded ones, on the clock's grid."""
+        """Return durations of the program's ops [op, case] from those of the recorded ones, on the clock's grid."""
         found = np.full((len(self._program.seconds), of_ops.shape[1]), -1.0)
         found[self.last] = np.round(of_ops * _TICKS) / _TICKS
         return found

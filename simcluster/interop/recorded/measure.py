@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.interop.recorded.graph import RecordedPart, StepGraph, computing, having, is_communication
+from simcluster.interop.recorded.graph import Chosen, RecordedPart, StepGraph, computing, having, is_communication
 from simcluster.interop.recorded.longest_path import PathTimes
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES
@@ -47,6 +47,10 @@ class StragglerCost:
     alone: float
     removed: float | None
     added: float | None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return it for JSON."""
+        return dict(zip(("without_s", "alone_s", "excess_removed", "excess_added"), astuple(self), strict=True))
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Straggling:
         return self.replayed / self.ideal
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         steps = zip(self.steps, self.measured, self.replayed, self.ideal, strict=True)
         return {
             "steps": [
@@ -99,14 +103,14 @@ class Straggling:
             "slowdown_by_dp_rank": self.by_replica.tolist(),
             "slowdown_by_stage": self.by_stage.tolist(),
             "slowdown_by_worker": self.by_worker.tolist(),
-            "worst_workers": {"workers": [list(worker) for worker in self.worst], **_document(self.worst_workers)},
-            "last_stage": _document(self.last_stage),
+            "worst_workers": {"workers": [list(worker) for worker in self.worst], **self.worst_workers.to_dict()},
+            "last_stage": self.last_stage.to_dict(),
             "typical_s": self.typical,
         }  # fmt: skip
 
 
 def measure(job: Recorded) -> Straggling:
-    """All metrics of a job: a few sweeps of many cases over all steps."""
+    """Return all metrics of a job: a few sweeps of many cases over all steps."""
     replayed = job.times(lambda graph: graph.seconds)
     ideal = job.times(job.typical_of)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH)]
@@ -116,10 +120,14 @@ def measure(job: Recorded) -> Straggling:
     by_type, by_stage = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
     by_replica = [_ratio(times, ideal) for times in job.keeping_each_replica()]
     worst = worst_workers(np.minimum.outer(by_replica, by_stage))
-    of_worst = having("worker", *(dp * job.stages + stage for dp, stage in worst))
-    without_worst, worst_alone = job.keeping(lambda graph: ~of_worst(graph), of_worst)
-    of_last = having("stage", job.stages - 1)
-    without_last, last_alone = job.keeping(lambda graph: ~of_last(graph), of_last)
+
+    def cost(group: Chosen) -> StragglerCost:
+        found = job.keeping(lambda graph: ~group(graph), group)
+        without, alone, actual, best = (float(times.mean()) for times in (*found, replayed, ideal))
+        if actual - best < 1e-9 * best:
+            return StragglerCost(without, alone, None, None)
+        return StragglerCost(without, alone, (actual - without) / (actual - best), (alone - best) / (actual - best))
+
     return Straggling(
         steps=job.steps,
         measured=job.measured,
@@ -132,8 +140,8 @@ def measure(job: Recorded) -> Straggling:
         by_replica=np.array(by_replica),
         by_stage=np.array(by_stage),
         worst=worst,
-        worst_workers=_mitigation(without_worst, worst_alone, replayed, ideal),
-        last_stage=_mitigation(without_last, last_alone, replayed, ideal),
+        worst_workers=cost(having("worker", *(dp * job.stages + stage for dp, stage in worst))),
+        last_stage=cost(having("stage", job.stages - 1)),
         typical={optype: job.typical[optype] for optype in types},
     )
 
@@ -150,7 +158,7 @@ def explained(found: Straggling) -> list[str]:
 
 
 def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
-    """The 3 % of the workers (at least one) with the highest S, worst first; of equal ones those of low numbers."""
+    """Return the 3 % of the workers (at least one) with the highest S, worst first; of equal ones the low numbers."""
     count = math.ceil(WORST * by_worker.size)
     order = np.argsort(-by_worker, axis=None, kind="stable")[:count]
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
@@ -160,20 +168,8 @@ def _ratio(times: Floats, to: Floats) -> float:
     return float(times.sum() / to.sum())
 
 
-def _mitigation(without: Floats, alone: Floats, replayed: Floats, ideal: Floats) -> StragglerCost:
-    """Of the seconds of every step without a group's stragglers, with those alone, with all, and with none."""
-    rest, own, t, best = (float(times.mean()) for times in (without, alone, replayed, ideal))
-    if t - best < 1e-9 * best:
-        return StragglerCost(rest, own, None, None)
-    return StragglerCost(rest, own, (t - rest) / (t - best), (own - best) / (t - best))
-
-
-def _document(found: StragglerCost) -> dict[str, float | None]:
-    return dict(zip(("without_s", "alone_s", "excess_removed", "excess_added"), astuple(found), strict=True))
-
-
 def waited(job: Recorded) -> Floats:
-    """Mean seconds of a step that every recorded rank waits for every other, [waiting, culprit]."""
+    """Return the mean seconds of a step that every recorded rank waits for every other, [waiting, culprit]."""
     count = len(job.ranks)
     seconds = np.zeros((count, count))
     for part in job.parts:
@@ -184,7 +180,7 @@ def waited(job: Recorded) -> Floats:
 
 
 def recorded_matrix(job: Recorded) -> WaitMatrix:
-    """The same with names: rank by rank, or stage by stage where there are too many ranks to be drawn."""
+    """Return the same with names: rank by rank, or stage by stage where there are too many ranks to be drawn."""
     seconds = waited(job)
     if len(job.ranks) <= READABLE or job.stages == 1:
         order = np.argsort(job.ranks, kind="stable")
@@ -194,7 +190,7 @@ def recorded_matrix(job: Recorded) -> WaitMatrix:
 
 
 def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
-    """The largest so many (waiting, culprit, seconds), longest first."""
+    """Return the ``count`` largest (waiting, culprit, seconds), longest first."""
     order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
     pairs = [divmod(int(number), matrix.shape[1]) for number in order]
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
@@ -203,42 +199,34 @@ def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
 def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Floats:
     graph = part.graph
     arrival = played.ready[part.first, step]
-    waits = _waits(graph, arrival)
-    busy = np.flatnonzero(computing(graph))
     begin, end = played.start[part.last, step], played.end[part.last, step]
-    found = np.zeros((count, count))
-    own_waits = _by_worker(graph.worker[waits[0]], count)
-    own_busy = _by_worker(graph.worker[busy], count)
-    for worker in range(count):
-        mine, own = own_waits[worker], busy[own_busy[worker]]
-        if len(mine):
-            low, high = arrival[waits[0][mine]], arrival[waits[1][mine]]
-            exposed = _exposed(low, high, begin[own], end[own])
-            np.add.at(found[worker], graph.worker[waits[1][mine]], exposed)
-    return found
-
-
-def _waits(graph: StepGraph, arrival: Floats) -> tuple[Ints, Ints]:
-    """Ops that wait for another member of their group, and the one that each waits for: of equals the first."""
-    waiting: list[int] = []
-    culprit: list[int] = []
+    # ops that wait for another of their group, and that one: of equals the first
+    early, late = list[int](), list[int]()
     for group in graph.groups:
         members = np.array(group)
         last = members[int(np.argmax(arrival[members]))]
-        early = members[arrival[members] < arrival[last]]
-        waiting += early.tolist()
-        culprit += [int(last)] * len(early)
-    return np.array(waiting, dtype=np.int64), np.array(culprit, dtype=np.int64)
+        waiting = members[arrival[members] < arrival[last]].tolist()
+        early += waiting
+        late += [int(last)] * len(waiting)
+    waits, culprits, busy = (np.array(ops, dtype=np.int64) for ops in (early, late, np.flatnonzero(computing(graph))))
+    found = np.zeros((count, count))
+    own_waits, own_busy = _by_worker(graph.worker[waits], count), _by_worker(graph.worker[busy], count)
+    for worker, (mine, computed) in enumerate(zip(own_waits, own_busy, strict=True)):
+        if len(mine):
+            own = busy[computed]
+            exposed = _exposed(arrival[waits[mine]], arrival[culprits[mine]], begin[own], end[own])
+            np.add.at(found[worker], graph.worker[culprits[mine]], exposed)
+    return found
 
 
 def _by_worker(worker: Ints, count: int) -> list[Ints]:
-    """Places in ``worker`` of each worker."""
+    """Return places in ``worker`` of each worker."""
     order = np.argsort(worker, kind="stable")
     return np.split(order, np.searchsorted(worker[order], np.arange(1, count)))
 
 
 def _exposed(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
-    """Seconds of each interval in which nothing computes and that are not in an interval which began before it."""
+    """Return seconds of each interval in which nothing computes, outside of intervals that began before it."""
     order = np.lexsort((high, low))
     before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
     first = np.maximum(low[order], before)
@@ -272,16 +260,26 @@ class OpNames(NamedTuple):
 
 
 def spans(job: Recorded) -> Spans:
-    """One span per recorded op, as replayed; steps one after the other.
+    """Return a span per recorded op, as replayed; steps one after the other.
 
     ``ready`` is when the worker was there, ``start`` when the last of the op's group was.  ``name`` is the type in the
     trace, ``chunk`` the chunk of the stage.
     """
-    return timeline(job, _names)
+
+    def names(graph: StepGraph, op: int) -> OpNames | None:
+        optype = graph.optype[op]
+        if optype.startswith(LAUNCH):
+            return None
+        if optype in MESSAGES:
+            return OpNames("pp", optype.rpartition("-")[2], optype)
+        kind = _KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
+        return OpNames(_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)
+
+    return timeline(job, names)
 
 
 def timeline(job: Recorded, names: Callable[[Any, int], OpNames | None]) -> Spans:
-    """The spans of a job as replayed, steps one after the other, of the ops of its graphs that have names."""
+    """Return the spans of a job as replayed, steps one after the other, of the ops that have names."""
     times = job.times(lambda graph: graph.seconds)
     begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
     words = {"": 0}
@@ -309,13 +307,3 @@ def timeline(job: Recorded, names: Callable[[Any, int], OpNames | None]) -> Span
     whole = {name: np.concatenate([part[name] for part in parts]) for name in ("op", *COLUMNS)}
     order = np.lexsort((whole["end"], whole["start"], whole["rank"]))
     return Spans(tuple(words), *(column[order] for column in whole.values()))
-
-
-def _names(graph: StepGraph, op: int) -> OpNames | None:
-    optype = graph.optype[op]
-    if optype.startswith(LAUNCH):
-        return None
-    if optype in MESSAGES:
-        return OpNames("pp", optype.rpartition("-")[2], optype)
-    kind = _KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
-    return OpNames(_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)

@@ -33,7 +33,7 @@ _SLACK_OF_PASS = 0.01  # and at most this part of a typical pass
 
 
 def rebuild(trace: Trace) -> tuple[StepGraph, ...]:
-    """A graph for every set of steps whose ops are alike and in the same order on every worker.
+    """Return a graph for every set of steps whose ops are alike and in the same order on every worker.
 
     ``seconds`` are not known yet (``transfers.transferred`` finds them).  Raises InputError naming the row for a
     message without its other half, a compute without its message and a collective that lacks a member.
@@ -100,7 +100,7 @@ class _Rebuilding:
         )
 
     def _fill_lanes(self) -> None:
-        """Main lanes as recorded (in the first of the steps: all are alike), the others by seq_id."""
+        """Fill main lanes as recorded (in the first of the steps: all are alike), the others by seq_id."""
         for op in np.lexsort((self._ended[:, 0], self._began[:, 0], np.array(self._worker))).tolist():
             optype = self._optype[op]
             name = optype if optype in MESSAGES or optype in self._beside else MAIN
@@ -110,8 +110,7 @@ class _Rebuilding:
                 ops.sort(key=lambda op: self._seq[op])
 
     def _passes(self) -> dict[int, _Pass]:
-        """The passes of all microbatches by op, those of a worker in its order; their chunk of the model is from gmc
-        where it is recorded."""
+        """Return the passes of all microbatches by op, in each worker's order; gmc is their chunk if recorded."""
         trace, rows = self._trace, self._rows[:, 0]
         share = np.maximum(trace.mc, 0) * self._stages + trace.stage
         place = np.where(trace.gmc < 0, share, trace.gmc)[rows].tolist()
@@ -123,20 +122,16 @@ class _Rebuilding:
             if name == MAIN and self._optype[op] in (FORWARD, BACKWARD)
         }
 
-    def _edges(self, passes: Mapping[int, _Pass]) -> list[tuple[_Pass, _Pass]]:
-        """Every pass that gets its input from another of its kind, behind that one."""
+    def _messages(self, passes: Mapping[int, _Pass]) -> None:
+        """Pair sends with receives through the passes that they serve, and have each wait for its pass."""
         at = {(each.worker // self._stages, *each[3:], each.forward): each for each in passes.values()}
-        found = []
+        edges = []  # every pass that gets its input from another of its kind, after that one
         for each in passes.values():
             place = each.place + (-1 if each.forward else 1)
             before = at.get((each.worker // self._stages, each.microbatch, place, each.forward))
             if before is not None:
-                found.append((before, each))
-        return found
-
-    def _messages(self, passes: Mapping[int, _Pass]) -> None:
-        """Pairs sends with receives through the passes that they serve, and has each wait for its pass."""
-        edges, order = self._edges(passes), {op: number for number, op in enumerate(passes)}
+                edges.append((before, each))
+        order = {op: number for number, op in enumerate(passes)}
         across = [(before, each) for before, each in edges if before.worker != each.worker]
         sends = self._served("send", [before for before, _ in across], order)
         receives = self._served("recv", [each for _, each in across], order)
@@ -153,11 +148,11 @@ class _Rebuilding:
                 main = self._lanes[before.worker, MAIN]
                 for held_up in main[main.index(before.op) + 1 :][:1]:
                     self._after[held_up][send] = None
-        for found in receives.values():
-            self._posting(found)
+        for receive in receives.values():
+            self._post(receive)
 
     def _served(self, half: str, served: Sequence[_Pass], order: Mapping[int, int]) -> dict[int, int]:
-        """Pass to message, the k-th that has one to the k-th of the lane; both must be as many."""
+        """Return the message of each pass, the k-th that has one with the k-th of the lane; both must be as many."""
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):
             wanted: dict[int, list[int]] = defaultdict(list)
@@ -195,8 +190,8 @@ class _Rebuilding:
     def _describe(self, op: int) -> str:
         return self._trace.describe(int(self._rows[op, 0]))
 
-    def _posting(self, receive: int) -> None:
-        """A receive is posted when the compute of the same kind before the one that it serves is over, if it was."""
+    def _post(self, receive: int) -> None:
+        """Post a receive when the compute of the same kind before the one that it serves is over, if it was."""
         lane = self._lanes[self._worker[receive], self._optype[receive]]
         place = lane.index(receive)
         if not place:
@@ -212,8 +207,7 @@ class _Rebuilding:
         return behind > len(self._began[op]) / 2
 
     def _in_flight(self) -> None:
-        """Messages of one lane follow each other as recorded; those that were on their way together get lanes of their
-        own."""
+        """Let messages of one lane follow each other as recorded; those in flight together get separate lanes."""
         for (worker, name), ops in list(self._lanes.items()):
             if name not in MESSAGES:
                 continue
@@ -230,7 +224,7 @@ class _Rebuilding:
                 self._lanes[worker, f"{name} {number}"] = lane
 
     def _collectives(self) -> None:
-        """Groups by who takes part; every collective needs all its members."""
+        """Group collectives by who takes part; every collective needs all its members."""
         for op, (optype, worker) in enumerate(zip(self._optype, self._worker, strict=True)):
             keys = {"replicas": (worker % self._stages,), "pipeline": (worker // self._stages,), "job": ()}
             scope = SCOPES.get(optype)
@@ -253,7 +247,7 @@ class _Rebuilding:
                 )
 
     def _launches(self, worker: int) -> None:
-        """Collectives beside compute: launched by what was over, waited for by what uses their result."""
+        """Tie collectives beside compute to what launched them, and to what uses their result."""
         main = self._lanes[worker, MAIN]
         begins, ends = self._began[main, 0], self._ended[main, 0]
         last_backward = max((k for k, op in enumerate(main) if self._optype[op] == BACKWARD), default=-1)
@@ -262,8 +256,9 @@ class _Rebuilding:
                 began, ended = float(self._began[op, 0]), float(self._ended[op, 0])
                 early, late = began - self._slack, began + self._slack
                 running = np.flatnonzero((begins < early) & (ends > late))
-                if self._queued(op, number, began):
-                    pass  # its lane is what it waited for
+                lane, params = self._lanes[worker, optype], optype.startswith("params")
+                if params and number > 0 and began <= self._ended[lane[number - 1], 0] + self._slack:
+                    pass  # it comes right after the last ones: its lane is what it waited for
                 elif len(running):
                     self._after[op][self._launch(main[running[0]], op, f"{LAUNCH}{optype} {number}")] = None
                 elif len(before := np.flatnonzero(ends <= late)):
@@ -271,14 +266,8 @@ class _Rebuilding:
                 for other in self._users(op, main, last_backward, ended)[:1]:
                     self._after[other][op] = None
 
-    def _queued(self, op: int, number: int, began: float) -> bool:
-        """Parameters that come right behind the last ones were not launched then: they had been waiting."""
-        lane = self._lanes[self._worker[op], self._optype[op]]
-        behind = number > 0 and began <= self._ended[lane[number - 1], 0] + self._slack
-        return behind and self._optype[op].startswith("params")
-
     def _launch(self, inside: int, op: int, optype: str) -> int:
-        """What passes of an op until a collective is launched from inside it: an op that begins when that one does."""
+        """Add what passes of an op until a collective is launched from inside it: an op that begins with that one."""
         number, worker = len(self._optype), self._worker[op]
         main = self._lanes[worker, MAIN]
         place = main.index(inside)
@@ -291,8 +280,7 @@ class _Rebuilding:
         return number
 
     def _users(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
-        """What waits for a collective beside compute: parameters for forwards, gradients for what follows the last
-        backward."""
+        """Return what waits for a collective: parameters: forwards; gradients: what follows the last backward."""
         if not self._optype[op].startswith("params"):
             return main[last_backward + 1 :]
         return [

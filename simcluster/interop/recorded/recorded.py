@@ -16,7 +16,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
-from simcluster.interop.recorded.graph import TOGETHER, Chosen, RecordedPart, StepGraph, having, is_communication
+from simcluster.interop.recorded.graph import TOGETHER, Chosen, Lane, RecordedPart, StepGraph, having, is_communication
 
 _MAKING = 100
 """How often an op can be swept in the time in which a program is made of it."""
@@ -29,38 +29,37 @@ class AlikeReplicas:
         self._graph, self._ops, self._classes = graph, ops, classes
 
     def each_alone(self, typical: Floats) -> Floats:
-        """Seconds [replica, step] if only that replica takes what it took, all others what is ``typical`` [op, 1]."""
-        found = np.empty((len(self._ops), self._graph.seconds.shape[1]))
-        for alike in self._classes:
-            found[list(alike)] = self._of_class(alike, typical)
+        """Return seconds [replica, step] if only that replica takes what it took, all others ``typical`` [op, 1]."""
+        graph, steps = self._graph, self._graph.seconds.shape[1]
+        found = np.empty((len(self._ops), steps))
+        for alike in self._classes:  # its first replica with one other of every class
+            others = [next((each for each in members if each != alike[0]), None) for members in self._classes]
+            chosen = np.sort(np.concatenate([self._ops[each] for each in (alike[0], *others) if each is not None]))
+            part, own = RecordedPart(_only(graph, chosen)), np.searchsorted(chosen, self._ops[alike[0]])
+            at_once = max(1, TOGETHER // (len(chosen) * steps))
+            for begin in range(0, len(alike), at_once):
+                replicas = list(alike[begin : begin + at_once])
+                some = np.stack([self._ops[replica] for replica in replicas], axis=1)
+                seconds = np.broadcast_to(typical[chosen][:, None], (len(chosen), some.shape[1], steps)).copy()
+                seconds[own] = graph.seconds[some]
+                found[replicas] = part.total(seconds.reshape(len(chosen), -1)).reshape(-1, steps)
         return found
-
-    def _of_class(self, alike: Sequence[int], typical: Floats) -> Floats:
-        """The same of a class, by its first replica beside one other of every class."""
-        first = alike[0]
-        others = [next((each for each in members if each != first), None) for members in self._classes]
-        chosen = np.sort(np.concatenate([self._ops[each] for each in (first, *others) if each is not None]))
-        part, own = RecordedPart(_only(self._graph, chosen)), np.searchsorted(chosen, self._ops[first])
-        steps = self._graph.seconds.shape[1]
-        at_once = max(1, TOGETHER // (len(chosen) * steps))
-        found = []
-        for begin in range(0, len(alike), at_once):
-            some = np.stack([self._ops[replica] for replica in alike[begin : begin + at_once]], axis=1)
-            seconds = np.broadcast_to(typical[chosen][:, None], (len(chosen), some.shape[1], steps)).copy()
-            seconds[own] = self._graph.seconds[some]
-            found.append(part.total(seconds.reshape(len(chosen), -1)).reshape(-1, steps))
-        return np.concatenate(found)
 
 
 def alike_replicas(graph: StepGraph) -> AlikeReplicas | None:
-    """The classes of a graph's replicas; None where these are so many that it is no less work to sweep all replicas.
+    """Return the classes of a graph's replicas; None where sweeping all replicas is no more work.
 
     The rule by which they are alike: lanes of the same names and lengths, with ops of the same types, that wait for the
     same ops of their own replica and meet either ops of it or, at the same places, all replicas.
     """
-    lanes = _lanes(graph)
+    lanes: list[dict[Lane, tuple[int, ...]]] = [{} for _ in range(int(graph.dp_rank.max()) + 1)]
+    for worker, name in sorted(graph.lanes, key=lambda lane: (lane[0] % graph.stages, lane[1])):
+        lanes[worker // graph.stages][worker % graph.stages, name] = graph.lanes[worker, name]
     ops = [np.fromiter(chain.from_iterable(own.values()), dtype=np.int64) for own in lanes]
-    waits, meets = _waits(graph, ops), _meets(graph, ops)
+    place = np.empty(len(graph), dtype=np.int64)  # of every op among those of its replica
+    for own_ops in ops:
+        place[own_ops] = np.arange(len(own_ops))
+    waits, meets = _waits(graph, place, len(ops)), _meets(graph, place, len(ops))
     if waits is None or meets is None:
         return None
     _, codes = graph.kinds
@@ -74,41 +73,25 @@ def alike_replicas(graph: StepGraph) -> AlikeReplicas | None:
     return AlikeReplicas(graph, ops, list(classes.values()))
 
 
-def _lanes(graph: StepGraph) -> list[dict[tuple[int, str], tuple[int, ...]]]:
-    """The ops of every replica's lanes by stage and name, in the order of these."""
-    found: list[dict[tuple[int, str], tuple[int, ...]]] = [{} for _ in range(int(graph.dp_rank.max()) + 1)]
-    for worker, name in sorted(graph.lanes, key=lambda lane: (lane[0] % graph.stages, lane[1])):
-        found[worker // graph.stages][worker % graph.stages, name] = graph.lanes[worker, name]
-    return found
-
-
-def _places(graph: StepGraph, ops: Sequence[Ints]) -> Ints:
-    """Of every op its place among those of its replica."""
-    place = np.empty(len(graph), dtype=np.int64)
-    for own in ops:
-        place[own] = np.arange(len(own))
-    return place
-
-
-def _waits(graph: StepGraph, ops: Sequence[Ints]) -> list[bytes] | None:
-    """Of every replica the places of its ops that wait, each with that of the op that it waits for; None where one
-    waits for another replica's."""
+def _waits(graph: StepGraph, place: Ints, replicas: int) -> list[bytes] | None:
+    """Return per replica the places of its ops that wait, and of what they wait for; None for waits across replicas."""
     counts = np.fromiter(map(len, graph.after), dtype=np.int64, count=len(graph))
     awaited = np.fromiter(chain.from_iterable(graph.after), dtype=np.int64, count=int(counts.sum()))
     waiting = np.repeat(np.arange(len(graph)), counts)
     replica = graph.dp_rank[waiting]
     if (graph.dp_rank[awaited] != replica).any():
         return None
-    place = _places(graph, ops)
     pairs = place[waiting] * len(graph) + place[awaited]
-    bounds = np.cumsum(np.bincount(replica, minlength=len(ops)))[:-1]
+    bounds = np.cumsum(np.bincount(replica, minlength=replicas))[:-1]
     return [own.tobytes() for own in np.split(pairs[np.lexsort((pairs, replica))], bounds)]
 
 
-def _meets(graph: StepGraph, ops: Sequence[Ints]) -> Ints | None:
-    """Of every op the name of its group, or -1: of one with ops of all replicas its number, of one replica's
-    its first place; None where some but not all replicas have ops of a group."""
-    replicas, count = len(ops), len(graph.groups)
+def _meets(graph: StepGraph, place: Ints, replicas: int) -> Ints | None:
+    """Return per op the name of its group, or -1: the number of one of all replicas, the first place of one replica's.
+
+    None where some but not all replicas have ops of a group.
+    """
+    count = len(graph.groups)
     sizes = np.fromiter(map(len, graph.groups), dtype=np.int64, count=count)
     members = np.fromiter(chain.from_iterable(graph.groups), dtype=np.int64, count=int(sizes.sum()))
     group = np.repeat(np.arange(count), sizes)
@@ -117,7 +100,7 @@ def _meets(graph: StepGraph, ops: Sequence[Ints]) -> Ints | None:
     if ((there > 1) & (there < replicas)).any():
         return None
     name = np.full(count, len(graph))
-    np.minimum.at(name, group, _places(graph, ops)[members])
+    np.minimum.at(name, group, place[members])
     name = np.where(there > 1, len(graph) + np.arange(count), name)
     found = np.full(len(graph), -1)
     found[members] = name[group]
@@ -125,7 +108,7 @@ def _meets(graph: StepGraph, ops: Sequence[Ints]) -> Ints | None:
 
 
 def _only(graph: StepGraph, ops: Ints) -> StepGraph:
-    """The graph of these ops, of whole replicas; its groups are without those that are left out."""
+    """Return the graph of these ops, of whole replicas; its groups are without those that are left out."""
     number = np.full(len(graph), -1)
     number[ops] = np.arange(len(ops))
     of, chosen = number.tolist(), ops.tolist()
@@ -202,17 +185,17 @@ class Recorded:
         }
 
     def typical_of(self, graph: StepGraph) -> Floats:
-        """The typical seconds of every op of a graph, as a column."""
+        """Return the typical seconds of every op of a graph, as a column."""
         return np.array([self.typical[optype] for optype in graph.types])[:, None]
 
     def times(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
-        """Seconds of every step if ops took ``seconds(graph)`` [op, step]."""
+        """Return seconds of every step if ops took ``seconds(graph)`` [op, step]."""
         return self._in_order(
             [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
         )
 
     def keeping(self, *groups: Chosen) -> list[Floats]:
-        """For each group of ops, seconds of every step if only they take what they took, all others what is typical.
+        """Return per group of ops the seconds of every step if only they take what they took, others what is typical.
 
         Many groups together take little longer than one.
         """
@@ -220,7 +203,7 @@ class Recorded:
         return [self._in_order(own) for own in zip(*found, strict=True)]
 
     def _keeping(self, part: RecordedPart, groups: Sequence[Chosen]) -> Floats:
-        """The same of the steps of a part, [group, step]."""
+        """Return the same of the steps of a part, [group, step]."""
         graph, found = part.graph, []
         typical = self.typical_of(graph)
         at_once = max(1, TOGETHER // max(1, graph.seconds.size))
@@ -230,7 +213,7 @@ class Recorded:
         return np.concatenate(found)
 
     def keeping_each_replica(self) -> list[Floats]:
-        """For each dp rank, seconds of every step if only that one takes what it took."""
+        """Return per dp rank the seconds of every step if only that one takes what it took."""
         found = []
         for part in self.parts:
             alike = alike_replicas(part.graph)
@@ -241,7 +224,7 @@ class Recorded:
         return [self._in_order(own) for own in zip(*found, strict=True)]
 
     def events(self) -> tuple[Floats, int]:
-        """Seconds of every step as recorded, on the event engine, and how many events that took."""
+        """Return seconds of every step as recorded, on the event engine, and how many events that took."""
         times, count = [], 0
         for part in self.parts:
             found = [part.events(part.graph.seconds, case) for case in range(len(part.graph.steps))]
@@ -250,6 +233,6 @@ class Recorded:
         return self._in_order(times), count
 
     def _in_order(self, of_parts: Sequence[Floats]) -> Floats:
-        """Values of the steps, part by part, in the order of ``steps``."""
+        """Return values of the steps, given part by part, in the order of ``steps``."""
         steps = np.array([step for graph in self.graphs for step in graph.steps])
         return np.concatenate(list(of_parts))[np.argsort(steps)]

@@ -101,16 +101,16 @@ class Trace:
         return self.dp_rank * self.stages + self.stage
 
     def where(self, chosen: Bools | Ints) -> Trace:
-        """The same trace with these rows only, in this order."""
+        """Return the same trace with these rows only, in this order."""
         names = [each.name for each in fields(self)][2:-1]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Bools:
-        """Which ops are of one of these types."""
+        """Return which ops are of one of these types."""
         return np.isin(self.optype, [code for code, word in enumerate(self.words) if word in optypes])
 
     def describe(self, index: int) -> str:
-        """A row for a message: 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
+        """Return a row as messages name it: 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
         return (
             f"row {self.row[index]} (dp_rank {self.dp_rank[index]}, stage {self.stage[index]}, step {self.step[index]},"
             f" {self.words[self.optype[index]]} {self.seq_id[index]})"
@@ -118,7 +118,7 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """A trace from a Parquet file, unchecked (``checks.check`` does that).
+    """Read a trace from a Parquet file, unchecked (``checks.check`` does that).
 
     Raises InputError where pyarrow is missing, the file is none or cut, or columns are missing or of the wrong type.
     """
@@ -140,22 +140,17 @@ def read_trace(path: str | Path) -> Trace:
         raise InputError(
             f"cannot read {path}: an optype has more than {_LONGEST} letters; name the ops as the format does"
         )
-    said = (table.schema.metadata or {}).get(METADATA.encode())
-    return trace_of(columns, name=Path(path).stem, blocking=said is not None and _said(said, path) == BLOCKING)
-
-
-def _said(metadata: bytes, path: str | Path) -> Any:
-    """What a file says of itself beside its columns."""
     try:
-        return json.loads(metadata)
+        about = json.loads((table.schema.metadata or {}).get(METADATA.encode(), b"null"))
     except (ValueError, RecursionError):
         raise InputError(
             f"cannot read {path}: its metadata {METADATA!r} is damaged; write the file again, or leave it out"
         ) from None
+    return trace_of(columns, name=Path(path).stem, blocking=about == BLOCKING)
 
 
 def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
-    """A trace from columns in memory, such as those of a table; InputError for one of the wrong type."""
+    """Return a trace of columns in memory, such as those of a table; InputError for one of the wrong type."""
     try:
         words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
     except (TypeError, ValueError):
@@ -174,7 +169,7 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
 
 
 def beside_compute(trace: Trace, least: float) -> tuple[str, ...]:
-    """The collectives that ran beside compute of their own worker, and so did not hold it up."""
+    """Return the collectives that ran beside compute of their own worker, and so did not hold it up."""
     stages = int(trace.stage.max()) + 1
     place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
     _, place = np.unique(place, return_inverse=True)
@@ -195,7 +190,7 @@ def beside_compute(trace: Trace, least: float) -> tuple[str, ...]:
 
 
 def alike_steps(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
-    """Row numbers [op, step] of the steps that have the same ops, in the same order on every main lane."""
+    """Return row numbers [op, step] of the steps with the same ops, in the same order on every main lane."""
     columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
     order = np.lexsort((*columns[::-1], trace.step))
     bounds = np.flatnonzero(np.diff(trace.step[order])) + 1

@@ -55,18 +55,18 @@ class _Span(NamedTuple):
 
 
 def write_trace(result: Result, path: str | Path) -> None:
-    """A result's timeline as a trace file (Parquet).  InputError where pyarrow is missing."""
+    """Write a result's timeline as a trace file (Parquet).  InputError where pyarrow is missing."""
     save_trace(trace_of_result(result, Path(path).stem), path)
 
 
 def trace_of_result(result: Result, name: str) -> Trace:
-    """The trace of a scenario's run."""
+    """Return the trace of a scenario's run."""
     job, blocking = result.job, not result.scenario.overlap.pipeline
     return trace_of_run(result, job.plan, job.schedule.virtual_stage, blocking=blocking, name=name)
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
-    """A trace as a Parquet file.  InputError where pyarrow is missing or the system refuses."""
+    """Write a trace as a Parquet file.  InputError where pyarrow is missing or the system refuses."""
     arrow, parquet = parquet_for(path, "write")
     columns = {name: getattr(trace, name) for name in COLUMNS if name != "optype"}
     columns["optype"] = [trace.words[code] for code in trace.optype]
@@ -78,8 +78,10 @@ def save_trace(trace: Trace, path: str | Path) -> None:
 
 
 def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: bool = False, name: str = "") -> Trace:
-    """The trace of a run on these ranks; ``place`` says which chunk of the model a stage's chunk is (default: a loop).
-    ``blocking``: sends hold up the sender."""
+    """Return the trace of a run on these ranks; ``blocking``: sends hold up the sender.
+
+    ``place`` is which chunk of the model a stage's chunk is (default: a loop).
+    """
     import pandas as pd
 
     located = place or (lambda microbatch, stage, chunk: chunk * plan.pp + stage)
@@ -103,7 +105,7 @@ def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: 
 
 
 def _ops(spans: pd.DataFrame) -> pd.DataFrame:
-    """What a recorder would write of one rank: a pass is one op, from its first kernel to its last."""
+    """Return what a recorder would write of one rank: a pass is one op, from its first kernel to its last."""
     import pandas as pd
 
     passes: _Passes = {}
@@ -129,7 +131,7 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def _widen(passes: _Passes, span: _Span) -> None:
-    """A collective belongs to the pass of its microbatch that is under way, or else begins with it."""
+    """Count a collective to the pass of its microbatch that is under way, or else begins with it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
     inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
@@ -140,7 +142,7 @@ def _widen(passes: _Passes, span: _Span) -> None:
 
 
 def _other(span: _Span, passes: _Passes) -> tuple[object, ...]:
-    """Messages, in the order of the passes that they serve; collectives from when this rank was there; the rest."""
+    """Return the row of a message (in the order of the passes), of a collective (from this rank's arrival), of others."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
         order, _ = passes.get((span.step, phase, span.microbatch, span.chunk), (span.ready, 0.0))
