@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.devices.device import Device, load_device
+from simcluster.devices.device import load_device
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
@@ -42,18 +42,9 @@ _BARRIER_BYTES = 4.0
 _NOTHING = (Traffic((), 0.0, 1, 0.0),)
 
 
-def lower(
-    trace: ChakraTrace, *, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
-) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
-    """The program of a trace, and of each of its ops the rank and the node.
-
-    ``seconds`` is the length of a node that computes.  Raises InputError naming rank and node for what cannot be
-    played: gather and scatter, a send without its receive, collectives that a group does not have in common.
-    """
-    return _Lowering(trace, seconds, group_of, cost).lowered()
-
-
 class _Lowering:
+    """The program of a trace in the making; ``seconds`` is the length of a node that computes."""
+
     def __init__(
         self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
     ) -> None:
@@ -70,7 +61,7 @@ class _Lowering:
         return InputError(f"{self._trace.name}, rank {rank}: {node.label}: {message}")
 
     def _add(self, rank: int) -> None:
-        """All nodes of a rank."""
+        """Add all nodes of a rank."""
         number: dict[int, int] = {}
         turns: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
         for node in self._trace.in_order(rank):
@@ -78,13 +69,17 @@ class _Lowering:
                 op = self._collective(rank, node, turns)
             elif node.kind in ("send", "recv"):
                 op = self._message(rank, node)
-            elif node.kind in ("comp", "metadata"):
+            elif node.kind == "comp":
                 lane = "cpu" if node.attributes.get("is_cpu_op") is True else "compute"
-                seconds = self._seconds(rank, node) if node.kind == "comp" else 0.0
-                lane = lane if node.kind == "comp" else f"node {node.id}"
-                op = self._op(rank, node, lane, seconds=on_grid(seconds))
+                op = self._op(rank, node, lane, seconds=on_grid(self._seconds(rank, node)))
+            elif node.kind == "metadata":
+                op = self._op(rank, node, f"node {node.id}")
             elif node.kind in COPIES:
-                op = self._copy(rank, node)
+                way, size = COPIES[node.kind], float(node.number("tensor_size"))
+                try:
+                    op = self._transfer(rank, node, way, way, (rank,), size)
+                except InputError as problem:
+                    raise self.error(rank, node, str(problem)) from None
             else:
                 raise self.error(rank, node, "is not modelled; comp, send, recv, coll and memory nodes are")
             number[node.id] = op
@@ -128,7 +123,7 @@ class _Lowering:
             raise self.error(rank, node, f"goes from rank {source} to rank {target}; on rank {rank} that cannot be")
         key = (source, target, node.number("comm_tag", 0))
         if node.kind == "recv":
-            op = self._op(rank, node, f"node {node.id}", seconds=0.0)
+            op = self._op(rank, node, f"node {node.id}")
             self._receives[key].append(op)
             return op
         size = float(node.number("comm_size"))
@@ -136,20 +131,16 @@ class _Lowering:
         self._sends[key].append(op)
         return op
 
-    def _copy(self, rank: int, node: TraceNode) -> int:
-        way, size = COPIES[node.kind], float(node.number("tensor_size"))
-        try:
-            return self._transfer(rank, node, way, way, (rank,), size)
-        except InputError as problem:
-            raise self.error(rank, node, str(problem)) from None
-
     def _transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
-        """Bytes that go by themselves."""
         self._program.meetings.append(CommunicationKind(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
         return self._op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
     def lowered(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
-        """All ranks' nodes; messages are tied, and what nobody answers is refused."""
+        """Return the program, and of each of its ops the rank and the node; messages without a partner are refused.
+
+        Raises InputError naming rank and node for what cannot be simulated: gather and scatter, a send without its
+        receive, collectives that a group does not have in common.
+        """
         for rank in range(len(self._trace.ranks)):
             self._add(rank)
         program = self._program
@@ -171,7 +162,7 @@ class _Lowering:
 
 
 class PlayedNode(NamedTuple):
-    """One node as it was played: seconds from the start of the trace."""
+    """One node as it was simulated: seconds from the start of the trace."""
 
     rank: int
     node: int
@@ -196,7 +187,7 @@ class PlayedTrace:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         ranks = len(self.rank_seconds)
         return {
             "trace": self.name,
@@ -220,7 +211,7 @@ def play_traces(
     precision: str = "bf16",
     nccl: str = "auto",
 ) -> PlayedTrace:
-    """Play a trace: rank r on GPU number r.
+    """Simulate a trace: rank r on GPU number r.
 
     A node that computes takes what the trace says; where that is nothing, or ``roofline`` is set and it has num_ops,
     the time of its num_ops and tensor_size (bytes) by the device's peak and memory bandwidth, whichever is longer.
@@ -231,10 +222,17 @@ def play_traces(
     if ranks > cluster.num_gpus:
         raise InputError(f"the trace has {ranks} ranks and the cluster {cluster.num_gpus} GPUs; use a larger cluster")
     device = load_device(cluster.device)
-    timed = Counter[str]()
-    seconds = _timer(device, precision, roofline, timed)
+    peak, bandwidth, timed = device.peak_flops(precision), device.memory_bandwidth, Counter[str]()
+
+    def seconds(rank: int, node: TraceNode) -> float:
+        has_work = "num_ops" in node.attributes or "tensor_size" in node.attributes
+        if node.seconds > 0 and not (roofline and has_work):
+            return node.seconds
+        timed["counted" if has_work else "nothing"] += 1
+        return max(node.number("num_ops", 0) / peak, node.number("tensor_size", 0) / bandwidth)
+
     groups = _Groups(trace, tuple(dimensions))
-    program, nodes = lower(trace, seconds=seconds, group_of=groups.of, cost=_costs(cluster, nccl))
+    program, nodes = _Lowering(trace, seconds, groups.of, _costs(cluster, nccl)).lowered()
     simulated = simulate_tables(
         program.tables(cluster.capacity),
         lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}",
@@ -259,20 +257,6 @@ def play_traces(
     if timed["nothing"]:
         notes.append(f"{timed['nothing']} of them have neither a duration nor num_ops and take no time")
     return PlayedTrace(trace.name, max(last), last, compute, exposed, played, simulated.events, tuple(notes))
-
-
-def _timer(device: Device, precision: str, roofline: bool, timed: Counter[str]) -> Callable[[int, TraceNode], float]:
-    """How long nodes compute; counts those that do not say it."""
-    peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth
-
-    def seconds(rank: int, node: TraceNode) -> float:
-        has_work = "num_ops" in node.attributes or "tensor_size" in node.attributes
-        if node.seconds > 0 and not (roofline and has_work):
-            return node.seconds
-        timed["counted" if has_work else "nothing"] += 1
-        return max(node.number("num_ops", 0) / peak, node.number("tensor_size", 0) / bandwidth)
-
-    return seconds
 
 
 class _Groups:
@@ -309,7 +293,7 @@ class _Groups:
 
 
 def _costs(cluster: Cluster, nccl: str) -> Cost:
-    """What moves collectives, kept by group, kind and size."""
+    """Return what moves collectives, cached by group, kind and size."""
     name = cluster.nccl if nccl == "auto" else nccl
     methods = Methods({}, platform=None if name in (None, "none") else load_platform(name))
 
@@ -325,7 +309,7 @@ def _costs(cluster: Cluster, nccl: str) -> Cost:
 
 
 def _covered(nodes: Sequence[PlayedNode], kinds: Sequence[str]) -> float:
-    """Seconds in which at least one node of these kinds is on."""
+    """Return seconds in which at least one node of these kinds is active."""
     total, until = 0.0, 0.0
     for start, end in sorted((node.start, node.end) for node in nodes if node.kind in kinds):
         total += max(0.0, end - max(start, until))

@@ -27,7 +27,7 @@ EXACT = "simcluster_seconds"
 
 
 def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTrace:
-    """The traces in a folder (of one job), or those whose files begin with ``path`` (``traces/job`` for job.0.et, ...).
+    """Read the traces in a folder (of one job), or those whose files begin with ``path`` (``traces/job`` for job.0.et).
 
     ``groups`` is a JSON file with the ranks of every process group by its name, {"0": [0, 1, 2, 3]}; left out,
     comm_groups.json beside the traces, if it is there.  Raises InputError that names the file for what is missing, cut
@@ -37,13 +37,10 @@ def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTra
     first = files[0]
     table = Path(groups) if groups is not None else first.parent / "comm_groups.json"
     known = read_groups(table, len(files)) if groups is not None or table.is_file() else {}
-    ranks: list[tuple[TraceNode, ...]] = []
     left = _Left(MAX_NODES, MAX_ITEMS)
-    for file in files:
-        ranks.append(tuple(_nodes(_bytes(file), str(file), left)))  # noqa: PERF401
     match = _NAME.fullmatch(first.name)
     assert match
-    return ChakraTrace(match[1], tuple(ranks), known)
+    return ChakraTrace(match[1], tuple([tuple(_nodes(file, left)) for file in files]), known)
 
 
 def _files(path: Path) -> list[Path]:
@@ -70,23 +67,15 @@ def _files(path: Path) -> list[Path]:
     return [found[rank] for rank in range(len(found))]
 
 
-def _bytes(path: Path) -> bytes:
-    """What a file holds, unpacked, at most ``MAX_BYTES``."""
-    raw = read_packed(path, MAX_BYTES)
-    if not raw:
-        raise InputError(f"{path}: the file is empty")
-    return raw
-
-
 @dataclass
 class _Left:
-    """How much more may be read: files of others are not to eat all memory."""
+    """How much more may be read: a stranger's files are not to use all memory."""
 
     nodes: int
     items: int
 
-    def take(self, message: Any, source: str) -> None:
-        """Count one node."""
+    def take(self, message: Any, source: Path) -> None:
+        """Count one node; InputError for more than may be read."""
         self.nodes -= 1
         self.items -= len(message.data_deps) + len(message.ctrl_deps)
         for each in message.attr:
@@ -100,12 +89,14 @@ class _Left:
             )
 
 
-def _nodes(raw: bytes, source: str, left: _Left) -> list[TraceNode]:
+def _nodes(source: Path, left: _Left) -> list[TraceNode]:
     from google.protobuf.message import DecodeError
 
-    known = messages()
+    raw, known = read_packed(source, MAX_BYTES), messages()
+    if not raw:
+        raise InputError(f"{source}: the file is empty")
     found: list[TraceNode] = []
-    for place, body in enumerate(frames(raw, source)):
+    for place, body in enumerate(frames(raw, str(source))):
         try:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
         except DecodeError:
@@ -123,7 +114,7 @@ def _nodes(raw: bytes, source: str, left: _Left) -> list[TraceNode]:
     return found
 
 
-def _node(message: Any, source: str) -> TraceNode:
+def _node(message: Any, source: Path) -> TraceNode:
     attributes: dict[str, Value] = {}
     for each in message.attr:
         field = each.WhichOneof("value")
@@ -143,7 +134,7 @@ def _node(message: Any, source: str) -> TraceNode:
 
 
 def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Ranks of process groups by name; InputError for what is none."""
+    """Read the ranks of process groups by name; InputError for what is not one."""
     try:
         with path.open("rb") as file:
             raw = file.read(64_000_001)

@@ -22,16 +22,8 @@ KINDS = ("invalid", "metadata", "mem_load", "mem_store", "comp", "send", "recv",
 """Kinds of nodes, by their numbers in the schema (NodeType)."""
 
 COLLECTIVES = (
-    "all_reduce",
-    "reduce",
-    "all_gather",
-    "gather",
-    "scatter",
-    "broadcast",
-    "all_to_all",
-    "reduce_scatter",
-    "reduce_scatter_block",
-    "barrier",
+    *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter"),
+    *("reduce_scatter_block", "barrier"),
 )
 """Collectives, by their numbers in the schema (CollectiveCommType)."""
 
@@ -49,7 +41,7 @@ class TraceNode:
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number among the attributes; InputError where it is missing or something else."""
+        """Return a whole number among the attributes; InputError where it is missing or something else."""
         value = self.attributes.get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -73,7 +65,7 @@ class ChakraTrace:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def in_order(self, rank: int) -> list[TraceNode]:
-        """A rank's nodes so that each comes after what it waits for; of those that could come next the lowest id.
+        """Return a rank's nodes so that each comes after what it waits for; of those that could come next the lowest id.
 
         Raises InputError for an id that is there twice, one that is waited for and not there, and nodes that wait for
         each other in a circle.
@@ -126,7 +118,7 @@ _MESSAGES = {
 
 @cache
 def messages() -> dict[str, Any]:
-    """Classes of GlobalMetadata and Node, in a pool of their own; InputError without protobuf."""
+    """Return classes of GlobalMetadata and Node, in a separate pool; InputError without protobuf."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
@@ -156,7 +148,6 @@ def messages() -> dict[str, Any]:
 
 
 def _field(message: Any, name: str, number: int, kind: str, *, repeated: bool = False, oneof: bool = False) -> None:
-    """A field of a scalar, of the enumeration, or of another message."""
     known = kind if kind in _SCALARS else "enum" if kind == "NodeType" else "message"
     label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
     field = message.field.add(name=name, number=number, type=f"TYPE_{known.upper()}", label=label)
@@ -167,18 +158,16 @@ def _field(message: Any, name: str, number: int, kind: str, *, repeated: bool = 
 
 
 def framed(message: Any) -> bytes:
-    """A message behind its length."""
+    """Return a message after its length."""
     body: bytes = message.SerializeToString()
-    size, head = len(body), bytearray()
+    size, head = len(body), b""
     while size > 0x7F:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + body
+        head, size = head + bytes([size & 0x7F | 0x80]), size >> 7
+    return head + bytes([size]) + body
 
 
 def frames(raw: bytes, source: str) -> Iterator[memoryview]:
-    """The bodies of the messages in a file; InputError, with the byte, where one is cut off or absurdly long."""
+    """Yield the bodies of the messages in a file; InputError, with the byte, where one is cut off or absurdly long."""
     view, place = memoryview(raw), 0
     while place < len(view):
         begin, size, shift = place, 0, 0

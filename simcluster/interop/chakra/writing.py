@@ -27,7 +27,7 @@ _INTEGERS = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "ten
 
 
 def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
-    """NAME.RANK.et for every rank, and comm_groups.json where there are groups; the folder is made.
+    """Write NAME.RANK.et for every rank, and comm_groups.json where there are groups; the folder is made.
 
     Lengths are in whole microseconds, as the schema has them, and in full in an attribute of ours.
     InputError where the system refuses to write.
@@ -63,8 +63,7 @@ def _encoded(nodes: tuple[TraceNode, ...]) -> bytes:
 
 
 def _set(attribute: Any, name: str, value: Value) -> None:
-    """The value in the field of its kind; numbers as ASTRA-sim reads them (int64, ranks int32, sizes of tensors
-    uint64)."""
+    """Set the value in the field of its kind; numbers as ASTRA-sim reads them (int64, ranks int32, tensors uint64)."""
     kinds = {bool: "bool", int: "int64", float: "double", str: "string", bytes: "bytes"}
     if isinstance(value, tuple):
         kind = kinds[type(value[0] if value else False)]
@@ -75,12 +74,9 @@ def _set(attribute: Any, name: str, value: Value) -> None:
 
 
 def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
-    """The traces of a run in which every rank was simulated (simulate(folded=False))."""
-    return write_traces(trace_of(run, name), folder)
+    """Write a run in which every rank was simulated (simulate(folded=False)) as execution traces.
 
-
-def trace_of(run: Run, name: str) -> ChakraTrace:
-    """A run as an execution trace: computation with the time it took, collectives, messages, copies with their bytes.
+    They have computation with the time it took, collectives, messages, and copies with their bytes.
 
     What a rank does in order on one queue waits for what came before it there.  A send at a rendezvous waits for a
     message of one byte by which its receiver says that it is there, as libraries do it: played again, each may take a
@@ -91,7 +87,7 @@ def trace_of(run: Run, name: str) -> ChakraTrace:
         raise InputError("the run plays one rank for several; simulate it with folded=False")
     if len(run.record.ops) > MAX_NODES:
         raise InputError(f"the run has {len(run.record.ops):,} ops; at most {MAX_NODES:,} are written")
-    return _Writing(run, name).trace()
+    return write_traces(_Writing(run, name).trace(), folder)
 
 
 def require_writable(run: Run, where: str) -> None:
@@ -136,7 +132,7 @@ class _Writing:
         return ChakraTrace(self._name, ordered, self._groups)
 
     def _receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
-        """A receive for every message, with an id of its own; at a rendezvous it is there already, as an op."""
+        """Add a receive for every message, with a new id; at a rendezvous it is there already, as an op."""
         found = {}
         for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
             if send in self._received:
@@ -150,7 +146,7 @@ class _Writing:
         return found
 
     def _meet(self, ranks: dict[int, list[TraceNode]]) -> None:
-        """Sends at a rendezvous find their receives, by the meeting that both are at."""
+        """Pair sends at a rendezvous with their receives, by the meeting that both are at."""
         ops = self._ops
         sends = {meeting: op for op, meeting in enumerate(ops.meeting.tolist())
                  if ops.label[op] >= 0 and self._label(op).kind == "send"}  # fmt: skip
@@ -171,7 +167,7 @@ class _Writing:
         return found
 
     def _place(self, source: int, target: int, size: int) -> Mapping[str, Value]:
-        """The attributes of a message; the k-th of two ranks has tag k on both sides."""
+        """Return the attributes of a message; the k-th of two ranks has tag k on both sides."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
         return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
@@ -184,7 +180,7 @@ class _Writing:
         return label
 
     def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
-        """An op as a node, the last one; before a receive at a rendezvous the message that says that it is there."""
+        """Yield an op as a node, the last one; before a receive at a rendezvous the message that announces it."""
         if op in self._sent:
             name = self._label(self._sent[op]).name
             yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._places[op])

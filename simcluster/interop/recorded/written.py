@@ -142,7 +142,7 @@ def _widen(passes: _Passes, span: _Span) -> None:
 
 
 def _other(span: _Span, passes: _Passes) -> tuple[object, ...]:
-    """Return the row of a message (in the order of the passes), of a collective (from this rank's arrival), of others."""
+    """Return the row of a message (in order of the passes), a collective (from this rank's arrival), or another op."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
         order, _ = passes.get((span.step, phase, span.microbatch, span.chunk), (span.ready, 0.0))
