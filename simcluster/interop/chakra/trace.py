@@ -65,7 +65,7 @@ class ChakraTrace:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def in_order(self, rank: int) -> list[TraceNode]:
-        """Return a rank's nodes so that each comes after what it waits for; of those that could come next the lowest id.
+        """Return a rank's nodes so that each comes after what it waits for; of those that could be next the lowest id.
 
         Raises InputError for an id that is there twice, one that is waited for and not there, and nodes that wait for
         each other in a circle.

@@ -47,28 +47,27 @@ _STATE = ("parameters", "gradients", "optimizer", "buffers")
 
 
 def memory_counters(result: Result, rank: int) -> Iterator[str]:
-    """Bytes on a rank: model state, which stays, and each pool of what comes and goes, at every change."""
+    """Yield bytes on a rank: model state, which stays, and each pool of what comes and goes, at every change."""
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     footprint = result.facts.footprints[result.peak_of(simulated).stage].holding(dict.fromkeys(POOLS, 0.0))
     state = round(sum(getattr(footprint, name) for name in _STATE))
     pools["lost to fragmentation"] = (footprint.fragmentation - 1.0) * sum(pools.values(), np.zeros(len(time)))
-    there = [(name, size.round().astype(int).tolist()) for name, size in pools.items() if size.any()]
-    yield counter("memory (B)", rank, 0, _levels(state, [(name, 0) for name, _ in there]))
+    there = {name: size.round().astype(int).tolist() for name, size in pools.items() if size.any()}
+
+    def levels(moment: int, sizes: Sequence[int]) -> str:
+        every = {"total": state + sum(sizes), "model state": state, **dict(zip(there, sizes, strict=True))}
+        return counter("memory (B)", rank, moment, ",".join(f"{quoted(name)}:{size}" for name, size in every.items()))
+
+    yield levels(0, [0] * len(there))
     moments = [BEFORE + nanoseconds(moment) for moment in time.tolist()]
     for place, moment in enumerate(moments):
         if place + 1 == len(moments) or moments[place + 1] > moment:
-            yield counter("memory (B)", rank, moment, _levels(state, [(name, size[place]) for name, size in there]))
-
-
-def _levels(state: int, pools: list[tuple[str, int]]) -> str:
-    total = state + sum(size for _, size in pools)
-    levels = [("total", total), ("model state", state), *pools]
-    return ",".join(f"{quoted(name)}:{size}" for name, size in levels)
+            yield levels(moment, [size[place] for size in there.values()])
 
 
 def link_counters(result: Result, process: int) -> Iterator[str]:
-    """Percent of capacity on the hottest links, as a process of their own; of links that are alike, on the first."""
+    """Yield percent of capacity on the hottest links, as a separate process; of links that are alike, on the first."""
     if len(result.folding.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs: their links are of a cluster that the scenario does not know
     table, edges, matrix = hottest_over_time(result, LINKS, BINS)
@@ -103,7 +102,7 @@ class TraceFiles(Shown):
     why: str
 
     def summary(self) -> str:
-        """For people, in one line."""
+        """Return one line for people."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.of} ranks in {where} ({self.why})"
 
@@ -117,8 +116,9 @@ def write_trace(
     begins: Begins = "arrival",
     kernels: bool = False,
 ) -> TraceFiles:
-    """A result (or a scenario, played now) as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written
-    ranks, or a folder.
+    """Write a result (or a scenario, simulated now) as a Kineto trace.
+
+    ``path`` is a file (.json or .json.gz) with all written ranks, or a folder.
 
     ``ranks`` left out are those that were simulated, one for each class of equal ranks, and at most 64.  Kernels of
     collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  With
@@ -149,7 +149,7 @@ def _events(
     about: Mapping[str, Any],
     kernels: bool,
 ) -> Iterator[str]:
-    """The events of all ranks together; beside them every rank's file is written where there is one."""
+    """Yield the events of all ranks together; on the way every rank's file is written where there is one."""
     played, naming, written = RunWork(result), Naming(result), frozenset(ranks)
     shares = kernel_shares(result) if kernels else {}
     for rank in ranks:
@@ -164,7 +164,7 @@ def _events(
 
 
 def trace_path(name: str | Path) -> Path:
-    """Where a trace can go; InputError before the work is done, not after it."""
+    """Return where a trace can go; InputError before the work is done, not after it."""
     path = Path(name)
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")

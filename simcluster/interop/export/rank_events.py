@@ -72,7 +72,7 @@ class KernelShare(NamedTuple):
 
 
 def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ...]]]:
-    """The kernels of every span of a pass; of one that it has several times (products in pieces), of each of them."""
+    """Return the kernels of every span of a pass; of one that it has several times (matmuls in pieces), of each."""
     scenario, job = result.scenario, result.job
     passes = passes_of(scenario, scenario.cluster.device)
     found: dict[SpanKey, list[tuple[KernelShare, ...]]] = {}
@@ -242,7 +242,7 @@ class RankWork:
 
 
 def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
-    """The events of a rank's own file; ``written`` are the ranks that have one."""
+    """Yield the events of a rank's own file; ``written`` are the ranks that have one."""
     yield from _places(own)
     yield from _markers(own)
     step = StepOnDevice(own.rank, own.kernels, count(FIRST_CORRELATION))
@@ -250,7 +250,7 @@ def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
 
 
 def together(own: RankWork, written: Container[int]) -> Iterator[str]:
-    """The events of a rank in the file of all: without launches, and with arrows to and from ranks that are written."""
+    """Yield a rank's events in the file of all: without launches, with arrows to and from ranks that are written."""
     yield from _places(own)
     yield from _markers(own)
     for kernel in own.kernels:
@@ -267,7 +267,7 @@ def together(own: RankWork, written: Container[int]) -> Iterator[str]:
 
 
 def _places(own: RankWork) -> Iterator[str]:
-    """Names of the rank, its threads and streams, in their order."""
+    """Yield names of the rank, its threads and streams, in their order."""
     yield named("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
     yield named("process_sort_index", own.rank, 0, sort_index=own.rank)
     threads = [(THREAD, "host: launches"), (_HOST, "host: work")]
@@ -278,7 +278,7 @@ def _places(own: RankWork) -> Iterator[str]:
 
 
 def _markers(own: RankWork) -> Iterator[str]:
-    """Steps, what the host computes, and passes of microbatches over the compute stream."""
+    """Yield steps, what the host computes, and passes of microbatches over the compute stream."""
     for number, begin, end in own.steps:
         yield step_marker(own.rank, number + 1, begin, end)
     for work, begin, end in zip(own.works, own.begun, own.ended, strict=True):
@@ -286,29 +286,24 @@ def _markers(own: RankWork) -> Iterator[str]:
             yield complete("cpu_op", f"{work.kind} {work.name}", (own.rank, _HOST), begin, end)
     computed = sorted((place for place in own.seats if own.works[place].track == COMPUTE), key=own.begun.__getitem__)
     chunks = 1 + max((own.works[place].chunk for place in computed), default=0)
-    for name, run in groupby(_passes([own.works[place] for place in computed], chunks), key=itemgetter(0)):
-        within = [computed[at] for _, at in run]
-        if name:
-            place = own.rank, own.streams[COMPUTE]
-            yield complete("gpu_user_annotation", name, place, own.begun[within[0]], own.ended[within[-1]])
-
-
-def _passes(works: Sequence[WorkRow], chunks: int) -> list[tuple[str, int]]:
-    """The pass that each kernel belongs to, as schedules write it, "" for none; a recomputation to the pass behind."""
-    found: list[tuple[str, int]] = []
+    passes: list[tuple[str, int]] = []  # the pass of each kernel, as schedules write it, "" for none
     name = ""
-    for at in reversed(range(len(works))):
-        work = works[at]
-        if work.kind != "recompute":
+    for place in reversed(computed):
+        work = own.works[place]
+        if work.kind != "recompute":  # a recomputation belongs to the pass after it
             name = work.kind if work.kind == "optimizer" else ""
             if work.kind in _LETTERS and work.microbatch >= 0:
                 name = Action(_LETTERS[work.kind], work.microbatch, max(work.chunk, 0)).label(chunks)
-        found.append((name, at))
-    return found[::-1]
+        passes.append((name, place))
+    for name, run in groupby(reversed(passes), key=itemgetter(0)):
+        within = [place for _, place in run]
+        if name:
+            at = own.rank, own.streams[COMPUTE]
+            yield complete("gpu_user_annotation", name, at, own.begun[within[0]], own.ended[within[-1]])
 
 
 def _doings(own: RankWork, written: Container[int]) -> Iterator[LaunchEvent | Blocked]:
-    """What the host does: launches in the order of their begins, and waits for the device before work of its own."""
+    """Yield what the host does: launches in the order of their begins, and waits for the device before its own work."""
     clock, begins = BEFORE, {number: begin for number, begin, _ in own.steps[1:]}
     for place in own.order:
         work = own.works[place]

@@ -68,7 +68,7 @@ class WorkRow(NamedTuple):
 
     @property
     def communicates(self) -> bool:
-        """With other ranks, that is; a copy to the host does not."""
+        """Does it move bytes between ranks?  A copy to the host does not."""
         return self.track[0] in EXPOSED
 
 
@@ -128,7 +128,7 @@ class _Rank:
         self._received: dict[int, int] = {}  # send -> the place of its receive here
 
     def work(self) -> list[WorkRow]:
-        """Return it in the order of lanes, with what each waited for."""
+        """Return it in the order of lanes, with the latest on every other track that each waited for."""
         ops, receives = self._ops, self._run.receives[self._rank]
         sends = {int(ops.meeting[send]): send for send, _ in receives}
         for lane in self._run.lanes[self._rank]:
@@ -147,17 +147,15 @@ class _Rank:
         for op, place in self._place.items():
             awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
             self._before[place] += [self._place[other] for other in awaited if other in self._place]
-        return [self._ordered(place, work) for place, work in enumerate(self._found)]
-
-    def _ordered(self, place: int, work: WorkRow) -> WorkRow:
-        """Return work with the latest on every other track that it waited for."""
-        latest: dict[Track, int] = {}
-        for other in self._before[place]:
-            found = self._found[other]
-            known = latest.get(found.track)
-            if found.track != work.track and (known is None or found.end >= self._found[known].end):
-                latest[found.track] = other
-        return work._replace(after=tuple(latest.values())) if latest else work
+        found = []
+        for work, before in zip(self._found, self._before, strict=True):
+            latest: dict[Track, int] = {}
+            for other in before:
+                track, end = self._found[other].track, self._found[other].end
+                if track != work.track and (track not in latest or end >= self._found[latest[track]].end):
+                    latest[track] = other
+            found.append(work._replace(after=tuple(latest.values())) if latest else work)
+        return found
 
     def _add(self, op: int, lane: int, label: Label, previous: int) -> None:
         ops, times = self._ops, self._times
@@ -195,10 +193,9 @@ _CALLED = {
     "reduce": "reduce", DISPATCH: "all_to_allv", COMBINE: "all_to_allv",
 }  # fmt: skip
 _COPIES = {
-    "d2h": "Memcpy DtoH (Device -> Pinned)",
-    "h2d": "Memcpy HtoD (Pinned -> Device)",
+    "d2h": "Memcpy DtoH (Device -> Pinned)", "h2d": "Memcpy HtoD (Pinned -> Device)",
     "storage": "Memcpy HtoS (Pinned -> Storage)",
-}
+}  # fmt: skip
 _BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1}
 _IN_NAMES = {"Float": "float", "BFloat16": "bfloat16", "Half": "half", "Byte": "uint8_t"}
 _GRADIENTS = ("gradients", "embedding_gradients")
@@ -209,7 +206,7 @@ _MISTAKEN = re.compile("Sync|Memcpy|Memset")
 
 
 def label_of(work: WorkRow) -> TraceLabel | None:
-    """What the host was in when it launched this; None for what goes with the work before it."""
+    """Return what the host was in when it launched this; None for what goes with the work before it."""
     if work.stream != "compute":
         return None
     phase = _PHASES.get(work.kind, OTHER)
@@ -238,15 +235,15 @@ class Naming:
         self._place = {rank: (stage, at) for stage, own in enumerate(self._stage_ranks) for at, rank in enumerate(own)}
 
     def stage(self, rank: int) -> int:
-        """The rank's stage."""
+        """Return the rank's stage."""
         return self._place[rank][0]
 
     def peer(self, rank: int, stage: int) -> int:
-        """The rank of another stage that this one sends to, or receives from."""
+        """Return the rank of another stage that this one sends to, or receives from."""
         return self._stage_ranks[stage][self._place[rank][1]]
 
     def describer(self, rank: int) -> Callable[[WorkRow], Described]:
-        """What a rank's work is called; what is alike is made once."""
+        """Return a function that describes a rank's work; equal work is described once."""
         known: dict[tuple[object, ...], Described] = {}
 
         def described(work: WorkRow) -> Described:
@@ -279,8 +276,10 @@ class Naming:
         if comm is None:
             return f'"bytes":{int(work.bytes)}' if work.bytes else ""
         dtype = self._dtype(work)
-        split = {"In split size": "[]", "Out split size": "[]"}
-        return arguments(comm_arguments(comm, _elements(work, comm.size, dtype), dtype) | split)
+        whole = int(work.bytes) // _BYTES[dtype]
+        part = -(-whole // max(comm.size, 1))
+        elements = {"all_gather": (part, whole), "reduce_scatter": (whole, part)}.get(work.kind, (whole, whole))
+        return arguments(comm_arguments(comm, elements, dtype) | {"In split size": "[]", "Out split size": "[]"})
 
     def _name(self, work: WorkRow, comm: Comm | None, rank: int) -> str:
         if work.stream in _COPIES:
@@ -299,22 +298,15 @@ class Naming:
         return f"ncclKernel_{kind}_{how}_Sum_{_IN_NAMES[self._dtype(work)]}({work.name})"
 
     def _dtype(self, work: WorkRow) -> str:
-        """The type whose elements are moved; bytes where they do not come out whole."""
+        """Return the type whose elements are moved; bytes where they do not come out whole."""
         wanted = self._gradient if work.name in _GRADIENTS else self._activation
         if work.name.startswith(_SINGLE):
             wanted = "Float"
         return wanted if int(work.bytes) % _BYTES[wanted] == 0 else "Byte"
 
 
-def _elements(work: WorkRow, ranks: int, dtype: str) -> tuple[int, int]:
-    """Elements in and out of a call on one rank."""
-    whole = int(work.bytes) // _BYTES[dtype]
-    part = -(-whole // max(ranks, 1))
-    return {"all_gather": (part, whole), "reduce_scatter": (whole, part)}.get(work.kind, (whole, whole))
-
-
 def details(work: WorkRow, sequence: int) -> str:
-    """What differs from call to call, as JSON: its number in its group (-1: none), how long it waited, where it is."""
+    """Return what differs from call to call, as JSON: its number in its group (-1: none), its wait, its place."""
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
     if work.start > work.ready:
         found.append(f'"waited (us)":{(work.start - work.ready) * 1e6:.3f}')
@@ -324,12 +316,12 @@ def details(work: WorkRow, sequence: int) -> str:
 
 
 def process_name(rank: int, ranks: int, stage: int) -> str:
-    """Rank and stage; Perfetto sorts processes by name, so numbers have leading zeros."""
+    """Return rank and stage; Perfetto sorts processes by name, so numbers have leading zeros."""
     return f"rank {rank:0{max(3, len(str(ranks - 1)))}} (stage {stage})"
 
 
 def track_name(track: Track) -> str:
-    """The stream and, where it has a lane of its own, which; what is on the main one holds computation up."""
+    """Return the stream and, where it has a separate lane, which; what is on the main one holds up computation."""
     stream, lane, stage = track
     if stage >= 0:
         return f"{stream}, {'recv' if lane == MAIN else lane.replace('send', 'recv')} from stage {stage}"

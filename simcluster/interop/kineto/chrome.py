@@ -33,7 +33,7 @@ _LEVEL = 6
 
 
 def nanoseconds(seconds: float) -> int:
-    """A moment in seconds, to the nearest nanosecond."""
+    """Return a moment in nanoseconds, rounded."""
     return round(seconds * 1e9)
 
 
@@ -46,17 +46,17 @@ quoted = lru_cache(maxsize=100_000)(json.dumps)
 
 
 def arguments(args: Mapping[str, Any]) -> str:
-    """What stands between the braces of an event's args."""
+    """Return what is between the braces of an event's args."""
     return json.dumps(args, separators=(",", ":"))[1:-1]
 
 
 def joined(*parts: str) -> str:
-    """Arguments behind each other; empty ones are left out."""
+    """Join arguments; empty ones are omitted."""
     return ",".join(part for part in parts if part)
 
 
 def complete(category: str, name: str, place: tuple[int, int], start: int, end: int, args: str = "") -> str:
-    """An event from start to end at its place: process (the rank) and thread (of the host, or a stream)."""
+    """Return an event from start to end at its place: process (the rank) and thread (of the host, or a stream)."""
     return (
         f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{place[0]},"tid":{place[1]},'
         f'"ts":{_microseconds(start)},"dur":{_microseconds(max(end - start, 0))},"args":{{{args}}}}}'
@@ -64,18 +64,18 @@ def complete(category: str, name: str, place: tuple[int, int], start: int, end: 
 
 
 def named(what: str, process: int, thread: int, **args: Any) -> str:
-    """A name or place in the order (``what``: process_name, thread_name, thread_sort_index, ...)."""
+    """Return a name or place in the order (``what``: process_name, thread_name, thread_sort_index, ...)."""
     head = f'{{"ph":"M","name":"{what}","pid":{process},"tid":{thread},"ts":0,"args":'
     return f"{head}{{{arguments(args)}}}}}"
 
 
 def counter(name: str, process: int, time: int, values: str) -> str:
-    """Levels from this moment on; ``values`` as ``arguments`` makes them."""
+    """Return levels from this moment on; ``values`` as ``arguments`` makes them."""
     return f'{{"ph":"C","name":{quoted(name)},"pid":{process},"tid":0,"ts":{_microseconds(time)},"args":{{{values}}}}}'
 
 
 def flow(number: int, name: str, place: tuple[int, int], time: int, *, ends: bool) -> str:
-    """One end of an arrow, in the slice that is at this place at this moment."""
+    """Return one end of an arrow, in the slice that is at this place at this moment."""
     phase = '"f","bp":"e"' if ends else '"s"'
     return (
         f'{{"ph":{phase},"cat":"message","name":{quoted(name)},"id":{number},"pid":{place[0]},"tid":{place[1]},'
@@ -84,7 +84,7 @@ def flow(number: int, name: str, place: tuple[int, int], time: int, *, ends: boo
 
 
 def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> None:
-    """A trace of these events: gzipped where the path ends in .gz, complete or not there at all.
+    """Write a trace of these events: gzipped where the path ends in .gz, complete or not there at all.
 
     Raises InputError where it cannot be written (no folder, no permission, disk full).
     """
@@ -101,7 +101,7 @@ def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> N
 
 
 def make_folder(folder: Path, own: Sequence[Path]) -> None:
-    """A folder for these profiles and no others, which a reader would take for more ranks of the job."""
+    """Make a folder for these profiles and no others, which a reader would take for more ranks of the job."""
     try:
         folder.mkdir(exist_ok=True)
         others = sorted(path.name for path in folder.glob("*.json*") if path not in own and path.suffix != PARTIAL)
@@ -112,7 +112,7 @@ def make_folder(folder: Path, own: Sequence[Path]) -> None:
 
 
 def head_of(rank: int, world: int, groups: Mapping[str, Comm], *, backend: str, host: str) -> dict[str, Any]:
-    """What a profile says of its rank, of the job and of the rank's process groups (by name)."""
+    """Return what a profile states of its rank, of the job and of the rank's process groups (by name)."""
     config = [
         {"pg_name": name, "pg_desc": comm.what, "pg_size": comm.size, "ranks": list(comm.ranks)}
         for name, comm in sorted(groups.items())
@@ -128,7 +128,7 @@ def head_of(rank: int, world: int, groups: Mapping[str, Comm], *, backend: str, 
 
 
 def comm_arguments(comm: Comm, elements: tuple[int, int] | None, dtype: str) -> dict[str, Any]:
-    """A collective's arguments as PyTorch writes them; ``elements`` are those it takes in and gives out."""
+    """Return a collective's arguments as PyTorch writes them; ``elements`` are those it takes in and gives out."""
     shown = [*map(str, comm.ranks[:RANKS_WRITTEN]), *["..."] * (len(comm.ranks) > RANKS_WRITTEN)]
     args: dict[str, Any] = {
         "Collective name": comm.kind, "Group size": comm.size, "Process Group Name": comm.group,
@@ -191,12 +191,14 @@ class StepOnDevice:
         self.last = 0  # end of what the host does
 
     def events(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
-        """All but the step's marker; the host does these things, one after the other, from the beginning on."""
+        """Yield all but the step's marker; the host does these things, one after the other, from the beginning on."""
         yield from self._host(host, begin)
         for place, kernel in enumerate(self._kernels):
-            yield self._on_stream(place, kernel)
-            if kernel.after:
-                yield from self._waits(place, kernel)
+            correlation = self._launched[place][0] if place in self._launched else next(self._numbers)
+            args = joined(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
+            where = self._rank, kernel.stream
+            yield complete(kernel.category, kernel.name, where, kernel.start, kernel.end, args)
+            yield from self._waits(place, kernel)
 
     def _host(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
         latest, label, since = begin - APART, TraceLabel("", ""), begin
@@ -204,7 +206,7 @@ class StepOnDevice:
             if isinstance(each, Blocked):
                 start = max(each.start, latest + APART)  # behind what was launched
                 if start < each.end:
-                    yield self._on_host("cuda_runtime", "cudaStreamSynchronize", start, each.end, next(self._numbers))
+                    yield self._call("cudaStreamSynchronize", start, each.end, next(self._numbers))
                     self.last = max(self.last, each.end)
                 continue
             now = max(latest + APART, each.earliest)
@@ -213,7 +215,7 @@ class StepOnDevice:
                 yield from self._annotations(label, since, latest + APART // 2)
                 label, since = target, now
             self._launched[each.kernel] = next(self._numbers), now
-            yield self._on_host("cuda_runtime", "cudaLaunchKernel", now, now, self._launched[each.kernel][0])
+            yield self._call("cudaLaunchKernel", now, now, self._launched[each.kernel][0])
             latest = now
         self.last = max(self.last, latest)
         yield from self._annotations(label, since, latest + APART // 2)
@@ -222,13 +224,8 @@ class StepOnDevice:
         for category, name, args in annotating(label):
             yield complete(category, name, (self._rank, THREAD), start, end, args)
 
-    def _on_stream(self, place: int, kernel: KernelEvent) -> str:
-        correlation = self._launched[place][0] if place in self._launched else next(self._numbers)
-        args = joined(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
-        return complete(kernel.category, kernel.name, (self._rank, kernel.stream), kernel.start, kernel.end, args)
-
     def _waits(self, place: int, kernel: KernelEvent) -> Iterator[str]:
-        """Events between streams: recorded just behind the one launch, waited for just before the other.
+        """Yield events between streams: recorded just after the one launch, waited for just before the other.
 
         The wait stands on the stream where it is over: an earlier one would begin HolisticTraceAnalysis' idle time.
         """
@@ -239,25 +236,25 @@ class StepOnDevice:
                 continue
             record, wait = next(self._numbers), next(self._numbers)
             recorded, stream = before[1] + APART // 2, kernel.stream
-            yield self._on_host("cuda_runtime", "cudaEventRecord", recorded, recorded, record)
-            yield self._on_host("cuda_runtime", "cudaStreamWaitEvent", behind[1], behind[1], wait)
+            yield self._call("cudaEventRecord", recorded, recorded, record)
+            yield self._call("cudaStreamWaitEvent", behind[1], behind[1], wait)
             args = (
                 f'"stream":{stream},"correlation":{wait},"wait_on_stream":{self._kernels[other].stream},'
                 f'"wait_on_cuda_event_record_corr_id":{record}'
             )
             yield complete("cuda_sync", "Stream Wait Event", (self._rank, stream), kernel.start, kernel.start, args)
 
-    def _on_host(self, category: str, name: str, start: int, end: int, correlation: int) -> str:
-        return complete(category, name, (self._rank, THREAD), start, end, f'"correlation":{correlation}')
+    def _call(self, name: str, start: int, end: int, correlation: int) -> str:
+        return complete("cuda_runtime", name, (self._rank, THREAD), start, end, f'"correlation":{correlation}')
 
 
 def step_marker(rank: int, number: int, start: int, end: int) -> str:
-    """What PyTorch's profiler leaves of a step that it was told of."""
+    """Return PyTorch's marker of a step."""
     return complete("user_annotation", f"ProfilerStep#{number}", (rank, THREAD), start, end)
 
 
 def annotating(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
-    """Category, name and arguments of what makes a reader find this label."""
+    """Yield category, name and arguments of what makes a reader find this label."""
     if label.layer:
         yield "user_annotation", label.layer, ""
     if label.phase == OPTIMIZER:

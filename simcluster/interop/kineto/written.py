@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
 
 
 def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
-    """The job as it replays, as rank0.json.gz and so on in the folder (made if need be); the files written.
+    """Write the job as it replays, as rank0.json.gz and so on in the folder (made if need be); return the files.
 
     Raises InputError where the folder holds other profiles or cannot be written.
     """
@@ -49,16 +48,13 @@ def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
     paths = [folder / f"rank{rank}.json.gz" for rank in job.ranks]
     make_folder(folder, paths)
     played = [(part, part.play(part.graph.seconds)) for part in job.parts]
-    for worker, path in enumerate(paths):
-        write_trace(path, _head(job, worker), _events(job, worker, played))
-    return paths
-
-
-def _head(job: ProfiledJob, worker: int) -> dict[str, Any]:
     groups = {comm.group: comm for graph in job.steps_of_ranks for op in graph.source if op and (comm := op.comm)}
     on_device = all(graph.on_device for graph in job.steps_of_ranks)
     world = max((max(comm.ranks, default=0) + 1 for comm in groups.values()), default=len(job.ranks))
-    return head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
+    for worker, path in enumerate(paths):
+        head = head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
+        write_trace(path, head, _events(job, worker, played))
+    return paths
 
 
 def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[RecordedPart, PathTimes]]) -> Iterator[str]:
@@ -97,7 +93,7 @@ class _Step:
         }
 
     def on_device(self, numbers: Iterator[int]) -> Iterator[str]:
-        """With a host that launches, and waits for the device."""
+        """Yield the step with a host that launches, and waits for the device."""
         ops = [op for each in self._streams for op in each]
         places = {op: place for place, op in enumerate(ops)}
         step = StepOnDevice(self._rank, [self._kernel(op, places) for op in ops], numbers)
@@ -123,7 +119,7 @@ class _Step:
         )  # fmt: skip
 
     def on_host(self) -> Iterator[str]:
-        """On a CPU: operators, and collectives on threads of their own; where it waited there is no operator."""
+        """Yield the step of a CPU: operators, and collectives on separate threads; no operator where it waited."""
         place, last = (self._rank, THREAD), self._begin
         for op in self._host:
             start, end = self._start[op], self._end[op]
@@ -146,7 +142,7 @@ class _Step:
 
 
 def _arguments(comm: Comm | None) -> str:
-    """As PyTorch writes them; the elements as bytes, since the type's size may not be known."""
+    """Return them as PyTorch writes them; the elements as bytes, since the type's size may not be known."""
     if comm is None:
         return ""
     size = None if comm.bytes != comm.bytes else int(comm.bytes)
