@@ -21,9 +21,9 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
-from simcluster.documents.composing import of_json
 from simcluster.interop.kineto.comm import ProcessGroups, comm_of, is_comm
 from simcluster.interop.kineto.profile import LAUNCHED, HostCall, RankProfile, StreamOp, StreamWait
 
