@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import gzip
 import json
-import os
 import re
 import subprocess
 import sys
@@ -551,7 +550,7 @@ def test_a_path_that_may_not_be_written(tiny: Result, tmp_path: Path, monkeypatc
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match=r"cannot write .*trace\.json: Permission denied"):
         write_trace(tiny, tmp_path / "trace.json")
     monkeypatch.setattr(Path, "mkdir", refuse)
