@@ -16,7 +16,6 @@ from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.assumptions import assumed_lines, merge_assumptions
-from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
@@ -115,7 +114,12 @@ def run(args: argparse.Namespace) -> None:
         rows[name]["notes"] = [*results[name].without_effect()]
     common.answer(
         args,
-        lambda: [*_blocks(table, causes, played), *map(Lines, (_held(held), *_longer(longer), _assumed(rows)))],
+        lambda: [
+            *_blocks(table, causes, played),
+            Lines(_held(held)),
+            *(Lines([f"{name}: {told(each)}"]) for name, each in longer.items() if each),
+            Lines(assumed_lines(merge_assumptions({name: row["assumed"] for name, row in rows.items()}))),
+        ],
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
     common.draw(
@@ -131,15 +135,14 @@ def run(args: argparse.Namespace) -> None:
 
 def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
     """All timelines under each other; what does not fit its GPU says so."""
-    named = [(f"{name}{_not_fitting(result)}", result) for name, result in results.items()]
+    named = []
+    for name, result in results.items():
+        need, have = result.memory.total, result.facts.memory
+        lacks = "" if need <= have else f"  (does not fit: {need / 1e9:.1f} of {have / 1e9:.1f} GB)"
+        named.append((f"{name}{lacks}", result))
     scenarios = {result.scenario.name for result in results.values()}
     what = f"{min(scenarios)}: {len(named)} variants" if len(scenarios) == 1 else f"{len(named)} scenarios"
     return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.inches(args))
-
-
-def _not_fitting(result: Result) -> str:
-    need, have = result.memory.total, result.facts.memory
-    return "" if need <= have else f"  (does not fit: {need / 1e9:.1f} of {have / 1e9:.1f} GB)"
 
 
 def _status(played: Result | InputError) -> dict[str, str]:
@@ -206,15 +209,6 @@ def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
     """Of every variant with faster links than the first one's: what is in series with them and holds."""
     lines = [f"  {name}: {each.in_words()}" for name, each in held.items() if each]
     return [f"links that are faster than those of {next(iter(held))!r}", *lines] if lines else []
-
-
-def _longer(longer: Mapping[str, list[Longer]]) -> list[list[str]]:
-    """Of every variant that is slower although all that differs is faster: what takes longer on its longest path."""
-    return [[f"{name}: {told(each)}"] for name, each in longer.items() if each]
-
-
-def _assumed(rows: Mapping[str, Mapping[Any, Any]]) -> list[str]:
-    return assumed_lines(merge_assumptions({name: row["assumed"] for name, row in rows.items()}))
 
 
 def _layouts(played: Outcomes) -> list[str]:

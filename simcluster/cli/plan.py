@@ -113,7 +113,9 @@ def words_of(state: SearchState) -> str:
     if state.left:
         parts.append(f"at most {state.left:,} left")
     if state.seconds_left is not None and not endless:
-        parts.append(f"about {_round(state.seconds_left)} left")
+        left = state.seconds_left
+        rest = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+        parts.append(f"about {rest} left")
     layout = state.layout or state.first
     return ", ".join(parts) + (f": {name_of_layout(layout)}" if layout else "")
 
@@ -121,12 +123,6 @@ def words_of(state: SearchState) -> str:
 def _found(state: SearchState) -> object:
     """What is news as soon as it is another: the first layout, the best, and that it is proven to be the best."""
     return state.first, state.layout, state.gap == 0.0
-
-
-def _round(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def run(args: argparse.Namespace) -> None:

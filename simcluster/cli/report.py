@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,10 @@ def run(args: argparse.Namespace) -> None:
     timelines = dict(zip(saved, [read_timeline(Path(name)) for name in args.timeline], strict=False))
     entries: list[Entry] = []
     for name in args.runs:
-        entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
+        if name in saved:
+            entries.append(entry_of_saved(read_saved(name), origin=name, columns=timelines.get(name)))
+        else:
+            entries += _played(name, overrides, vary, args.ranks)
     against = None if recorded is None else _against(args, recorded, entries)
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
@@ -149,10 +152,6 @@ def _played(
         else:
             found.append(entry_of_result(result, name=name, origin=path, ranks=chosen[name]))
     return found
-
-
-def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
-    return entry_of_saved(read_saved(path), origin=path, columns=timeline)
 
 
 def read_timeline(path: Path) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     free = what_if_free(result) if args.explain or args.critical else []
     verified = verify(scenario) if args.verify else None
 
-    lines, spread = _amortised(result)
+    lines, spread = provided("costs per step")(result)
 
     def blocks() -> Answer:
         found = [
@@ -158,12 +158,6 @@ def _played(
     if verified:
         found["verified"] = verified.to_dict()
     return found
-
-
-def _amortised(result: Result) -> tuple[list[str], dict[str, Any]]:
-    """Return the lines and the JSON of what the scenario's run adds to a step."""
-    answer: tuple[list[str], dict[str, Any]] = provided("costs per step")(result)
-    return answer
 
 
 def _window(text: str | None) -> tuple[float, float] | None:

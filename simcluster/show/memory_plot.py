@@ -35,7 +35,10 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
         raise InputError(
             "nothing is allocated or freed in this run, so there is no memory to draw; leave the picture out"
         )
-    chosen = _some(result) if ranks is None else list(ranks)
+    fullest = result.memory_peak.rank
+    chosen = list(ranks) if ranks is not None else evenly(sorted(result.weights), _DRAWN)
+    if ranks is None and fullest not in chosen:
+        chosen = sorted([fullest, *chosen[1:]])
     if len(chosen) > _MOST_RANKS:
         raise InputError(f"a picture of memory has at most {_MOST_RANKS} ranks, and {len(chosen)} are named")
     figure = Figure(figsize=(13.0, 1.5 + 2.1 * len(chosen)), layout="constrained")
@@ -55,13 +58,6 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
         f"{result.scenario.title}: memory over a step, at most {most}{part}", x=0.01, ha="left", fontsize=11, color=TEXT
     )
     return figure
-
-
-def _some(result: Result) -> list[int]:
-    """The fullest of the simulated ranks and others evenly between the first and the last, in order."""
-    chosen = evenly(sorted(result.weights), _DRAWN)
-    fullest = result.memory_peak.rank
-    return chosen if fullest in chosen else sorted([fullest, *chosen[1:]])
 
 
 def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:

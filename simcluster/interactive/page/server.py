@@ -202,7 +202,8 @@ class Studio:
         changed = told.get("changed", "")
         asked = StateAsked(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
         states = [live] if pinned is None else [live, pinned]
-        window.ask(number, asked, tuple(_version(self._folder.scenario_path(state.base)) for state in states))
+        found = (self._folder.scenario_path(state.base).stat() for state in states)
+        window.ask(number, asked, tuple((each.st_mtime_ns, each.st_size) for each in found))
 
     async def _save(self, window: Viewer, told: Mapping[str, Any]) -> str:
         if not isinstance(told["save"], str):
@@ -237,11 +238,6 @@ def _state(request: Request) -> StudioState:
     if not link:
         raise InputError(f"state is missing: a link of the studio, of at most {MOST_LINK:,} characters")
     return state_of_link(link)
-
-
-def _version(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size
 
 
 def _own(name: str) -> str:

@@ -248,15 +248,10 @@ def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
 
 def _place_of_stream(spans: Spans) -> Ints:
     """Of each span, where its stream's lane is among those of its rank."""
-    place = _places(spans.words, np.flatnonzero(np.bincount(spans.stream)).tolist())
-    return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
-
-
-def _places(words: Sequence[str], streams: Sequence[int]) -> dict[str, int]:
-    """Where the lanes of these streams (codes of words) are among those of a rank."""
-    present = [words[code] for code in streams]
+    present = [spans.words[code] for code in np.flatnonzero(np.bincount(spans.stream)).tolist()]
     names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
-    return {name: at for at, name in enumerate(names)}
+    place = {name: at for at, name in enumerate(names)}
+    return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
 
 
 def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:

@@ -68,11 +68,8 @@ def bare_run(
     """A timeline and nothing else; and how many ranks are left out."""
     kept, missing = some_ranks(spans, most)
     timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
-    return _with_timeline(name, timeline), len(missing)
-
-
-def _with_timeline(name: str, timeline: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
+    run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
+    return run, len(missing)
 
 
 def painted(paints: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:

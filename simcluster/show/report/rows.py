@@ -7,7 +7,7 @@ no bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -199,13 +199,8 @@ def slow_ranks(result: Result) -> dict[int, str]:
     """Ranks that a fault of the scenario makes slower than others, and by how much: "slow × 1.2"."""
     hosts = result.scenario.cluster.built.host_of[: result.facts.ranks]
     found: dict[int, float] = {}
-    for rank, slowness in _slowed(result, hosts):
-        found[rank] = found.get(rank, 1.0) * slowness
-    return {rank: f"slow × {factor:.3g}" for rank, factor in found.items()}
-
-
-def _slowed(result: Result, hosts: Sequence[int]) -> Iterator[tuple[int, float]]:
     for fault in result.scenario.faults:
         if fault.slowness() > 1 and not fault.everywhere:
             for rank in fault.chosen(hosts):
-                yield rank, fault.slowness()
+                found[rank] = found.get(rank, 1.0) * fault.slowness()
+    return {rank: f"slow × {factor:.3g}" for rank, factor in found.items()}

@@ -95,13 +95,15 @@ def side_by_side(entries: Sequence[Entry]) -> Markup:
     for at, entry in enumerate(entries):
         numbers, seconds = entry.shown_numbers, entry.numbers["step_time_s"]
         near = measured_words(entry.scenario, seconds, source=False) or "not measured"
+        room = f" of {entry.capacity / 1e9:,.1f} GB" if entry.capacity else ""
+        room += "" if numbers.get("fits") else " (does not fit)"
         rows.append([
             entry.name,
             format_seconds(seconds),
             f"{seconds / first - 1:+.1%}" if at else "",
             *([near] if measured else []),
             _likely(entry),
-            *(written(metric.unit, numbers[name]) + _room(name, entry) for name, metric in columns.items()),
+            *(written(metric.unit, numbers[name]) + room * (metric.unit == "bytes") for name, metric in columns.items()),
         ])  # fmt: skip
     header = ["run", "step time", "difference", *["measured"] * measured, "likely"]
     header += [metric.heading for metric in columns.values()]
@@ -113,14 +115,6 @@ def _likely(entry: Entry) -> str:
     if found is None:
         return "not known"
     return "no promise" if found.far else f"{format_seconds(found.low)} to {format_seconds(found.high)}"
-
-
-def _room(name: str, entry: Entry) -> str:
-    """Return what the GPU has, behind a run's memory, and whether it is enough."""
-    if name != "peak_memory_bytes":
-        return ""
-    of = f" of {entry.capacity / 1e9:,.1f} GB" if entry.capacity else ""
-    return of if entry.numbers.get("fits") else f"{of} (does not fit)"
 
 
 # --- where the time went ----------------------------------------------------------------------------------------------

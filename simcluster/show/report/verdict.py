@@ -55,16 +55,12 @@ def _against(first: Entry, other: Entry) -> str:
         return f"{other.name} is as fast as {first.name}: {_seconds(other)} a step."
     found = Difference((first.name, other.name), first.account, other.account, ())
     largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
-    told = [f"{_short(name)} {change(seconds)}" for name, seconds in largest
+    told = [f"{phrase(name).partition(' (')[0]} {change(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
         f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
         f"({_seconds(other)} against {_seconds(first)} a step): {', '.join(told)}."
     )
-
-
-def _short(cause: str) -> str:
-    return phrase(cause).partition(" (")[0]
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -80,11 +76,13 @@ def _of_one(entry: Entry) -> Iterator[str]:
     most = f"; most of the rest is {' and '.join(losses)}" if losses else ""
     yield f"A step takes {_seconds(entry)}, {work / whole:.1%} of it compute{again}{most}."
     if entry.result is not None:
-        yield from _faults(entry.result)
+        if entry.result.without_faults is not None and entry.result.slowdown > 1 + _NAMED:
+            yield f"Without its faults it would take {format_seconds(entry.result.without_faults)}."
         yield from _help(entry.result) if entry.replays else ()
     yield f"It {'fits' if entry.numbers.get('fits') else 'does not fit'}: {_room(entry)}."
     if entry.result is not None and entry.result.remedies and entry.result.remedies.found:
-        yield f"It would fit with {_options(entry.result.remedies.found[0].overrides())}."
+        options = " ".join(f"--set {text}" for text in entry.result.remedies.found[0].overrides())
+        yield f"It would fit with {options}."
 
 
 def _loss(name: str) -> str:
@@ -92,11 +90,6 @@ def _loss(name: str) -> str:
     part = PARTS[name].removesuffix(", exposed")
     axis = name.startswith("exposed_") and name != "exposed_pp"
     return f"exposed {part}{' communication' if axis else ''}" if PARTS[name] != part else part
-
-
-def _faults(result: Result) -> Iterator[str]:
-    if result.without_faults is not None and result.slowdown > 1 + _NAMED:
-        yield f"Without its faults it would take {format_seconds(result.without_faults)}."
 
 
 def _help(result: Result) -> Iterator[str]:
@@ -120,10 +113,6 @@ def _help(result: Result) -> Iterator[str]:
             f"What would help: with {best.options()} it takes {format_seconds(best.step_time)} "
             f"({best.change:+.1%}), as played; simcluster check tries more."
         )
-
-
-def _options(overrides: Sequence[str]) -> str:
-    return " ".join(f"--set {text}" for text in overrides)
 
 
 def _seconds(entry: Entry) -> str:
