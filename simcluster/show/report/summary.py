@@ -103,7 +103,7 @@ def side_by_side(entries: Sequence[Entry]) -> Markup:
             f"{seconds / first - 1:+.1%}" if at else "",
             *([near] if measured else []),
             _likely(entry),
-            *(written(metric.unit, numbers[name]) + room * (metric.unit == "bytes") for name, metric in columns.items()),
+            *(written(each.unit, numbers[name]) + room * (each.unit == "bytes") for name, each in columns.items()),
         ])  # fmt: skip
     header = ["run", "step time", "difference", *["measured"] * measured, "likely"]
     header += [metric.heading for metric in columns.values()]
