@@ -21,10 +21,12 @@ from IPython.core.formatters import DisplayFormatter
 import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
+from simcluster.base.printable import printable
 from simcluster.base.satellites import SHOWN_BY
 from simcluster.base.satellites import load as load_place
 from simcluster.base.shown import Shown, clipped
 from simcluster.cli import main
+from simcluster.cli.answers import ANSWERS
 from simcluster.evidence.validation.schedules import ScheduleTask
 from simcluster.evidence.validation.steps import RowTask
 from simcluster.interactive.notebook import drawn
@@ -33,6 +35,9 @@ from simcluster.longrun.studies.train_stages import train_stages
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.blocks import Block, Figures, Lines, TableBlock
+from simcluster.show.report.html import typeset
+from simcluster.show.text import text_of
 from simcluster.studies.multi_job import Placed
 from simcluster.studies.whatif.largest import Largest
 
@@ -169,6 +174,35 @@ def test_an_object_is_a_picture_in_a_notebook(name: str) -> None:
         assert "url(" not in html
         assert "http" not in "".join(part.text or "" for part in tree.iter("style"))
         assert "nan" not in {word for part in tree.iter("path") for word in re.findall("[a-z]+", part.get("d", ""))}
+
+
+def cells_of(block: Block) -> list[str]:
+    """What a block says, piece by piece."""
+    match block:
+        case Figures():
+            return [piece for fact in block.facts for piece in (fact.name, fact.value, fact.aside)]
+        case TableBlock():
+            return [cell for row in (block.header, *block.rows) for cell in row]
+        case Lines():
+            return [line for line in block.lines if line.strip()]
+        case _:
+            return []
+
+
+@pytest.mark.parametrize("name", [*MADE, *PARTS])
+def test_text_and_page_say_all_of_an_answer(name: str) -> None:
+    """An answer is built once, as blocks; both renderers have every piece of it."""
+    it = made(name)
+    place = next((ANSWERS[each.__name__] for each in type(it).__mro__ if each.__name__ in ANSWERS), None)
+    if place is None or isinstance(it, list):
+        return
+    blocks = load_place(place)(it)
+    text, page = text_of(blocks), " ".join("".join(ET.fromstring(it._repr_html_()).itertext()).split())
+    assert str(it) == printable(text)
+    for block in blocks:
+        for piece in cells_of(block):
+            assert piece in text or isinstance(block, TableBlock)  # a chart has no header
+            assert " ".join(typeset(piece).split()) in page or " ".join(piece.split()) in page
 
 
 def answers() -> dict[str, set[type]]:
