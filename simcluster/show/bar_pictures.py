@@ -20,7 +20,7 @@ from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.show.bars import bar_rows, label_axes
-from simcluster.show.cells import PARTS, told
+from simcluster.show.cells import told
 from simcluster.show.palette import (
     COMPUTE_KINDS,
     QUIET_TEXT,
@@ -33,6 +33,7 @@ from simcluster.show.palette import (
     rgb,
     tinted,
 )
+from simcluster.studies.whatif.difference import phrase
 from simcluster.studies.whatif.free import COMMUNICATION, Free, what_if_free
 from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, Sensitivity
 
@@ -228,12 +229,6 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
 
 
 _WATERFALL_ROW = 0.34
-_NAMES = {**PARTS, "interference": "compute slowed by communication", "rest": "all else"}
-_REASONS = {  # why an axis' exposed communication changes (results.account)
-    "traffic": "what it sends, on free links",
-    "hiding": "how much compute hides",
-    "contention": "contention on links",
-}
 
 
 @checked
@@ -275,16 +270,11 @@ def _draw_waterfall(
         axes.text(end + 0.01 * (right - left), row, text, va="center", fontsize=8, color=TEXT)
         if row <= len(changes):
             axes.plot([levels[row]] * 2, [row - 0.33, row + 1.33], color=QUIET_TEXT, linewidth=0.6)
-    bar_rows(axes, [base[0], *(_cause_name(name) for name, _ in changes), other[0]])
+    bar_rows(axes, [base[0], *("all else" if name == "rest" else phrase(name) for name, _ in changes), other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
     change = f"{format_change(difference, '−')} ({difference / base[1]:+.1%}) a step"
     axes.set_title(f"{change}: where it went", fontsize=10, color=TEXT, loc="left")
-
-
-def _cause_name(cause: str) -> str:
-    axis, _, reason = cause.partition("_")
-    return f"{axis}: {_REASONS[reason]}" if axis in STREAMS else _NAMES.get(cause, cause)
 
 
 def _cause_look(cause: str) -> tuple[str, str]:

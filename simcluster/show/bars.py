@@ -29,6 +29,11 @@ def label_axes(
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Return the largest unit of time of which there is at least one, and its seconds."""
+    return next((unit for unit in _UNITS if seconds >= unit[1]), _UNITS[-1])
+
+
 def bar_rows(
     axes: Axes, names: Sequence[str], label: str = "", *, places: Sequence[float] = (), size: float = 8.5
 ) -> None:
@@ -43,6 +48,7 @@ def bar_rows(
 
 
 DPI = 150
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 
 @lru_cache(10_000)

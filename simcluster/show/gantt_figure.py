@@ -21,13 +21,12 @@ from matplotlib.transforms import Affine2D, ScaledTranslation
 
 from simcluster.base.errors import InputError
 from simcluster.show import palette
-from simcluster.show.bars import DPI, text_width
+from simcluster.show.bars import DPI, text_width, time_unit
 from simcluster.show.gantt_legend import draw_footer, footer_of
 from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
 from simcluster.show.gantt_rows import RowChoice, Window
 from simcluster.show.gantt_texts import BoxText, texts_of, write
 
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title
 _TITLE_FONT = 11.0
 _STEP_TIME = 74.0  # points of width, right of compared panels
@@ -72,8 +71,7 @@ class Axis:
     @property
     def unit(self) -> tuple[str, float]:
         """The largest unit of which the window holds at least one."""
-        length = self.window[1] - self.window[0]
-        return next((unit for unit in _UNITS if length >= unit[1]), _UNITS[-1])
+        return time_unit(self.window[1] - self.window[0])
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from simcluster.base.units import format_bytes_per_second
 from simcluster.documents.argument_types import checked
 from simcluster.results.loads import hottest_over_time, link_table
 from simcluster.results.result import Result
-from simcluster.show.bars import label_axes
+from simcluster.show.bars import label_axes, time_unit
 from simcluster.show.palette import COMPUTE_KINDS, HEAT, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, tinted
 from simcluster.show.topology_parts import NODES, Point, box
 from simcluster.topology.links import compute_part, label
@@ -90,7 +90,8 @@ def _name(a: str, b: str, links: int, capacity: float, both: bool) -> str:
 
 def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> None:
     rows = np.arange(len(matrix) + 1) - 0.5
-    scale, unit = (1.0, "s") if edges[-1] >= 1 else (1e3, "ms") if edges[-1] >= 1e-3 else (1e6, "us")
+    unit, second = time_unit(float(edges[-1]))
+    scale = 1 / second
     # above 1 only by counting spans at their mean rates: the link was full
     most = float(np.minimum(matrix, 1.0).max())
     top = next(each for each in _TOPS if each >= most - 1e-9)

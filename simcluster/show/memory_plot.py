@@ -14,7 +14,7 @@ from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
-from simcluster.show.bars import label_axes
+from simcluster.show.bars import label_axes, time_unit
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
@@ -44,7 +44,8 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     figure = Figure(figsize=(13.0, 1.5 + 2.1 * len(chosen)), layout="constrained")
     panels = figure.subplots(len(chosen), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     begin, end = window or (0.0, result.step_time * result.steps)
-    scale, unit = (1.0, "s") if end >= 1 else (1e3, "ms") if end >= 1e-3 else (1e6, "us")
+    unit, second = time_unit(end)
+    scale = 1 / second
     for rank, axes in zip(chosen, panels, strict=True):
         _draw(axes, result, rank, scale)
     panels[-1].set_xlim(begin * scale, end * scale)

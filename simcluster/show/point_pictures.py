@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.documents.argument_types import checked
 from simcluster.results.distribution import Distribution
-from simcluster.show.bars import label_axes
+from simcluster.show.bars import label_axes, time_unit
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, WAITING, rgb
 from simcluster.show.plan_answer import name_of
 from simcluster.studies.search.plan import Found, Ranked
@@ -138,7 +138,6 @@ _LOOKS = (
     (COMPUTE_KINDS["backward"], "v"),
     (STREAMS["ep"], "*"),
 )
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _SAME = 1e-3  # of the tokens of a step: rounding of a table
 
 
@@ -219,7 +218,7 @@ def _frame(axes: Axes, rows: pd.DataFrame, label: str, title: str) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     if label == "step time":
         shortest, longest = float(rows["step_time_s"].min()), float(rows["step_time_s"].max())
-        unit, scale = next((pair for pair in _UNITS if longest >= pair[1]), _UNITS[-1])
+        unit, scale = time_unit(longest)
         if longest > 2 * shortest:
             axes.set_yscale("log", base=2)
             axes.yaxis.set_minor_formatter(NullFormatter())

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
@@ -22,7 +21,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.show.report import colours
 from simcluster.show.report.details import quiet
-from simcluster.show.report.entry import spans_of_ranks
+from simcluster.show.report.entry import check_ranks, spans_of_ranks
 from simcluster.show.report.html import Markup, asset, element, filled, json_block
 from simcluster.show.report.packing import Blob, packed, some_ranks
 from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet, timeline_frame
@@ -117,11 +116,3 @@ def _data(name: str, run: Run, spans: Spans, weights: dict[int, int]) -> tuple[d
              "links": None}  # fmt: skip
     palette = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
     return {"runs": [shown], "paints": palette}, blob.text()
-
-
-def check_ranks(run: Run, ranks: Sequence[int]) -> None:
-    """InputError unless the job has them, and there is one."""
-    wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
-    if wrong or not ranks:
-        what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
-        raise InputError(f"ranks: {what}; this job has ranks 0 to {len(run.ranks) - 1}")

@@ -44,7 +44,7 @@ def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
         return run.timeline
     import pandas as pd
 
-    from simcluster.interactive.notebook.gantt_cell import check_ranks
+    from simcluster.show.report.entry import check_ranks
 
     check_ranks(run, ranks)
     return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)

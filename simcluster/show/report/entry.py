@@ -178,10 +178,7 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
     """
     weights = dict(result.weights)
     if ranks is not None:
-        wrong = [rank for rank in ranks if not 0 <= rank < result.facts.ranks]
-        if wrong or not ranks:
-            what = f"no rank {wrong[0]}" if wrong else "no rank named"
-            raise InputError(f"ranks: {what}; this job has ranks 0 to {result.facts.ranks - 1}")
+        check_ranks(result, ranks)
         weights = dict.fromkeys(ranks, 1)
     return Entry(
         name=name or result.scenario.title,
@@ -194,6 +191,14 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
         weights=weights,
         ranks=() if ranks is None else tuple(sorted(set(ranks))),
     )
+
+
+def check_ranks(run: Run, ranks: Sequence[int]) -> None:
+    """Raise InputError unless ranks are named, and the job has them."""
+    wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
+    if wrong or not ranks:
+        what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
+        raise InputError(f"ranks: {what}; this job has ranks 0 to {len(run.ranks) - 1}")
 
 
 def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
