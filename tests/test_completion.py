@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
-from simcluster.cli.completing import WORDS, answers
+from simcluster.cli.completion import WORDS, answers
 from simcluster.model.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ from test_documents_cited import described, is_described, keys
 
 import simcluster
 from simcluster import cli
-from simcluster.base import sources
+from simcluster.base import version
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.cli.sweep import Bar
@@ -167,8 +167,8 @@ def test_the_digest_of_the_sources_is_that_of_the_sources(tmp_path: Path, monkey
     package = tmp_path / "package" / "base"
     package.mkdir(parents=True)
     (package / "a.py").write_text("1")
-    monkeypatch.setattr(sources, "__file__", str(package / "sources.py"))
-    digest = sources.sources_digest.__wrapped__
+    monkeypatch.setattr(version, "__file__", str(package / "sources.py"))
+    digest = version.sources_digest.__wrapped__
     first = digest()
     (package / "a.py").write_text("2")
     second = digest()

@@ -12,7 +12,7 @@ import pytest
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
-from simcluster.cli.blamed import with_its_option
+from simcluster.cli.arguments import with_its_option
 from simcluster.documents import reading
 from simcluster.documents.shipped import shipped_path
 from simcluster.scenario.paths import homes

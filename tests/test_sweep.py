@@ -22,8 +22,8 @@ from conftest import AtOnce
 import simcluster
 from simcluster.base.effort import MOST, however_long, most_seconds
 from simcluster.base.errors import InputError
-from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
+from simcluster.base.version import sources_digest
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
 from simcluster.results.result import VERSION

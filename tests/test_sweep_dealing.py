@@ -124,7 +124,7 @@ ENDED_AT_ONCE = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from simcluster.base.processes import Crew
-from simcluster.cli.signals import stopping_signals
+from simcluster.cli.terminal import stopping_signals
 fork = os.fork
 
 def ended_at_once():

@@ -1,3 +1,28 @@
-"""The version of simcluster, which the package's metadata take from here."""
+"""The version of simcluster, which the package's metadata take from here, and the digest of its sources."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
 
 VERSION = "0.1.0"
+
+_NUMERIC = ("networkx", "numpy", "scipy", "simpy")
+_SUFFIXES = (".py", ".yaml", ".csv")
+
+
+@lru_cache(maxsize=1)
+def sources_digest() -> str:
+    """Return the digest of all sources and data of the package, and of the versions of the libraries that compute.
+
+    Numbers that are kept must not outlive these.
+    """
+    import hashlib  # here, so that `simcluster --help` does not pay for it
+    from importlib.metadata import version
+
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256(repr([(name, version(name)) for name in _NUMERIC]).encode())
+    for path in sorted(path for path in package.rglob("*") if path.suffix in _SUFFIXES):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()

@@ -245,7 +245,7 @@ def _run(module: Any, args: argparse.Namespace, parser: Parser) -> None:
     try:
         module.run(args)
     except InputError as problem:
-        from simcluster.cli.blamed import with_its_option  # only for a mistake
+        from simcluster.cli.arguments import with_its_option  # only for a mistake
 
         told = with_its_option(str(problem), args, parser.options.values())
         if told == str(problem):

@@ -1,12 +1,22 @@
-"""simcluster completion: a script for bash, zsh or fish that completes what is typed.
+"""simcluster completion: a script for bash, zsh or fish that completes commands, options, files, names and keys.
 
-The script asks this command again at every TAB, with the line so far; ``completing`` has the answers.
+The script asks this command again at every TAB, with the line so far, so nothing heavy may be imported: the keys of a
+scenario and the names in catalogues are in ``words.txt``, which tests/test_completion.py --regenerate derives from the
+models.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from simcluster.base.errors import InputError
+from simcluster.cli import COMMANDS, parser_of
+from simcluster.cli.arguments import Parser
 
 _BASH = r"""
 _simcluster() {
@@ -49,8 +59,6 @@ def run(args: argparse.Namespace) -> None:
         script = _SCRIPTS[args.shell].lstrip()
         common.answer(args, lambda: script.removesuffix("\n"), lambda: {"shell": args.shell, "script": script})
         return
-    from simcluster.cli.completing import answers
-
     found = answers(args.line)
     if args.json:
         write_json(args.json, found)
@@ -65,8 +73,6 @@ def _for(shell: str, found: list[str], line: str) -> list[str]:
     replaces only what stands behind the last = or : of a word (COMP_WORDBREAKS), and is told to add no space of its
     own; so it gets one where a word is complete.
     """
-    from simcluster.cli.completing import open_quote
-
     found = [each for each in found if each.isprintable()]  # answers are lines, with a description behind a tab
     if shell == "fish" or open_quote(line):
         return found
@@ -76,3 +82,161 @@ def _for(shell: str, found: list[str], line: str) -> list[str]:
     word = line.rpartition(" ")[2]
     kept = max(word.rfind("="), word.rfind(":")) + 1
     return [each[kept:] if each.endswith(("/", "=", ".", ",")) else f"{each[kept:]} " for each in found]
+
+
+WORDS = Path(__file__).with_name("words.txt")
+"""A line for each scenario path with the words that it can be, and for each list of names, with a + before."""
+
+_FILES = ("FILE", "FOLDER", "DIR", "LOG", "FITS")
+_PATHS = ("A.B=C", "A.B=X,Y")
+
+
+def answers(line: str) -> list[str]:
+    """Words that could stand where the line ends, each in place of its last one; sorted."""
+    words = _split(line)
+    program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
+    *before, word = words[program + 1 :] or [""]
+    if not before:
+        return _begun(word, [*COMMANDS, "--help", "--version"])
+    if before[0] not in COMMANDS:
+        return []
+    parser = parser_of(before[0])[1][before[0]]
+    try:
+        return sorted(set(_in_command(parser, before[1:], word)))
+    except (InputError, OSError):
+        return []
+
+
+def open_quote(line: str) -> str | None:
+    """The quotation mark that still has to come; None if even one would not close the line."""
+    for mark in ("", '"', "'"):
+        try:
+            shlex.split(line + mark)
+        except ValueError:
+            continue
+        return mark
+    return None
+
+
+def _split(line: str) -> list[str]:
+    """The words of a line, the last one being what is typed at the moment."""
+    mark = open_quote(line)
+    words = [] if mark is None else shlex.split(line + mark)
+    new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
+    return [*words, ""] if new or not words else words
+
+
+def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
+    last = before[-1] if before else ""
+    option = parser.options.get(last)
+    if option and option.nargs != 0:
+        return _values(parser, option, word)
+    overridden = parser.takes_overrides
+    if overridden and parser.is_override(last) and "=" not in last:
+        return _begun(word, _words(_scenario_path(last[2:], parser.prog)))
+    if word.startswith("-"):
+        name, equals, value = word.partition("=")
+        if equals and name in parser.options:
+            return [f"{name}={each}" for each in _values(parser, parser.options[name], value)]
+        dotted = [f"--{each}" for each in _paths(word[2:], parser.prog)] if overridden and word[2:] else []
+        return [*_begun(word, parser.options), *dotted]
+    place = _positional(parser, before)
+    found = _values(parser, place, word) if place else []
+    return found or (_paths(word, parser.prog) if overridden else [])
+
+
+def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
+    """The argument without a name that comes next."""
+    kept, _ = parser.split_overrides(before) if parser.takes_overrides else (before, [])
+    count, skip = 0, False
+    for word in kept:
+        option = parser.options.get(word)
+        count += not skip and not word.startswith("-")
+        skip = option is not None and option.nargs != 0
+    places = [action for action in parser._actions if not action.option_strings]
+    many = places and places[-1].nargs in ("+", "*")
+    return places[min(count, len(places) - 1)] if places and (many or count < len(places)) else None
+
+
+def _values(parser: Parser, action: argparse.Action, word: str) -> list[str]:
+    """What an argument could be."""
+    if action.metavar in _PATHS:
+        return _paths(word, parser.prog, several=action.metavar == "A.B=X,Y")
+    if action.choices:
+        return _begun(word, map(str, action.choices))
+    found: list[str] = []
+    is_file = str(action.metavar).startswith(_FILES)
+    for kind in parser.values.get(action.dest, ["files"] if is_file else []):
+        if kind == "files":
+            found += _files(word)
+        else:
+            found += _begun(word, _words(kind) if kind.startswith("+") else _shipped(kind))
+    return found
+
+
+# --- scenario paths ---------------------------------------------------------------------------------------------------
+
+
+def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
+    """Paths that begin so, up to their next dot; behind a = the values, behind a comma one more of several."""
+    path, equals, value = word.partition("=")
+    below = "cluster." if _of_cluster(command) and not word.startswith("cluster.") else ""
+    if equals:
+        done, comma, last = value.rpartition(",") if several else ("", "", value)
+        return [f"{path}={done}{comma}{each}" for each in _begun(last, _words(_scenario_path(path, command)))]
+    names = [name.removeprefix(below) for name in _table() if name.startswith(below + word) and name[0] != "+"]
+    found = []
+    for name in names:
+        dot = name.find(".", len(word))
+        if dot < 0:
+            found.append(f"{name}=")
+        elif name[:dot] not in names:  # a schedule is a name, or has parameters: those behind a dot of the user's
+            found.append(name[: dot + 1])
+    return found
+
+
+def _of_cluster(command: str) -> bool:
+    """The commands whose document is a topology."""
+    return command.endswith((" topology", " collective", " replay"))
+
+
+def _scenario_path(path: str, command: str) -> str:
+    return f"cluster.{path}" if _of_cluster(command) and not path.startswith("cluster.") else path
+
+
+@cache
+def _table() -> dict[str, list[str]]:
+    lines = WORDS.read_text(encoding="utf-8").splitlines()
+    return {name: words.split() for name, _, words in (line.partition(" ") for line in lines)}
+
+
+def _words(name: str) -> list[str]:
+    return _table().get(name, [])
+
+
+# --- names and files --------------------------------------------------------------------------------------------------
+
+
+def _begun(word: str, known: Iterable[str]) -> list[str]:
+    return [each for each in known if each.startswith(word)]
+
+
+def _shipped(kind: str) -> list[str]:
+    """As ``documents.shipped.shipped_names``, which costs pydantic to import."""
+    package = Path(__file__).parent.parent
+    inside = package / "shipped"
+    folder = (inside if inside.is_dir() else package.parent) / kind
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _files(word: str) -> list[str]:
+    """Files and folders that begin so; those with a dot in front only if it is there."""
+    folder, slash, name = word.rpartition("/")
+    place = Path(f"{folder}{slash}" or ".").expanduser()
+    if not place.is_dir():
+        return []
+    return [
+        f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
+        for entry in place.iterdir()
+        if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith("."))
+    ]

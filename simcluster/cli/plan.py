@@ -15,9 +15,8 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import write_table, write_text
 from simcluster.cli.overrides import overrides_of
-from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.sweep import ROWS
-from simcluster.cli.terminal import columns, hush, progress, stamped
+from simcluster.cli.terminal import columns, exit_status, hush, progress, stamped, stopping_signals
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture

@@ -1,4 +1,4 @@
-"""What people see and programs do not: colours, and one line on stderr of how far a long command is.
+"""The terminal of a command: colours, one line on stderr of its progress, and the signals that stop it.
 
 The line comes on a terminal from the second second on and is gone when the command prints; elsewhere (a log, a job of
 Slurm) there is one every ten seconds.  A timer's signal writes it, so that every command has it, also one that tells
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal, TextIO, cast
 
 from simcluster.base.effort import NOTED, in_words
@@ -188,3 +189,28 @@ def _clock(seconds: float) -> str:
     """12 s, or 3 min 05 s."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+@contextmanager
+def stopping_signals() -> Iterator[list[int]]:
+    """Raises KeyboardInterrupt inside for the first of either signal; those that came are listed."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_status(signals: list[int]) -> int:
+    """What a shell reports of a program that the first of the signals ended."""
+    return 128 + (signals[0] if signals else signal.SIGINT)

@@ -19,8 +19,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.profiles import Profile
-from simcluster.base.windows import Window
+from simcluster.base.profiles import Profile, Window
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec

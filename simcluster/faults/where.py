@@ -10,9 +10,8 @@ from pydantic import Field, model_validator
 
 from simcluster.base.clock import on_grid, tick
 from simcluster.base.errors import InputError
-from simcluster.base.profiles import Profile
+from simcluster.base.profiles import Profile, Window
 from simcluster.base.units import Seconds
-from simcluster.base.windows import Window
 from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.spec import FaultSpec
 from simcluster.topology import Cluster

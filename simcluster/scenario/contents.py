@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.base.sources import sources_digest
+from simcluster.base.version import sources_digest
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder
 from simcluster.scenario.scenario import Base, Variant, scenario_path

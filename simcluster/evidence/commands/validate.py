@@ -13,8 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table, on_one_line
 from simcluster.cli.overrides import overrides_of
-from simcluster.cli.signals import exit_status, stopping_signals
-from simcluster.cli.terminal import progress
+from simcluster.cli.terminal import exit_status, progress, stopping_signals
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPart, ScoredPoint
 from simcluster.evidence.validation.residuals import residuals_of, told

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.base.telling import phase
+from simcluster.base.version import sources_digest
 from simcluster.longrun.content import digest_of, sendable
 from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
 from simcluster.longrun.run import LongRun

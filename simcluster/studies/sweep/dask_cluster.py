@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from simcluster.base.errors import InputError
-from simcluster.base.sources import sources_digest
+from simcluster.base.version import sources_digest
 from simcluster.studies.sweep.playing import Finished, Lookout, Measure, Numbered, play_chunk
 
 if TYPE_CHECKING:
