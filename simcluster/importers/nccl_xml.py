@@ -12,49 +12,59 @@ import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, assert_never
 
 from simcluster.base.errors import InputError
-from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, Wires
+from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, TABLES, Wires
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec, is_kept
 from simcluster.importers.machine import NicCable, Node, System
-from simcluster.importers.nccl_elements import (
-    BUS_ID,
-    between_cpus,
-    nccl_device,
-    net_latency,
-    net_rate,
-    pci_class,
-    pcie_lanes,
-    positive,
-)
 from simcluster.importers.xml_tree import Element
 
-_HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
+_HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
+_LANE = {"2.5": 0.25e9, "5": 0.5e9, "8": 1e9, "16": 2e9, "32": 4e9, "64": 8e9}  # GT/s: B/s of payload slots, each way
+_SPEED = re.compile(r"(\d+(?:\.\d+)?) *GT/s(?: PCIe)?")
+_UNKNOWN_SPEED = ("", "unknown", "unknown speed")  # NCCL takes these as Gen3
+_BUS_ID = re.compile(r"[0-9a-f]{1,8}:[0-9a-f]{1,2}:[0-9a-f]{1,2}\.[0-9a-f]{1,2}")
+_NO_GPU = "has no GPU: no gpu element and no pci element of class 0x03...."
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """What hangs on the PCIe tree: ``kind`` gpu, nic or pcie (a switch), and its link upwards."""
+    """A device on the PCIe tree: ``kind`` gpu, nic or pcie (a switch), and its link upwards."""
 
-    kind: Literal["gpu", "nic", "pcie"]
+    kind: str
     element: Element
     wire: Wire
     below: tuple[_Slot, ...] = ()
 
+    @property
+    def gpu(self) -> Element:
+        """The gpu element, or the pci element where a cloud's file has no other."""
+        return next(self.element.named("gpu"), self.element)
+
+    @property
+    def bus(self) -> str:
+        """The bus id."""
+        return self.element.get("busid").lower()
+
+    def gpus(self) -> list[_Slot]:
+        """Return the GPUs at or below it."""
+        return [self] if self.kind == "gpu" else [gpu for slot in self.below for gpu in slot.gpus()]
+
 
 def read_nccl(root: Element, spec: ImportSpec) -> System:
-    """The machine (or NVLink domain) under ``<system>``.  InputError with the line of what makes no sense."""
+    """Return the machine (or NVLink domain) under ``<system>``; InputError with the line of what makes no sense."""
     spec.accept("NCCL's topology XML", PARAMETERS)
-    device = spec.device or nccl_device(root)
+    device = spec.device or _device(root)
     if root.get("version") != "1":
         raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
     return _Reader(Wires(spec, device), System(device)).read(root)
 
 
 class _Reader:
+    """A dump as it becomes a system."""
+
     def __init__(self, wires: Wires, system: System) -> None:
         self._wires, self._spec, self._system = wires, wires.spec, system
         self._bus: dict[tuple[int, str], Element] = {}  # (machine, bus id)
@@ -62,184 +72,160 @@ class _Reader:
         self._count: Counter[tuple[int, str]] = Counter()
 
     def read(self, root: Element) -> System:
+        """Return the system of all CPUs."""
         if not root.children:
             raise root.error("is empty; a dump has cpu elements in it")
         hosts: dict[str, int] = {}
-        slots: dict[tuple[int, int], tuple[Element, list[_Slot]]] = {}
+        cpus: dict[Node, tuple[Element, list[_Slot]]] = {}
         for cpu in root.children:
             if cpu.tag != "cpu":
                 raise cpu.error("is not expected here; <system> holds cpu elements (NUMA nodes)")
-            machine = hosts.setdefault(cpu.get("host_hash"), len(hosts))
-            key = (machine, cpu.whole("numaid"))
-            if key in slots:
-                raise cpu.error(f"numaid {key[1]} is already at {slots[key][0].place}; each NUMA node is there once")
-            slots[key] = (cpu, self._slots(cpu, machine))
-        self._name_gpus(slots)
-        for (machine, numa), (_, below) in slots.items():
-            if below:
-                host = self._add((machine, f"numa{numa}"), "host")
-                for slot in below:
-                    self._place(slot, machine, host, host)
+            machine, numa = hosts.setdefault(cpu.get("host_hash"), len(hosts)), cpu.whole("numaid")
+            key = (machine, f"numa{numa}")
+            if key in cpus:
+                raise cpu.error(f"numaid {numa} is already at {cpus[key][0].place}; each NUMA node is there once")
+            cpus[key] = (cpu, self._slots(cpu, machine))
+        self._name_gpus(cpus)
+        used = {host: (cpu, slots) for host, (cpu, slots) in cpus.items() if slots}
+        for host, (_, slots) in used.items():
+            self._system.nodes[host] = "host"
+            for slot in slots:
+                self._place(slot, host)
         if not self._gpus:
-            raise root.error("has no GPU: no gpu element and no pci element of class 0x03....")
-        self._join_sockets(slots)
+            raise root.error(_NO_GPU)
+        for (a, (cpu, _)), (b, _) in itertools.combinations(used.items(), 2):
+            if a[0] == b[0]:  # every NUMA node of a machine with every other, as NCCL does
+                self._system.link(a, b, self._wires.socket(*_between_cpus(cpu, self._spec)))
         self._add_nvlinks()
         return self._system
 
-    # --- the PCIe tree -----------------------------------------------------------------------------------------------
-
     def _slots(self, parent: Element, machine: int) -> list[_Slot]:
-        """GPUs, NICs and the switches above them; all else (disks, NVSwitch chips, empty switches) is left out."""
+        """Return GPUs, NICs and the switches above them; all else (disks, NVSwitch chips) is ignored."""
         found = []
         for element in parent.children:
             if element.tag == "pci":
                 found += self._pci(element, machine)
             elif element.tag == "nic":  # a virtual NIC, right at the CPU: nothing narrower than itself in between
-                ports = self._kept(list(element.named("net")))
-                speed = sum(net_rate(net) for net in ports)
+                speed = sum(_net_rate(net) for net in self._kept([element]))
                 if speed:
                     found.append(_Slot("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
-            elif element.tag in ("gpu", "cpu", "net", "system"):
+            elif element.tag in _HOME:
                 raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{_HOME[element.tag]}>")
         return found
 
     def _pci(self, element: Element, machine: int) -> list[_Slot]:
         bus = element.require("busid").lower()
-        if not BUS_ID.fullmatch(bus):
+        if not _BUS_ID.fullmatch(bus):
             raise element.error(f"busid is {bus[:40]!r}; it looks like 0000:07:00.0")
         twin = self._bus.setdefault((machine, bus), element)
         if twin is not element:
             raise element.error(f"busid {bus} is already at {twin.place}; each PCI device is there once")
-        kind = pci_class(element)
-        gpus, nics = list(element.named("gpu")), list(element.named("nic"))
+        kind, gpus, nics = _pci_class(element), list(element.named("gpu")), list(element.named("nic"))
         if len(gpus) > 1:
             raise gpus[1].error(f"is the second GPU of {bus}; a PCI device is one")
         if gpus or kind.startswith("03"):
-            return [_Slot("gpu", element, self._pcie(element))]
+            return [_Slot("gpu", element, self._wires.pcie(*_pcie_lanes(element)))]
         if nics or kind.startswith("02"):
-            nets = [net for nic in nics for net in nic.named("net")]
-            return [_Slot("nic", element, self._pcie(element))] if not nets or self._kept(nets) else []
+            silent = not any(next(nic.named("net"), None) for nic in nics)
+            kept = silent or self._kept(nics)
+            return [_Slot("nic", element, self._wires.pcie(*_pcie_lanes(element)))] if kept else []
         below = tuple(self._slots(element, machine))
         if not kind and not element.children:
             raise element.error("has no class; add class=0x030200 (GPU), 0x020700 (InfiniBand) or 0x060400 (switch)")
-        return [_Slot("pcie", element, self._pcie(element), below)] if below else []
+        return [_Slot("pcie", element, self._wires.pcie(*_pcie_lanes(element)), below)] if below else []
 
-    def _pcie(self, element: Element) -> Wire:
-        return self._wires.pcie(*pcie_lanes(element))
-
-    def _kept(self, nets: list[Element]) -> list[Element]:
+    def _kept(self, nics: list[Element]) -> list[Element]:
+        nets = [net for nic in nics for net in nic.named("net")]
         return [net for net in nets if is_kept(net.get("name"), self._spec.nics)]
 
-    # --- nodes -------------------------------------------------------------------------------------------------------
-
-    def _name_gpus(self, slots: dict[tuple[int, int], tuple[Element, list[_Slot]]]) -> None:
-        """GPUs get their places first: by CUDA's number where the dump has it, else by bus id."""
-        by_machine: dict[int, list[tuple[_Slot, int]]] = {}
-        for (machine, numa), (_, below) in slots.items():
-            by_machine.setdefault(machine, []).extend((slot, numa) for slot in _gpus(below))
-        for machine in sorted(by_machine):
-            gpus = by_machine[machine]
+    def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Slot]]]) -> None:
+        """Name the GPUs first: by CUDA's number where the dump has it, else by bus id."""
+        by_machine: dict[int, list[tuple[_Slot, Node]]] = {}
+        for host, (_, slots) in cpus.items():
+            gpus = [(gpu, host) for slot in slots for gpu in slot.gpus()]
+            by_machine.setdefault(host[0], []).extend(gpus)
+        for machine, gpus in sorted(by_machine.items()):
             numbers: dict[int, Element] = {}
             for slot, _ in gpus:
                 for gpu in slot.element.named("gpu"):
                     if gpu.get("dev") and numbers.setdefault(gpu.whole("dev"), gpu) is not gpu:
                         raise gpu.error(f"dev {gpu.get('dev')} is already at {numbers[gpu.whole('dev')].place}")
-            place = {id(gpu): number for number, gpu in numbers.items()}
-            known = len(numbers) == len(gpus)
-            gpus.sort(key=lambda pair: (place[id(_gpu(pair[0]))] if known else 0, _bus_numbers(pair[0].element)))
-            for index, (slot, numa) in enumerate(gpus):
-                node = self._add((machine, f"gpu{index}"), "gpu")
-                bus = slot.element.get("busid").lower()
-                self._gpus[machine, bus] = (node, _gpu(slot), (machine, f"numa{numa}"))
+            place = {id(gpu): number for number, gpu in numbers.items()} if len(numbers) == len(gpus) else {}
+            gpus.sort(
+                key=lambda pair: (
+                    place.get(id(pair[0].gpu), 0),
+                    [int(part, 16) for part in re.split("[:.]", pair[0].bus)],
+                )
+            )
+            for index, (slot, host) in enumerate(gpus):
+                node = (machine, f"gpu{index}")
+                self._system.nodes[node] = "gpu"
+                self._gpus[machine, slot.bus] = (node, slot.gpu, host)
 
-    def _place(self, slot: _Slot, machine: int, parent: Node, cpu: Node) -> None:
+    def _place(self, slot: _Slot, parent: Node) -> None:
+        machine = parent[0]
         if slot.kind == "gpu":
-            node, _, _ = self._gpus[machine, slot.element.get("busid").lower()]
-            self._system.link(node, parent, slot.wire)
+            self._system.link(self._gpus[machine, slot.bus][0], parent, slot.wire)
         elif slot.kind == "nic":
-            self._place_nic(slot, machine, parent)
-        elif slot.kind == "pcie":
-            node = self._add((machine, self._number(machine, "pcie")), "pcie")
+            self._place_nic(slot, parent)
+        else:
+            node = self._add(machine, "pcie", "pcie")
             self._system.link(node, parent, slot.wire)
             for inner in slot.below:
-                self._place(inner, machine, node, cpu)
-        else:
-            assert_never(slot.kind)
+                self._place(inner, node)
 
-    def _place_nic(self, slot: _Slot, machine: int, parent: Node) -> None:
-        """A card with one port is a NIC; one with several is a branching point with a NIC for each."""
-        medium = "infiniband" if pci_class(slot.element).startswith("0207") else "ethernet"
-        nics = [slot.element] if slot.element.tag == "nic" else list(slot.element.named("nic"))
-        nets = self._kept([net for nic in nics for net in nic.named("net")])
-        ports = [(net.get("name"), self._net(net, medium)) for net in nets] or [("", self._silent_port(slot, medium))]
+    def _place_nic(self, slot: _Slot, parent: Node) -> None:
+        """Add a card: with one port a NIC, with several a branching point with a NIC for each."""
+        medium = "infiniband" if _pci_class(slot.element).startswith("0207") else "ethernet"
+        machine, inner = parent[0], slot.wire
+        nets = self._kept([slot.element] if slot.element.tag == "nic" else list(slot.element.named("nic")))
+        ports = [(net.get("name"), self._port(net, medium)) for net in nets]
+        if not ports:
+            rate = self._wires.usual("nic", f"{slot.element.place}: the file does not say how fast the NICs are")
+            ports = [("", self._wires.port(rate, medium, "usual for the GPU, the file does not say"))]
         if len(ports) > 1:
-            card = self._add((machine, self._number(machine, "card")), "pcie")
+            card = self._add(machine, "card", "pcie")
             self._system.link(card, parent, slot.wire)
             parent, inner = card, Wire(slot.wire.line_rate, slot.wire.efficiency, 0.0, "pcie", "inside the card")
-        else:
-            inner = slot.wire
         for name, wire in ports:
-            node = self._add((machine, self._nic_name(machine, name)), "nic")
+            node = self._add(machine, "nic", "nic", name)
             self._system.link(node, parent, inner)
             self._system.ports.append(NicCable(node, wire))
 
-    def _nic_name(self, machine: int, name: str) -> str:
-        name = name or self._number(machine, "nic")
-        return next(
-            text
-            for i in itertools.count(1)
-            if (machine, text := f"{name}:{i}" if i > 1 else name) not in self._system.nodes
-        )
-
-    def _net(self, net: Element, medium: str) -> Wire:
-        rate, more = net_rate(net), net_latency(net)
-        latency = NIC_LATENCY + more / 2  # NCCL adds it once for a step, which passes two NICs
+    def _port(self, net: Element, medium: str) -> Wire:
+        rate, text = _net_rate(net), net.get("latency") or "0"
+        try:
+            seconds = float(text) / 1e6
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < 1:
+            raise net.error(f"latency is {text[:40]!r}; it is a number of microseconds")
+        latency = NIC_LATENCY + seconds / 2  # NCCL adds it once for a step, which passes two NICs
         return self._wires.port(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
 
-    def _silent_port(self, slot: _Slot, medium: str) -> Wire:
-        why = f"{slot.element.place}: the file does not say how fast the NICs are"
-        return self._wires.port(self._wires.usual("nic", why), medium, "usual for the GPU, the file does not say")
-
-    def _number(self, machine: int, word: str) -> str:
-        self._count[machine, word] += 1
-        return f"{word}{self._count[machine, word] - 1}"
-
-    def _add(self, node: Node, kind: str) -> Node:
+    def _add(self, machine: int, word: str, kind: str, name: str = "") -> Node:
+        """Add a node with a name of its own, by default a word and a number."""
+        if not name:
+            name = f"{word}{self._count[machine, word]}"
+            self._count[machine, word] += 1
+        names = (name if i == 1 else f"{name}:{i}" for i in itertools.count(1))
+        node = next((machine, text) for text in names if (machine, text) not in self._system.nodes)
         self._system.nodes[node] = kind
         return node
 
-    # --- between CPUs, and between GPUs ------------------------------------------------------------------------------
-
-    def _join_sockets(self, slots: dict[tuple[int, int], tuple[Element, list[_Slot]]]) -> None:
-        """Every NUMA node of a machine with every other, as NCCL does."""
-        used = [(key, cpu) for key, (cpu, below) in slots.items() if below]
-        for ((machine, a), cpu), ((other, b), _) in itertools.combinations(used, 2):
-            if machine == other:
-                wire = self._wires.socket(*between_cpus(cpu, self._spec))
-                self._system.link((machine, f"numa{a}"), (machine, f"numa{b}"), wire)
-
     def _add_nvlinks(self) -> None:
-        stated = any(gpu.tag == "gpu" for _, gpu, _ in self._gpus.values())
-        if not stated:
-            return self._usual_nvlinks()
         links: dict[tuple[Node, Node], tuple[int, Element]] = {}
         for (machine, bus), (node, gpu, cpu) in self._gpus.items():
             for nvlink in gpu.named("nvlink"):
                 far = self._far_end(nvlink, machine, bus, cpu)
                 if far is not None:
                     have = links[node, far][0] if (node, far) in links else 0
-                    links[node, far] = (have + positive(nvlink, "count"), nvlink)
+                    links[node, far] = (have + _positive(nvlink, "count"), nvlink)
             for c2c in gpu.named("c2c"):
-                rate = positive(c2c, "bw") * positive(c2c, "count") * 1e6
+                rate = _positive(c2c, "bw") * _positive(c2c, "count") * 1e6
                 self._system.link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C as NCCL's dump has it"))
         if links and self._spec.nvlinks_per_gpu is not None:
             raise InputError("nvlinks_per_gpu: the dump lists the NVLinks itself; leave the parameter out")
-        self._check_and_link(links)
-        if not links and self._spec.nvlinks_per_gpu:
-            self._usual_nvlinks()
-        return None
-
-    def _check_and_link(self, links: dict[tuple[Node, Node], tuple[int, Element]]) -> None:
         sm_of = {node: gpu.whole("sm") for node, gpu, _ in self._gpus.values() if next(gpu.named("nvlink"), None)}
         for (a, b), (count, nvlink) in links.items():
             wire = self._wires.nvlink(sm_of[a]).times(count)
@@ -251,14 +237,17 @@ class _Reader:
             if self._system.nodes[b] == "gpu" and back != count:
                 raise nvlink.error(f"{count} NVLinks from {a[1]} to {b[1]} but {back} from {b[1]} to {a[1]}")
             self._system.link(a, b, wire)
+        stated = any(gpu.tag == "gpu" for _, gpu, _ in self._gpus.values())
+        if not stated or (not links and self._spec.nvlinks_per_gpu):
+            self._add_usual_nvlinks()
 
     def _far_end(self, nvlink: Element, machine: int, bus: str, cpu: Node) -> Node | None:
-        """The node at the other end.  None for a GPU not in the dump: a job on some of the GPUs leaves out the rest."""
+        """Return the node at the other end; None for a GPU not in the dump, as of a job on some of the GPUs."""
         kind, target = nvlink.require("tclass").lower().removeprefix("0x"), nvlink.get("target").lower()
         if kind.startswith("068001"):
             return cpu
-        if kind.startswith("0680"):
-            return (self._domain(machine), "nvswitch")
+        if kind.startswith("0680"):  # machines of one dump share their NVSwitches
+            return (machine if self._system.machines == 1 else -1, "nvswitch")
         if not kind.startswith("03"):
             raise nvlink.error(f"tclass is {kind[:40]!r}; it is 0x068000 (NVSwitch), 0x030200 (GPU) or 0x068001 (CPU)")
         if target == bus:
@@ -269,12 +258,8 @@ class _Reader:
             raise nvlink.error(f"target {target} is no GPU; see {self._bus[machine, target].place}")
         return self._gpus[machine, target][0]
 
-    def _domain(self, machine: int) -> int:
-        """Machines of one dump share their NVSwitches."""
-        return machine if self._system.machines == 1 else -1
-
-    def _usual_nvlinks(self) -> None:
-        """A file without NVLinks: those of the GPU's generation, all in NVSwitches."""
+    def _add_usual_nvlinks(self) -> None:
+        """Add the NVLinks of the GPU's generation, all in NVSwitches."""
         count, generation = self._spec.nvlinks_per_gpu, self._wires.generation
         if count == 0 or len(self._gpus) == 1:
             return
@@ -290,14 +275,75 @@ class _Reader:
             self._system.link(node, (machine, "nvswitch"), wire)
 
 
-def _gpus(slots: list[_Slot] | tuple[_Slot, ...]) -> list[_Slot]:
-    return [gpu for slot in slots for gpu in ([slot] if slot.kind == "gpu" else _gpus(slot.below))]
+# --- single elements, by the rules of NCCL ----------------------------------------------------------------------------
 
 
-def _bus_numbers(pci: Element) -> list[int]:
-    return [int(part, 16) for part in re.split("[:.]", pci.get("busid"))]
+def _device(root: Element) -> str:
+    """Return the catalogue's name of the GPUs of a dump: by PCI id, else by compute capability."""
+    found: dict[str, Element] = {}
+    for pci in root.below("pci"):
+        gpus = list(pci.named("gpu"))
+        if not gpus and not _pci_class(pci).startswith("03"):
+            continue
+        sm = gpus[0].whole("sm", -1) if gpus else -1
+        name = TABLES["pci_ids"].get(pci.get("device").lower()) or TABLES["devices_of_sm"].get(str(sm))
+        if name is None:
+            raise (gpus or [pci])[0].error(
+                f"a GPU of device {pci.get('device') or '(not given)'}, sm {sm if sm > 0 else '(not given)'} is not in "
+                "the catalogue; name it beside the file, as in device: h100"
+            )
+        found.setdefault(name, pci)
+    if len(found) > 1:
+        last = next(reversed(found.values()))
+        raise last.error(f"the GPUs differ ({', '.join(found)}); a cluster has one: give device")
+    if not found:
+        raise root.error(_NO_GPU)
+    return next(iter(found))
 
 
-def _gpu(slot: _Slot) -> Element:
-    """The gpu element, or the pci element where a cloud's file has no other."""
-    return next(slot.element.named("gpu"), slot.element)
+def _pcie_lanes(pci: Element) -> tuple[float, int, str]:
+    """Return B/s of a lane of a device's link upwards, how many it has, and what it is.
+
+    NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes.
+    """
+    text, width = pci.get("link_speed"), pci.whole("link_width", 0)
+    match = _SPEED.fullmatch(text)
+    known = _LANE.get(match[1].removesuffix(".0"), 0.0) if match else 0.0
+    if not known and text.lower() not in _UNKNOWN_SPEED:
+        raise pci.error(f"link_speed is {text[:40]!r}; it is one of {', '.join(_LANE)} GT/s")
+    if not 0 <= width <= 32:
+        raise pci.error(f"link_width is {width}; it is the number of lanes, 1 to 32")
+    speed = text.removesuffix(" PCIe") if known else "of unknown speed, taken as 8 GT/s,"
+    return known or 1e9, width or 16, f"PCIe {speed} x{width or 16}"
+
+
+def _pci_class(pci: Element) -> str:
+    return pci.get("class").lower().removeprefix("0x")
+
+
+def _positive(element: Element, name: str) -> int:
+    number = element.whole(name)
+    if number < 1:
+        raise element.error(f"{name} is {number}; it is 1 or more")
+    return number
+
+
+def _net_rate(net: Element) -> float:
+    """Return B/s of a port; NCCL takes 10 Gbit/s where the driver does not know."""
+    megabits = net.whole("speed", 0)
+    return (megabits if megabits > 0 else 10_000) * 125e3
+
+
+def _between_cpus(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
+    """Return B/s between this NUMA node and another one: NCCL's ncclTopoGetInterCpuBw."""
+    arch, vendor = cpu.get("arch"), cpu.get("vendor")
+    model = cpu.whole("modelid", 0) if vendor == "GenuineIntel" and cpu.whole("familyid", 0) == 6 else 0
+    for known in TABLES["cpus"]:
+        if arch == known.get("arch", arch) and vendor == known.get("vendor", vendor) and model >= known.get("model", 0):
+            return known["rate"], known["what"]
+    if spec.socket.line_rate is None:
+        raise cpu.error(
+            f"arch {arch[:20]!r} and vendor {vendor[:20]!r} do not tell how fast NUMA nodes are joined; give "
+            "socket: {line_rate: ...} beside the file, or arch, vendor, familyid and modelid here"
+        )
+    return spec.socket.line_rate, "between NUMA nodes"

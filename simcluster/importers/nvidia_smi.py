@@ -50,74 +50,90 @@ class Matrix:
         return [name for name in self.names if is_gpu(name)]
 
     def nvlinks(self, a: str, b: str) -> int:
-        """NVLinks between a pair (in the order of ``names``)."""
+        """Return the NVLinks between a pair."""
         cell = self.cells[a, b]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
+    def node(self, name: str) -> tuple[int, str]:
+        """Return the node of a column."""
+        return 0, name.lower() if is_gpu(name) else self.nics.get(name, name)
+
+
+def is_gpu(name: str) -> bool:
+    """Return whether a column is a GPU; the others are NICs."""
+    return re.fullmatch(r"GPU\d+", name) is not None
+
 
 def is_matrix_header(line: str) -> bool:
-    """Whether a line is the head of a matrix: it names GPU0 and more columns, and is not a row."""
+    """Return whether a line is the head of a matrix: it names GPU0 and more columns, and is not a row."""
     words = _ANSI.sub("", line).split() if "GPU0" in line else []
     return bool(words) and words[0] == "GPU0" and (len(words) == 1 or words[1] != "X")
 
 
 def parse_matrix(text: str, source: str) -> Matrix:
-    """The matrix in the text, whatever stands around it; InputError with the line of what does not fit."""
+    """Return the matrix in the text, whatever is around it; InputError with the line of what does not fit."""
     lines = [_ANSI.sub("", line) for line in text.splitlines()]
     head = next((i for i, line in enumerate(lines) if is_matrix_header(line)), None)
     if head is None:
         raise InputError(
             f"{source}: no line is the head of a matrix (GPU0 GPU1 ...); give what nvidia-smi topo -m prints"
         )
-    words = _words(lines[head])
-    names = tuple(itertools.takewhile(lambda word: word not in _AFTER, words))
-    _check_names(names, f"{source}:{head + 1}")
+    names = tuple(itertools.takewhile(lambda word: word not in _AFTER, _words(lines[head])))
+    if len(names) > 512:
+        raise InputError(f"{source}:{head + 1}: {len(names)} columns; a machine has fewer")
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise InputError(
+            f"{source}:{head + 1}: two columns are called {twice}; each is there once: take the whole output again"
+        )
+    rows = _rows(lines, head, names, source)
+    numa: dict[str, str] = {}
+    if "NUMA Affinity" in " ".join(lines[head].split()):  # the second column after the matrix, where no cell is empty
+        after = {name: rows[name][1][len(names) :][1:2] for name in names if is_gpu(name)}
+        numa = {name: cell[0] for name, cell in after.items() if cell and cell[0].isdigit()}
+    return Matrix(
+        source=source,
+        names=names,
+        lines={name: rows[name][0] for name in names},
+        cells=_cells(names, rows, source),
+        numa=numa,
+        nics=dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE)),
+    )
+
+
+def _rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dict[str, tuple[int, list[str]]]:
+    """Return the line and the cells of each row."""
     rows: dict[str, tuple[int, list[str]]] = {}
     for number, line in enumerate(lines[head + 1 :], head + 2):
-        words = _words(line)
-        if not words or words[0].startswith("Legend"):
+        name, *cells = _words(line) or [""]
+        if not name or name.startswith("Legend"):
             if rows:
                 break
             continue
-        where = f"{source}:{number}"
-        if words[0] not in names:
+        if name not in names:
             raise InputError(
-                f"{where}: row {words[0][:40]!r} has no column; the columns are {', '.join(names[:20])}: "
+                f"{source}:{number}: row {name[:40]!r} has no column; the columns are {', '.join(names[:20])}: "
                 "is the text cut off?  If so take the whole of it"
             )
-        if words[0] in rows:
-            raise InputError(f"{where}: row {words[0]} is already at line {rows[words[0]][0]}; each row is there once")
-        rows[words[0]] = (number, words[1:])
+        if name in rows:
+            raise InputError(
+                f"{source}:{number}: row {name} is already at line {rows[name][0]}; each row is there once"
+            )
+        rows[name] = (number, cells)
     missing = [name for name in names if name not in rows]
     if missing:
         raise InputError(
             f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; is the text cut "
             f"off?  Take the whole of it"
         )
-    return Matrix(
-        source=source,
-        names=names,
-        lines={name: rows[name][0] for name in names},
-        cells=_cells(names, rows, source),
-        numa=_numa(lines[head], names, rows),
-        nics=dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE)),
-    )
+    return rows
 
 
 def _words(line: str) -> list[str]:
-    """The cells of a line: between tabs as printed, or between blanks if somebody's editor made blanks of the tabs."""
+    """Return the cells of a line: between tabs as printed, or between blanks if an editor made blanks of the tabs."""
     if "\t" in line:
         cells = [cell.strip() for cell in line.split("\t")]
         return cells[1:] if not cells[0] else cells
     return line.split()
-
-
-def _check_names(names: Sequence[str], where: str) -> None:
-    if len(names) > 512:
-        raise InputError(f"{where}: {len(names)} columns; a machine has fewer")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{where}: two columns are called {twice}; each is there once: take the whole output again")
 
 
 def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source: str) -> dict[tuple[str, str], str]:
@@ -130,60 +146,31 @@ def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source:
                 "for every column; is the text cut off? take the whole of it"
             )
         for b, cell in zip(names, words, strict=False):
-            nvlink = re.fullmatch(r"NV[1-9]\d?", cell)
+            nvlink, back = re.fullmatch(r"NV[1-9]\d?", cell), cells.get((b, a), cell)
+            wrong = ""
             if (cell == "X") != (a == b) or not (cell == "X" or cell in CLASSES or nvlink):
-                expected = "X (itself)" if a == b else "NV#, " + ", ".join(CLASSES)
-                raise InputError(f"{source}:{number}: {a} - {b} is {cell[:40]!r}; it is one of {expected}")
-            if nvlink and not (is_gpu(a) and is_gpu(b)):
-                raise InputError(f"{source}:{number}: {a} - {b} is {cell}; NVLink joins GPUs only")
-            back = cells.get((b, a))
-            if back is not None and back != cell:
-                raise InputError(
-                    f"{source}:{number}: {a} - {b} is {cell} but {b} - {a} (line {rows[b][0]}) is {back}; "
-                    "the matrix is symmetric"
-                )
+                wrong = f"{cell[:40]!r}; it is one of {'X (itself)' if a == b else 'NV#, ' + ', '.join(CLASSES)}"
+            elif nvlink and not (is_gpu(a) and is_gpu(b)):
+                wrong = f"{cell}; NVLink joins GPUs only"
+            elif back != cell:
+                wrong = f"{cell} but {b} - {a} (line {rows[b][0]}) is {back}; the matrix is symmetric"
+            if wrong:
+                raise InputError(f"{source}:{number}: {a} - {b} is {wrong}")
             cells[a, b] = cell
     return cells
-
-
-def _numa(head: str, names: Sequence[str], rows: dict[str, tuple[int, list[str]]]) -> dict[str, str]:
-    """NUMA node of the GPUs that say one: the second column after the matrix, as long as no cell of it is empty."""
-    if "NUMA Affinity" not in " ".join(head.split()):
-        return {}
-    found = {name: rows[name][1][len(names) :][1:2] for name in names if is_gpu(name)}
-    return {name: cell[0] for name, cell in found.items() if cell and cell[0].isdigit()}
-
-
-def is_gpu(name: str) -> bool:
-    """Whether a column is a GPU; the others are NICs."""
-    return re.fullmatch(r"GPU\d+", name) is not None
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
 
 
-def _device(matrix: Matrix) -> str:
-    """The GPU that has as many NVLinks (12: A100, 18: H100); InputError naming ``device`` for any other number."""
-    gpus = matrix.gpus
-    total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix))
-    device = _DEVICE_OF_NVLINKS.get(total)
-    if device is None:
-        raise InputError(
-            f"{matrix.source}:{matrix.lines[gpus[0]]}: {total} NVLinks per GPU do not tell what GPU it is "
-            "(12: A100, 18: H100); give device beside the file, as in device: h100"
-        )
-    return device
-
-
 def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
-    """The machine of a matrix: NVLinks direct or through NVSwitch, PCIe switches, host bridges and NUMA nodes."""
+    """Return the machine of a matrix: NVLinks direct or through NVSwitch, PCIe switches, host bridges, NUMA nodes."""
     spec.accept("nvidia-smi topo -m", PARAMETERS)
     matrix = parse_matrix(text, source)
     device = spec.device or _device(matrix)
     system, wires = System(device), Wires(spec, device)
     names = [name for name in matrix.names if is_gpu(name) or is_kept(matrix.nics.get(name, name), spec.nics)]
-    for name in names:
-        system.nodes[0, _node_name(matrix, name)] = "gpu" if is_gpu(name) else "nic"
+    system.nodes.update({matrix.node(name): "gpu" if is_gpu(name) else "nic" for name in names})
     levels = _levels(matrix, names)
     unknown = _pairs_of_unknown_path(matrix, names, levels)
     _Tree(matrix, system, wires).grow(names, levels, unknown)
@@ -192,8 +179,20 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     for name in names:
         if not is_gpu(name):
             wire = wires.port(wires.usual("nic", why), "infiniband", "usual for the GPU")
-            system.ports.append(NicCable((0, _node_name(matrix, name)), wire))
+            system.ports.append(NicCable(matrix.node(name), wire))
     return system
+
+
+def _device(matrix: Matrix) -> str:
+    """Return the GPU that has as many NVLinks (12: A100, 18: H100); InputError for any other number."""
+    total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix))
+    device = _DEVICE_OF_NVLINKS.get(total)
+    if device is None:
+        raise InputError(
+            f"{matrix.source}:{matrix.lines[matrix.gpus[0]]}: {total} NVLinks per GPU do not tell what GPU it is "
+            "(12: A100, 18: H100); give device beside the file, as in device: h100"
+        )
+    return device
 
 
 Levels = dict[str, dict[str, str]]
@@ -201,7 +200,7 @@ Levels = dict[str, dict[str, str]]
 
 
 def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
-    """Groups of those that meet at a class or below; GPUs of one NUMA node meet at NODE."""
+    """Return the groups of those that meet at a class or below; GPUs of one NUMA node meet at NODE."""
     group = {name: name for name in names}
     levels: Levels = {}
     for position, level in enumerate(CLASSES[:-1]):
@@ -232,13 +231,14 @@ def _pairs_of_unknown_path(matrix: Matrix, names: Sequence[str], levels: Levels)
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Grows the PCIe tree of a matrix, from NUMA nodes down."""
+    """The PCIe tree of a matrix as it grows, from NUMA nodes down."""
 
     matrix: Matrix
     system: System
     wires: Wires
 
     def grow(self, names: Sequence[str], levels: Levels, unknown: int) -> None:
+        """Add NUMA nodes, host bridges and switches."""
         pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not say what PCIe it is")
         if unknown:
             note = f"{pcie.source}; {unknown} pairs that are SYS inside a NUMA node cross its host bridges: assumed"
@@ -253,32 +253,30 @@ class _Tree:
                 if len(bridges) > 1:
                     bridge = self._add("bridge", "host")
                     wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: assumed never the limit")
-                    self.system.link((0, bridge), (0, top), wide)
+                    self.system.link(bridge, top, wide)
                 for switched in _groups(inner, levels["PXB"]):
-                    self._add_switches(switched, levels, bridge, pcie)
+                    self._add_switches(_groups(switched, levels["PIX"]), bridge, pcie)
         for a, b in itertools.combinations(numa_nodes, 2):
             why = f"{self.matrix.source}: the matrix does not say how fast the link between NUMA nodes is"
-            socket = self.wires.socket(self.wires.usual("socket", why), "usual CPU of the GPU's DGX")
-            self.system.link((0, a), (0, b), socket)
+            self.system.link(a, b, self.wires.socket(self.wires.usual("socket", why), "usual CPU of the GPU's DGX"))
 
-    def _add_switches(self, members: Sequence[str], levels: Levels, parent: str, pcie: Wire) -> None:
-        parts = _groups(members, levels["PIX"])
+    def _add_switches(self, parts: list[list[str]], parent: tuple[int, str], pcie: Wire) -> None:
         if len(parts) > 1:
             parent = self._switch_below(parent, pcie)
         for part in parts:
             below = self._switch_below(parent, pcie) if len(parts) > 1 or len(part) > 1 else parent
             for name in part:
-                self.system.link((0, _node_name(self.matrix, name)), (0, below), pcie)
+                self.system.link(self.matrix.node(name), below, pcie)
 
-    def _switch_below(self, parent: str, pcie: Wire) -> str:
-        name = self._add("pcie", "pcie")
-        self.system.link((0, name), (0, parent), pcie)
-        return name
+    def _switch_below(self, parent: tuple[int, str], pcie: Wire) -> tuple[int, str]:
+        switch = self._add("pcie", "pcie")
+        self.system.link(switch, parent, pcie)
+        return switch
 
-    def _add(self, word: str, kind: str) -> str:
-        name = f"{word}{sum(text.rstrip('0123456789') == word for _, text in self.system.nodes)}"
-        self.system.nodes[0, name] = kind
-        return name
+    def _add(self, word: str, kind: str) -> tuple[int, str]:
+        node = 0, f"{word}{sum(text.rstrip('0123456789') == word for _, text in self.system.nodes)}"
+        self.system.nodes[node] = kind
+        return node
 
 
 def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
@@ -288,15 +286,11 @@ def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
     return list(found.values())
 
 
-def _node_name(matrix: Matrix, name: str) -> str:
-    return name.lower() if is_gpu(name) else matrix.nics.get(name, name)
-
-
 # --- NVLink -----------------------------------------------------------------------------------------------------------
 
 
 def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | None = None) -> bool:
-    """Whether the GPUs meet in NVSwitches: all pairs have the same NV#, and more in sum than a GPU has NVLinks."""
+    """Return whether the GPUs meet in NVSwitches: all pairs have one NV#, and more in sum than a GPU has NVLinks."""
     counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
     if not counts or not all(count == counts[0] > 0 for count in counts):
         if given:
@@ -308,9 +302,8 @@ def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | No
 
 
 def _nvlinks_per_gpu(matrix: Matrix, switched: bool) -> int:
-    """The most that any GPU has."""
-    gpus = matrix.gpus
-    counts = [[matrix.nvlinks(a, b) for b in gpus if b != a] for a in gpus]
+    """Return the most that any GPU has."""
+    counts = [[matrix.nvlinks(a, b) for b in matrix.gpus if b != a] for a in matrix.gpus]
     return max((max(row) if switched else sum(row) for row in counts if row), default=0)
 
 
@@ -329,8 +322,8 @@ def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
         system.nodes[0, "nvswitch"] = "nvswitch"
         wire = wires.to_nvswitch(single.times(matrix.nvlinks(gpus[0], gpus[1])))
         for gpu in gpus:
-            system.link((0, gpu.lower()), (0, "nvswitch"), wire)
+            system.link(matrix.node(gpu), (0, "nvswitch"), wire)
         return
     for a, b in itertools.combinations(gpus, 2):
         if matrix.nvlinks(a, b):
-            system.link((0, a.lower()), (0, b.lower()), single.times(matrix.nvlinks(a, b)))
+            system.link(matrix.node(a), matrix.node(b), single.times(matrix.nvlinks(a, b)))
