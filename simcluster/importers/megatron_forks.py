@@ -32,6 +32,11 @@ _OWN = (
     "model-name", "moe-num-experts", "overlapped-distributed-optimizer",
     "num-routed-experts", "n-routed-experts", "moe-first-k-dense-replace",
 )  # fmt: skip
+_READ = (
+    "first-k-dense-replace", "n-shared-experts", "num-shared-experts", "enable-shared-expert", "moe-tp-extend-ep",
+    "context-parallel-algo", "use-fused-sdpa", "reuse-fp32-param", "use-mc2",
+)  # fmt: skip
+"""Options of forks that other options take the place of."""
 _AS_DEEPSEEK = {
     "num-routed-experts": "num-experts", "n-routed-experts": "num-experts",
     "moe-first-k-dense-replace": "first-k-dense-replace",
@@ -70,7 +75,7 @@ def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
 def as_megatron(
     options: Mapping[str, tuple[str, ...]], source: str, gpus: int | None = None
 ) -> tuple[Words, tuple[str, ...]]:
-    """The options by Megatron-LM's names, for a job of so many GPUs if that is known, and what is assumed.
+    """Return the options by Megatron-LM's names, for a job of so many GPUs if that is known, and what is assumed.
 
     Raises InputError for a layer of another kind.
     """
@@ -86,7 +91,7 @@ def as_megatron(
             assumed.append("norms of queries and keys are taken for each head: this layer has one over all heads")
         del found["spec"]
     if "context-parallel-size" in found and (spec or "context-parallel-algo" in found):
-        algorithm = _first(found.pop("context-parallel-algo", ()), "ulysses_cp_algo")
+        algorithm = _first(found.get("context-parallel-algo", ()), "ulysses_cp_algo")
         if algorithm in _CONTEXT:
             found.setdefault("cp-comm-type", (_CONTEXT[algorithm],))
         elif _first(found["context-parallel-size"]) != "1":
@@ -97,20 +102,16 @@ def as_megatron(
     found = _of_megatron_llama(_of_epfl(found))
     if "num-experts" in found:
         found |= _experts(found)
-    for name in (
-        "first-k-dense-replace", "n-shared-experts", "num-shared-experts", "enable-shared-expert", "moe-tp-extend-ep",
-        "context-parallel-algo",
-    ):  # fmt: skip
-        found.pop(name, None)
+    found = {name: words for name, words in found.items() if name not in _READ}
     if {"kv-lora-rank", "qk-nope-head-dim"} <= found.keys() and not any("latent-attention" in name for name in found):
         found["multi-latent-attention"] = ()
         assumed.append("attention is latent, as qk-nope-head-dim says, which is of models that have no other")
-    if _first(found.pop("use-fused-sdpa", ()), "1").lower() not in ("0", "false") and "use-fused-sdpa" in options:
+    if "use-fused-sdpa" in options and _first(options["use-fused-sdpa"], "1").lower() not in ("0", "false"):
         found["attention-backend"] = ("fused",)
-    if found.pop("reuse-fp32-param", None) is not None:
+    if "reuse-fp32-param" in options:
         found["use-precision-aware-optimizer"] = ()
         assumed.append("reuse-fp32-param keeps of a master copy what a bf16 weight lacks, as aware-16 does")
-    if "use-ascend-coc" in found or found.pop("use-mc2", None) is not None:
+    if {"use-ascend-coc", "use-mc2"} & options.keys():
         found["tp-comm-overlap"] = ()
     return found, tuple(assumed)
 

@@ -39,55 +39,50 @@ _FOLDERS = 2  # of the path of a file, in whose names a model may stand
 
 
 def vocabulary_of(run: Options) -> int:
-    """What is given, or follows from the tokenizer's kind or name, or from a known model of these sizes; otherwise a
-    size that is told as assumed.  InputError where nothing is said of a tokenizer."""
-    kind = run.get("tokenizer-type")
+    """Return what is given, or follows from the tokenizer's kind or name, or from a known model of these sizes, and
+    otherwise an assumed size; InputError where nothing is said of a tokenizer."""
+    kind, name = run.get("tokenizer-type"), run.get("tokenizer-model")
     given = run.get("vocab-size") or run.get("pad-vocab-size-to")
     if given and kind in _ENDED and run.get("vocab-size"):
         run.assumed.append(f"{kind} adds a token for the end of a document to the {given} that vocab-size says")
         return int(given) + 1
     default = kind is None and run.get("vocab-file") is not None
     kind = _DEFAULT if default else kind
-    name = run.get("tokenizer-model")
     file = run.get("vocab-file") if kind == _DEFAULT else name
     if given:
         return _given(run, int(given), kind, file)
-    thousands = _THOUSANDS.search(str(file).lower())
+    thousands, known = _THOUSANDS.search(str(file).lower()), _tokenizer_in(name or "")
     if file and thousands and not _tokenizer_in(file):
-        size = 1000 * int(thousands[1])
-        run.assumed.append(f"a vocabulary of {size} tokens, as the name of {file} says")
-        return size
-    if kind in VOCABULARIES and not _tokenizer_in(name or ""):
-        why = ", what pretrain_gpt.py takes where no other is named," if default else ""
+        size, why = 1000 * int(thousands[1]), f", as the name of {file} says"
+    elif kind in VOCABULARIES and not known:
+        by = ", what pretrain_gpt.py takes where no other is named," if default else ""
         unread = f"; whether {file} has as many is not read (--set model.vocab_size=...)" if _own(file) else ""
-        run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens{unread}")
+        run.assumed.append(f"{kind}{by} has {VOCABULARIES[kind]} tokens{unread}")
         return VOCABULARIES[kind]
-    if kind is None and name:
-        kind = "a tokenizer"
-    if kind is None or kind == "NullTokenizer":
+    elif (kind is None and not name) or kind == "NullTokenizer":
         raise InputError(
             f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
-    known = _tokenizer_in(name or "") or _tokenizer_in(kind)
-    if known:
+    elif known := known or _tokenizer_in(kind or ""):
         more = " of the tokenizer that it extends; how many it adds is not read (--set model.vocab_size=...)"
-        extended = more if _is_extended(name or "", known) else ""
-        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{extended}")
+        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{more * _is_extended(name or '', known)}")
         return TOKENIZERS[known]
-    return _unread(run, kind, name)
+    else:
+        size, why = _unread(run, kind or "a tokenizer", name)
+    run.assumed.append(f"a vocabulary of {size} tokens{why}")
+    return size
 
 
 def _given(run: Options, given: int, kind: str | None, file: str | None) -> int:
-    """What vocab-size says, but of a kind that does not read it and a file that is known to have another number; of one
-    that is not known it is told."""
+    """Return what vocab-size says, but for a kind that does not read it and a file that is known to have another
+    number; where the file is not known that is noted."""
     if kind not in _OF_A_FILE or not run.get("vocab-size"):
         return given
     known = _tokenizer_in(file or "")
     if known and _is_extended(file or "", known):
         known = None
-    usual = None if _own(file) else VOCABULARIES.get(kind)
-    size = TOKENIZERS[known] if known else usual
+    size = TOKENIZERS[known] if known else None if _own(file) else VOCABULARIES.get(kind)
     if size is None:
         what = f"{kind} takes those of {file or 'its file'}, which is not read (--set model.vocab_size=...)"
         run.assumed.append(f"a vocabulary of {given} tokens, as given: {what}")
@@ -104,21 +99,15 @@ def _own(file: str | None) -> bool:
     return file is not None and not _USUAL.search(file.lower()) and not file.endswith("/tokenizer.model")
 
 
-def _unread(run: Options, kind: str, name: str | None) -> int:
-    """Of a tokenizer whose kind and name do not say it: as of a known model of these sizes, or as usual."""
-    alike = _alike(run)
-    if alike:
+def _unread(run: Options, kind: str, name: str | None) -> tuple[int, str]:
+    """Return the size for a tokenizer whose kind and name do not tell it, and where that is from."""
+    if alike := _alike(run):
         size = int(model_sizes(alike)["vocab_size"])
-        run.assumed.append(f"a vocabulary of {size} tokens, as of {alike}, which has these sizes: {kind} is not read")
-        return size
+        return size, f", as of {alike}, which has these sizes: {kind} is not read"
     if named := _named(run):
-        run.assumed.append(f"a vocabulary of {TOKENIZERS[named]} tokens, as the file's name says: {kind} is not read")
-        return TOKENIZERS[named]
+        return TOKENIZERS[named], f", as the file's name says: {kind} is not read"
     size = next(size for part, size in UNREAD_TOKENIZERS.items() if part in kind)
-    run.assumed.append(
-        f"a vocabulary of {size} tokens: the tokenizer ({kind} {name or ''}) is not read (--set model.vocab_size=...)"
-    )
-    return size
+    return size, f": the tokenizer ({kind} {name or ''}) is not read (--set model.vocab_size=...)"
 
 
 def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
@@ -142,25 +131,23 @@ def _is_extended(name: str, known: str) -> bool:
 
 
 def _alike(run: Options) -> str | None:
-    """The model that has the same layers, width and heads, and whatever else is given of those that tell models of one
-    size apart: groups of queries, widths inside MLP and experts, the base of rotary positions, the file's name."""
+    """Return the model that has the same layers, width and heads, and whatever else is given of those that tell models
+    of one size apart: groups of queries, widths inside MLP and experts, the base of rotary positions, the file's
+    name."""
     sizes = {field: run.values.get(option) for option, field in _SIZES.items()}
+    sizes |= {"gated_mlp": run.flag("swiglu")}
     inside = {field: run.values[option] for option, field in _INSIDE.items() if option in run.values}
-    experts = run.values.get("num-experts") or 0, run.values.get("moe-ffn-hidden-size")
+    experts, width = run.values.get("num-experts") or 0, run.values.get("moe-ffn-hidden-size")
 
     def alike(model: Mapping[str, Any]) -> bool:
-        moe = model.get("moe", {})
+        moe, fields = model.get("moe", {}), {"kv_heads": model["heads"], **model}
         return (
-            all(model[field] == sizes[field] for field in sizes)
-            and model["gated_mlp"] == run.flag("swiglu")
-            and all(
-                {"kv_heads": model["heads"], **model}.get(field) in (value, None) for field, value in inside.items()
-            )
-            and moe.get("experts", 0) == experts[0]
-            and (experts[1] is None or moe.get("expert_ffn_hidden_size") in (experts[1], None))
+            all(model[field] == size for field, size in sizes.items())
+            and all(fields.get(field) in (value, None) for field, value in inside.items())
+            and moe.get("experts", 0) == experts
+            and (width is None or moe.get("expert_ffn_hidden_size") in (width, None))
         )
 
-    found = [name for name in published_names() if alike(model_sizes(name))]
     named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _named(run)
 
     def unlike(name: str) -> tuple[bool, bool, bool]:
@@ -168,7 +155,7 @@ def _alike(run: Options) -> str | None:
         other = named is not None and size != TOKENIZERS[named]
         return other, not name.startswith("llama"), size != TOKENIZERS["llama-2"]
 
-    return min(found, key=unlike, default=None)
+    return min((name for name in published_names() if alike(model_sizes(name))), key=unlike, default=None)
 
 
 def _named(run: Options) -> str | None:
