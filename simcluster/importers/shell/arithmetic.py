@@ -10,21 +10,15 @@ from collections.abc import Callable
 _LARGEST = 10**18
 _MOST_CHARACTERS = 400
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: lambda left, right: abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1),
     ast.Mod: lambda left, right: abs(left) % abs(right) * (1 if left >= 0 else -1),
     ast.Pow: lambda left, right: left**right if 0 <= right <= 60 and abs(left) <= 1024 else _LARGEST + 1,
-}
+}  # fmt: skip
 _COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-}
+}  # fmt: skip
 
 
 def worked_out(text: str) -> int | None:

@@ -6,6 +6,7 @@ Files are taken to exist; what the script never sets is taken as empty.
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
 from collections.abc import Callable
 
@@ -13,13 +14,10 @@ from simcluster.importers.shell.state import State
 from simcluster.importers.shell.words import pattern_of, text_of, words_of
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": lambda one, other: one == other,
-    "-ne": lambda one, other: one != other,
-    "-gt": lambda one, other: one > other,
-    "-ge": lambda one, other: one >= other,
-    "-lt": lambda one, other: one < other,
-    "-le": lambda one, other: one <= other,
-}
+    "-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt, "-ge": operator.ge, "-lt": operator.lt,
+    "-le": operator.le,
+}  # fmt: skip
+_OPENS, _CLOSES = ("(", "\\("), (")", "\\)")
 _OF_FILES = frozenset(["-e", "-f", "-d", "-s", "-r", "-w", "-x", "-L", "-h"])
 _SIGNS = frozenset(["=", "==", "!=", "<", ">", "=~", *_NUMBERS])
 _WHOLE = re.compile(r"\s*-?\d{1,18}\s*")
@@ -30,7 +28,26 @@ def is_met(words: list[str], state: State, *, double: bool) -> bool | None:
     """Return whether a test of words as written is met, between double brackets or single ones; None if unknown."""
     if double:  # in which a bracket may touch a word
         words = [part for word in words for part in _apart(word)]
-    return _Test(words, state, double=double).any()
+    for signs, decides in ((("||", "-o"), True), (("&&", "-a"), False)):
+        place = _first(words, signs)
+        if place is not None:
+            left = is_met(words[:place], state, double=double)
+            right = decides if left is decides else is_met(words[place + 1 :], state, double=double)
+            return right if left is not None or right is decides else None
+    if words[:1] == ["!"]:
+        found = is_met(words[1:], state, double=double)
+        return None if found is None else not found
+    if words and words[0] in _OPENS and words[-1] in _CLOSES:
+        return is_met(words[1:-1], state, double=double)
+    if len(words) > 1 and re.fullmatch("-[a-zA-Z]", words[0]) and words[1] not in _SIGNS:
+        return _unary(words[0], " ".join(each for word in words[1:] for each in words_of(word, state)), state)
+    plain = (
+        words if len(words) > 2 and words[1] in _SIGNS else [each for word in words for each in words_of(word, state)]
+    )
+    if len(plain) > 2 and plain[1] in _SIGNS:
+        return _binary(plain[0], plain[1], plain[2], state, double=double)
+    text = state.taken_as_unset(" ".join(plain))
+    return None if text is None else bool(text.strip())
 
 
 def _apart(word: str) -> list[str]:
@@ -39,91 +56,48 @@ def _apart(word: str) -> list[str]:
     return [*["("] * begin, word[begin : len(word) - end], *[")"] * end]
 
 
-class _Test:
-    """The words of a test and a place in them."""
+def _first(words: list[str], signs: tuple[str, ...]) -> int | None:
+    """Return the place of the first of these signs that is in no brackets."""
+    depth = 0
+    for place, word in enumerate(words):
+        depth += (word in _OPENS) - (word in _CLOSES)
+        if depth == 0 and word in signs:
+            return place
+    return None
 
-    def __init__(self, words: list[str], state: State, *, double: bool) -> None:
-        self._words, self._state, self._double, self._place = words, state, double, 0
 
-    def _at(self, *words: str) -> bool:
-        return self._words[self._place : self._place + 1] in [[word] for word in words]
+def _unary(sign: str, operand: str, state: State) -> bool | None:
+    if sign in _OF_FILES:
+        state.leaned += 1
+        return bool(operand)
+    if sign == "-v":
+        return state.get(operand) is not None
+    text = state.taken_as_unset(operand)
+    if text is None:
+        return sign == "-n"  # a command's output is taken to exist
+    return bool(text) == (sign == "-n")
 
-    def any(self, *, skip: bool = False) -> bool | None:
-        """Return the value of tests with ``||`` between them; ``skip``: of none, which only passes over them."""
-        found = self._all(skip=skip)
-        while self._at("||", "-o"):
-            self._place += 1
-            other = self._all(skip=skip or found is True)
-            found = True if True in (found, other) else None if None in (found, other) else False
-        return found
 
-    def _all(self, *, skip: bool) -> bool | None:
-        found = self._one(skip=skip)
-        while self._at("&&", "-a"):
-            self._place += 1
-            other = self._one(skip=skip or found is False)
-            found = False if False in (found, other) else None if None in (found, other) else True
-        return found
-
-    def _one(self, *, skip: bool) -> bool | None:
-        if self._at("!"):
-            self._place += 1
-            found = self._one(skip=skip)
-            return None if found is None else not found
-        if self._at("(", "\\("):
-            self._place += 1
-            found = self.any(skip=skip)
-            self._place += 1
-            return found
-        begin = self._place
-        while self._place < len(self._words) and not self._at("&&", "||", "-a", "-o", ")", "\\)"):
-            self._place += 1
-        words = self._words[begin : self._place]
-        return False if skip or not words else self._comparison(words)
-
-    def _comparison(self, words: list[str]) -> bool | None:
-        if len(words) >= 3 and words[1] in _SIGNS:
-            return self._binary(words[0], words[1], words[2])
-        if len(words) > 1 and re.fullmatch("-[a-zA-Z]", words[0]):
-            return self._unary(words[0], " ".join(each for word in words[1:] for each in words_of(word, self._state)))
-        plain = [each for word in words for each in words_of(word, self._state)]
-        if len(plain) >= 3 and plain[1] in _SIGNS:
-            return self._binary(plain[0], plain[1], plain[2])
-        text = self._state.taken_as_unset(" ".join(plain))
-        return None if text is None else bool(text.strip())
-
-    def _unary(self, sign: str, operand: str) -> bool | None:
-        if sign in _OF_FILES:
-            self._state.leaned += 1
-            return bool(operand)
-        if sign == "-v":
-            return self._state.get(operand) is not None
-        text = self._state.taken_as_unset(operand)
-        if text is None:
-            return sign == "-n"  # a command's output is taken to exist
-        return bool(text) == (sign == "-n")
-
-    def _binary(self, left: str, sign: str, right: str) -> bool | None:
-        state = self._state
-        one = state.taken_as_unset(text_of(left, state))
-        equal = sign in ("=", "==", "!=")
-        other = state.taken_as_unset(pattern_of(right, state) if self._double and equal else text_of(right, state))
-        if one is None or other is None:
-            return None
-        if sign in _NUMBERS:  # a shell complains of what is no number, and continues with what follows else
-            numbers = [int(text) for text in (one, other) if _WHOLE.fullmatch(text)]
-            return len(numbers) == 2 and _NUMBERS[sign](numbers[0], numbers[1])
-        if equal:
-            same = fnmatch.fnmatchcase(one[:_LONGEST], other[:_LONGEST]) if self._double else one == other
-            return same == (sign != "!=")
-        if sign in ("<", ">"):
-            return one < other if sign == "<" else one > other
-        if len(other) > 100 or re.search(r"[*+{].*[*+{]", other):  # which may take long to match
-            return None
-        try:
-            like = re.search(other, one[:_LONGEST])
-        except re.error:
-            return None
-        if like:
-            state.put("BASH_REMATCH", [like[0], *(part or "" for part in like.groups())])
-        return like is not None
+def _binary(left: str, sign: str, right: str, state: State, *, double: bool) -> bool | None:
+    equal = sign in ("=", "==", "!=")
+    one = state.taken_as_unset(text_of(left, state))
+    other = state.taken_as_unset(pattern_of(right, state) if double and equal else text_of(right, state))
+    if one is None or other is None:
+        return None
+    if sign in _NUMBERS:  # a shell complains of what is no number, and continues with what follows else
+        numbers = [int(text) for text in (one, other) if _WHOLE.fullmatch(text)]
+        return len(numbers) == 2 and _NUMBERS[sign](numbers[0], numbers[1])
+    if equal:
+        same = fnmatch.fnmatchcase(one[:_LONGEST], other[:_LONGEST]) if double else one == other
+        return same == (sign != "!=")
+    if sign in ("<", ">"):
+        return one < other if sign == "<" else one > other
+    if len(other) > 100 or re.search(r"[*+{].*[*+{]", other):  # which may take long to match
+        return None
+    try:
+        like = re.search(other, one[:_LONGEST])
+    except re.error:
+        return None
+    if like:
+        state.put("BASH_REMATCH", [like[0], *(part or "" for part in like.groups())])
+    return like is not None
