@@ -163,17 +163,26 @@ class _Started:
         self._arguments = replace(arguments, options=self._options)
         self._source, self._beside = source, beside
         self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
-        reads = _READ | {_PROGRAMS.get(self.program, {}).get("micro_batch", "")}
-        self._reads = reads
+        self._usual: dict[str, Any] = _PROGRAMS.get(self.program, {})
+        self._reads = _READ | {self._usual.get("micro_batch", "")}
         self.no_effect = [name for name in self._options if name in _NO_EFFECT]
-        rest = [name for name in self._options if name not in reads | _NO_EFFECT]
-        otherwise = {name: said for name in rest if (said := _MODELLED_OTHERWISE.get(name)) and self._on(name)}
-        self.assumed = [f"--{name}: {said}" for name, said in otherwise.items()]
+        self.assumed: list[str] = []
+        self.unknown: list[str] = []
         known = _MODELLED_OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
-        self.no_effect += [name for name in rest if name in known and name not in otherwise]
-        off = [name for name in rest if name not in known and is_off(name, " ".join(self._options[name]))]
+        off: list[str] = []
+        for name in self._options:
+            if name in self._reads | _NO_EFFECT:
+                continue
+            if (said := _MODELLED_OTHERWISE.get(name)) and self._on(name):
+                self.assumed.append(f"--{name}: {said}")
+            elif name in known:
+                self.no_effect.append(name)
+            elif is_off(name, " ".join(self._options[name])):
+                off.append(name)
+            else:
+                self.unknown.append(f"--{name}")
         self.no_effect += off
-        self.unknown = [f"--{name}" for name in rest if name not in known and name not in off]
+        self.says_steps = any(self._options.get(name) for name in _ACCUMULATIONS)
 
     @property
     def read(self) -> list[str]:
@@ -186,33 +195,18 @@ class _Started:
         return [name for name in self._options.unread if name in self._reads]
 
     def _on(self, name: str) -> bool:
-        """Whether a switch is given, and not as false."""
+        """Return whether a switch is given, and not as false."""
         return name in self._options and (not self._options[name] or self._arguments.said(name).lower() not in _OFF)
 
     def _runs(self, program: Mapping[str, Any]) -> bool:
         if "flag" in program and self._options.get(program["flag"]) != ():
             return False
-        return not {*program["words"].split()}.isdisjoint(self._arguments.launcher) or any(
-            name in self._options for name in program["options"].split()
-        )
-
-    def _without(self) -> bool:
-        """Whether the script switches off that its program runs layers again."""
-        off = _PROGRAMS[self.program].get("off", "")
-        return not off or (self._on(off) if off.startswith("disable") else off in self._options)
-
-    def _tuners(self) -> list[str]:
-        """Options of which one says that the program trains all weights; none where its command does."""
-        program = _PROGRAMS.get(self.program, {})
-        return [] if program.get("all") in self._arguments.launcher else program.get("tuners", "").split()
-
-    @property
-    def says_steps(self) -> bool:
-        return any(self._options.get(name) for name in _ACCUMULATIONS)
+        words, options = program["words"].split(), program["options"].split()
+        return any(word in self._arguments.launcher for word in words) or any(name in self._options for name in options)
 
     def own_config(self, name: str) -> str:
         """A configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
-        zero = _PROGRAMS.get(self.program, {}).get("configurations", {}).get(name)
+        zero = self._usual.get("configurations", {}).get(name)
         stage = self._arguments.said("zero-stage")
         if zero:
             self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
@@ -237,7 +231,9 @@ class _Started:
             more = not said.isdecimal() or int(said) > 1
             if self._on(name) and (more if sign == ">" else value in ("", said.lower())):
                 raise InputError(f"{self._source}: --{name} {said[:40]}: {why}")
-        if (tuners := self._tuners()) and not any(name in self._options for name in tuners):
+        whole = self._usual.get("all") in self._arguments.launcher
+        tuners = [] if whole else self._usual.get("tuners", "").split()
+        if tuners and not any(name in self._options for name in tuners):
             raise InputError(
                 f"{self._source}: {self.program} trains adapters beside weights that stand still unless --{tuners[0]} "
                 "full is given: not modelled"
@@ -263,7 +259,7 @@ class _Started:
         length = self.number(name) if name else None
         if length:
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are cut")
-        elif length := _PROGRAMS.get(self.program, {}).get("length"):
+        elif length := self._usual.get("length"):
             self.assumed.append(f"every sequence has {length} tokens, to which {self.program} cuts samples")
         return length
 
@@ -289,7 +285,7 @@ class _Started:
 
     def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
         """What takes the place of ``auto``, by the configuration's names; ``precision`` is the launcher's format."""
-        program = _PROGRAMS.get(self.program, {})
+        program = self._usual
         micro, steps = (self.number(self._first(names)[0]) for names in (_MICROS, _ACCUMULATIONS))
         micro = micro or self.number(program.get("micro_batch", ""))
         trains = any(name.startswith("per-device-") or name == "num-train-epochs" for name in self._options)
@@ -307,7 +303,7 @@ class _Started:
 
     def _usual_format(self) -> str:
         """The format of mixed precision that a program takes of the model's, where none is said."""
-        usual = str(_PROGRAMS.get(self.program, {}).get("format", ""))
+        usual = str(self._usual.get("format", ""))
         said = self._arguments.said("torch-dtype", "dtype").lower()
         known = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
         return known.get(said, usual)
@@ -317,7 +313,9 @@ class _Started:
         found: dict[str, Any] = {}
         if any(self._on(name) for name in _RECOMPUTES):
             found["recompute"] = "full"
-        elif self.program and not self._without():
+        off = self._usual.get("off", "")
+        without = self._on(off) if off.startswith("disable") else off in self._options
+        if "recompute" not in found and off and not without:
             found["recompute"] = "full"
             self.assumed.append(f"layers are run again in the backward pass, as {self.program} does by itself")
         kernels = {self._arguments.said(name).lower() for name in ("attn-implementation", "flash-attn")}
