@@ -127,7 +127,9 @@ WRITTEN = pool(r"""
     set -- a b c; B="${@: -1}"; C=${*:2:1} :: [[ llama3-8b =~ ([0-9]+)b$ ]] && B=${BASH_REMATCH[1]} ::
     for i; do B+=$i; done :: Q=(1 2 3); B=$(( ${Q[0]} + ${Q[1]} * 2 )); C=$((${#Q[@]} - 1)) ::
     if [ \( 1 = 2 -o 2 = 2 \) -a $N -eq 1 ]; then B=1; else B=2; fi :: [[ ( $A = y || $A = x ) && $N = 1 ]] && B=1 ::
-    B="${E:-"a b"}" :: if [ -z $E ]; then B=1; fi :: B=$((07 + N)); let C=N+2 D=3
+    B="${E:-"a b"}" :: if [ -z $E ]; then B=1; fi :: B=$((07 + N)); let C=N+2 D=3 :: unset A; B=${A:-gone} ::
+    A=4; [ $A == 5 ] && B=five || B=other :: until [ $N -gt 4 ]; do N=$((N*2)); done; B=$N :: export B=5 C=6 ::
+    ((N+=3)); B=$N
 """)
 
 
