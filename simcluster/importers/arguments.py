@@ -71,7 +71,7 @@ class Arguments:
 
 
 def parse_arguments(text: str, source: str) -> Arguments:
-    """The arguments of one command over one or more lines, with backslashes at their ends, comments and quotes.
+    """Return the arguments of one command over one or more lines, with backslashes at their ends, comments and quotes.
 
     An option given twice, a value without an option and a variable that may stand for options are ``problems`` of it.
     Raises InputError for text that is not a command line.
@@ -145,7 +145,7 @@ def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[s
 
 
 def _launched(words: list[str]) -> dict[str, str]:
-    """Options of the launcher, with the word behind each."""
+    """Return the options of the launcher, with the word behind each."""
     found: dict[str, str] = {}
     for word, after in zip(words, [*words, ""][1:], strict=True):
         if word.startswith("--"):

@@ -43,7 +43,7 @@ _LOOKS = re.compile(r"^npus_count[ \t]*:", re.MULTILINE)
 
 
 def is_astra_network(text: str) -> bool:
-    """Whether a text looks like such a file."""
+    """Return whether a text looks like such a file."""
     return _LOOKS.search(text) is not None
 
 
@@ -73,7 +73,7 @@ class Dimension:
 
 
 def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
-    """The dimensions of a network file; InputError with file, line and key for what is missing or impossible."""
+    """Return the dimensions of a network file; InputError with file, line and key for what is missing or impossible."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: is larger than {_MAX_CHARACTERS:,} characters; network files have a few lines")
     document = parse_document(text, source=source)
@@ -102,7 +102,7 @@ def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
 def network_document(
     dimensions: tuple[Dimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
 ) -> GraphDocument:
-    """The topology document of a network of NPUs, each of which is a GPU of the device."""
+    """Return the topology document of a network of NPUs, each of which is a GPU of the device."""
     spec.accept("ASTRA-sim's network file", PARAMETERS)
     npus = math.prod(each.npus for each in dimensions)
     document = GraphDocument(name, device if isinstance(device, str) else dict(device))

@@ -107,13 +107,13 @@ def _summary(found: Imported) -> str:
 
 
 def _function_of(name: str) -> tuple[str, str]:
-    """The file, and the function of it that is named behind a colon, as in config_registry.py:llama3_8b."""
+    """Return the file, and the function of it that is named behind a colon, as in config_registry.py:llama3_8b."""
     file, colon, function = name.rpartition(":")
     return (file, function) if colon and file.endswith(".py") and function.isidentifier() else (name, "")
 
 
 def _text(name: str) -> str:
-    """The text of the file, or of stdin."""
+    """Return the text of the file, or of stdin."""
     if name != "-":
         raw = read_bytes(name)
     else:
@@ -181,7 +181,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
 
 
 def _counted(found: Imported, why: str) -> str:
-    """What was assumed of how many GPUs there are, behind a refusal that rests on it; empty of any other."""
+    """Return what was assumed of how many GPUs there are, behind a refusal that rests on it; empty of any other."""
     said = [each for each in found.assumed if "--gpus" in each] if _OF_GPUS.search(why) else []
     return f"\n  assumed: {'; '.join(said)}" if said else ""
 
@@ -237,7 +237,7 @@ def _model_of(config: dict[str, Any], args: argparse.Namespace, name: str) -> Na
 
 
 def _cluster(name: str, output: str | None) -> dict[str, Any]:
-    """The cluster section: the name that ships, or the path from where the scenario will lie."""
+    """Return the cluster section: the name that ships, or the path from where the scenario will lie."""
     if not Path(name).exists():
         return {"topology": name}
     folder = Path(output).parent if output else Path()
@@ -246,7 +246,7 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
-    """Values of a script's variables, or of a program's arguments, by name or number."""
+    """Return the values of a script's variables, or of a program's arguments, by name or number."""
     given: dict[str, str] = {}
     for text in args.arg or []:
         name, equals, value = text.partition("=")
@@ -261,7 +261,7 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _beside(file: str, name: str) -> str | None:
-    """The text of a file that lies with the one that is read, or whose path begins in a folder around; None."""
+    """Return the text of a file that lies with the one that is read, or whose path begins in a folder around; None."""
     folder = Path(file).parent
     searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml", ".json"))
     around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
@@ -280,13 +280,13 @@ def _machine_of(name: str) -> tuple[int, int] | None:
 
 
 def _gpus_of(name: str) -> int:
-    """GPUs of a topology."""
+    """Return the GPUs of a topology."""
     machine, nodes = _machine_of(name), getattr(load_topology(name), "nodes", None)
     return machine[1] * nodes if machine and isinstance(nodes, int) else len(load_cluster(name).gpus)
 
 
 def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
-    """As many machines as the job takes, where the topology counts machines and takes any number of them."""
+    """Return as many machines as the job takes, where the topology counts machines and takes any number of them."""
     machine, fabric = _machine_of(name), getattr(load_topology(name), "fabric", None)
     if not gpus or machine is None or isinstance(fabric, DragonflyPlusSpec):
         return cluster
@@ -294,7 +294,7 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    """The model of a config.json; with a cluster the whole scenario, with a layout that fits."""
+    """Return the model of a config.json; with a cluster the whole scenario, with a layout that fits."""
     _refuse(args, "device", "log", "model", *(("gpus",) if not args.cluster else ()))
     if args.sequence_length is not None and args.sequence_length < 1:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")

@@ -67,7 +67,7 @@ class Wires:
         return self.spec.nvlink.changed(wire)
 
     def to_nvswitch(self, wire: Wire) -> Wire:
-        """A GPU's NVLinks that end in a switch: half of the way to another GPU."""
+        """Return a GPU's NVLinks that end in a switch: half of the way to another GPU."""
         given = self.spec.nvlink.latency
         return replace(wire, latency=NVSWITCH_LATENCY if given is None else given)
 
@@ -79,11 +79,11 @@ class Wires:
         return self.spec.pcie.changed(wire)
 
     def usual_pcie(self, why: str) -> Wire:
-        """The PCIe link of a GPU where a file is silent."""
+        """Return the PCIe link of a GPU where a file is silent."""
         return self.pcie(self.usual("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
 
     def socket(self, payload: float, what: str) -> Wire:
-        """The way between two NUMA nodes; the figure is NCCL's, already payload."""
+        """Return the way between two NUMA nodes; the figure is NCCL's, already payload."""
         return self.spec.socket.changed(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
 
     def port(self, line_rate: float, medium: str, what: str, *, latency: float = NIC_LATENCY) -> Wire:

@@ -49,9 +49,9 @@ class GraphDocument:
         self.nodes.append({"name": name, "kind": kind, **known})
 
     def link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
-        """A link, both ways alike, or (``one_way=True``) from ``a`` to ``b`` only."""
+        """Return a link, both ways alike, or (``one_way=True``) from ``a`` to ``b`` only."""
         self.edges.append({"between": [a, b], **more, **wire.fields()})
 
     def document(self) -> dict[str, Any]:
-        """The topology document."""
+        """Return the topology document."""
         return {"kind": "graph", "name": self.name, "device": self.device, "nodes": self.nodes, "edges": self.edges}

@@ -58,7 +58,7 @@ class PlainGraph:
 
 
 def graph_document(graph: PlainGraph, form: str, spec: ImportSpec) -> GraphDocument:
-    """The topology document of a graph; InputError naming the node or edge that lacks something."""
+    """Return the topology document of a graph; InputError naming the node or edge that lacks something."""
     spec.accept(form, PARAMETERS)
     device = spec.device or graph.attributes.data.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
@@ -155,7 +155,7 @@ def _side_by_side(a: Wire, b: Wire) -> Wire:
 
 
 def is_node_link(data: object) -> bool:
-    """Whether parsed JSON is networkx's node-link form (a topology document has a ``kind`` at the top)."""
+    """Return whether parsed JSON is networkx's node-link form (a topology document has a ``kind`` at the top)."""
     return isinstance(data, dict) and "nodes" in data and ("edges" in data or "links" in data) and "kind" not in data
 
 
@@ -165,7 +165,7 @@ def refuse_constant(name: str) -> None:
 
 
 def graph_of_node_link(data: Mapping[str, Any], source: str) -> PlainGraph:
-    """The graph in node-link JSON, of networkx 3.4 and later ("edges") or of before ("links")."""
+    """Return the graph in node-link JSON, of networkx 3.4 and later ("edges") or of before ("links")."""
     key = "edges" if "edges" in data else "links"
     nodes: dict[str, _Item] = {}
     for number, entry in enumerate(_list(data, "nodes", source)):
@@ -206,7 +206,7 @@ def _list(data: Mapping[str, Any], key: str, source: str) -> list[Any]:
 
 
 def _name(value: object, where: str) -> str:
-    """A node's id as a name; a tuple, which JSON has as a list, as a.b.c."""
+    """Return a node's id as a name; a tuple, which JSON has as a list, as a.b.c."""
     if isinstance(value, list) and value:
         return ".".join(_name(part, where) for part in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
@@ -218,7 +218,7 @@ def _name(value: object, where: str) -> str:
 
 
 def graph_of_graphml(root: Element, source: str) -> PlainGraph:
-    """The graph in a GraphML file; errors have lines."""
+    """Return the graph in a GraphML file; errors have lines."""
     keys = {
         key.require("id"): (key.require("attr.name"), key.get("attr.type") or "string") for key in root.named("key")
     }
@@ -247,7 +247,7 @@ def graph_of_graphml(root: Element, source: str) -> PlainGraph:
 
 
 def _data(element: Element, keys: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """The attributes of an element; ``keys``: name and type of each that is declared, by its id."""
+    """Return the attributes of an element; ``keys``: name and type of each that is declared, by its id."""
     found: dict[str, Any] = {}
     for data in element.named("data"):
         if data.require("key") not in keys:

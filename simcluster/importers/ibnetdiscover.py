@@ -72,12 +72,12 @@ class _Record:
 
 
 def is_listing(text: str) -> bool:
-    """Whether a text looks like ibnetdiscover's: records of switches or adapters, or their GUIDs."""
+    """Return whether a text looks like ibnetdiscover's: records of switches or adapters, or their GUIDs."""
     return re.search(r'^(?:(?:switchguid|caguid)=0x|(?:Switch|Ca)\s+\d+\s+")', text, re.MULTILINE) is not None
 
 
 def parse_listing(text: str, source: str) -> dict[str, _Record]:
-    """The records by id; InputError with the line of what cannot be read, or contradicts another line."""
+    """Return the records by id; InputError with the line of what cannot be read, or contradicts another line."""
     records: dict[str, _Record] = {}
     current: _Record | None = None
     for number, raw in enumerate(text.splitlines(), 1):
@@ -146,7 +146,7 @@ def _check_ends(records: dict[str, _Record]) -> None:
 
 
 def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
-    """Machines with their GPUs, NICs on their switches, and the cables between switches."""
+    """Return the machines with their GPUs, NICs on their switches, and the cables between switches."""
     spec.accept("ibnetdiscover", PARAMETERS)
     if spec.device is None:
         raise InputError(f"{source}: ibnetdiscover knows no GPUs; name them beside the file, as in device: h100")

@@ -30,7 +30,7 @@ class LinkChange(Spec):
     latency: Seconds | None = None
 
     def changed(self, wire: Wire) -> Wire:
-        """The wire with what is given here in place of its own."""
+        """Return the wire with what is given here in place of its own."""
         if self == LinkChange():
             return wire
         given = [f"{name.replace('_', ' ')} given by hand" for name in type(self).model_fields if getattr(self, name)]
@@ -87,7 +87,7 @@ class ImportSpec(Spec):
         return self
 
     def accept(self, form: str, known: tuple[str, ...]) -> None:
-        """InputError for a parameter that this form of file has no use for, so that none is silently ignored."""
+        """Raise InputError for a parameter that this form of file has no use for, so that none is silently ignored."""
         always = ("kind", "files", "name", "device")
         for key in ImportSpec.model_fields:  # in this order, so that the message does not depend on a set
             if key in self.model_fields_set and key not in always and key not in known:
@@ -95,5 +95,5 @@ class ImportSpec(Spec):
 
 
 def is_kept(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a NIC (or a machine) of this name matches one of ``nics`` (``hosts``), if there are any."""
+    """Return whether a NIC (or a machine) of this name matches one of ``nics`` (``hosts``), if there are any."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)

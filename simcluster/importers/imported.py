@@ -95,7 +95,7 @@ class Imported:
             raise InputError(f"{source}: {what}; take them out, or leave --strict out to ignore them")
 
     def text(self, origin: str) -> str:
-        """A scenario file, with what was assumed as comments at its head."""
+        """Return a scenario file, with what was assumed as comments at its head."""
         lines = [f"# From {origin}.", *(f"# {fact}" for fact in self.facts)]
         lines += [*(f"# Assumed: {sentence}" for sentence in self.assumed)]
         if self.unknown:
@@ -152,7 +152,7 @@ class Problems:
     def of(
         self, make: Callable[Parameters, Made], *args: Parameters.args, **more: Parameters.kwargs
     ) -> Made | None:  # fmt: skip
-        """What ``make`` returns; None where it raises InputError, which is kept."""
+        """Return what ``make`` returns; None where it raises InputError, which is kept."""
         try:
             return make(*args, **more)
         except InputError as problem:
@@ -160,7 +160,7 @@ class Problems:
             return None
 
     def tell(self) -> None:
-        """InputError with all of them, if there are any."""
+        """Raise InputError with all of them, if there are any."""
         found = list(dict.fromkeys(self.found))
         if len(found) == 1:
             raise InputError(f"{self._source}: {found[0]}")

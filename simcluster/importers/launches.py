@@ -65,7 +65,7 @@ def arguments_of_script(
     gpus_per_node: int | None = None,
     gpus: int | None = None,
 ) -> Arguments:
-    """The arguments of the training that a shell script starts; nothing of it is run.
+    """Return the arguments of the training that a shell script starts; nothing of it is run.
 
     ``fixed`` are values of variables (and of ``1``, ``2``, ... for its arguments) that the user gives, ``beside`` the
     text of a file that lies with it; ``gpus`` are those of the job, where the user says how many.  Raises InputError
@@ -171,7 +171,7 @@ def _tested(state: State) -> tuple[str, str]:
 
 
 def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> dict[str, tuple[str, ...]]:
-    """The options with what else the script says of them: a comment, a DeepSpeed configuration that it names."""
+    """Return the options with what else the script says of them: a comment, a DeepSpeed configuration that it names."""
     options = dict(found)
     batch = " ".join(options.get("global-batch-size", ()))
     if "$" in batch:
@@ -198,7 +198,7 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
 
 
 def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
-    """The option that names a YAML file with more options, and the file; None where none does."""
+    """Return the option that names a YAML file with more options, and the file; None where none does."""
     found = ((name, " ".join(options.get(name, ()))) for name in _CONFIGURES)
     return next(((name, file) for name, file in found if "$" in file or file.endswith((".yaml", ".yml"))), None)
 
@@ -226,7 +226,7 @@ def _held(state: State) -> list[list[str]]:
 
 
 def _vocabulary(options: Mapping[str, tuple[str, ...]], text: str) -> dict[str, tuple[str, ...]]:
-    """The vocabulary that a comment says, where no option does and the tokenizer is not known by its name."""
+    """Return the vocabulary that a comment says, where no option does and the tokenizer is not known by its name."""
     said = {number.replace(",", "").replace("_", "") for number in _VOCABULARY.findall(text[:100_000])}
     told = options.keys() & {"vocab-size", "padded-vocab-size", "pad-vocab-size-to"}
     return {} if told or len(said) != 1 or names_vocabulary(options) else {"vocab-size": tuple(said)}
@@ -284,7 +284,7 @@ def _example(text: str) -> dict[str, str]:
 
 
 def _known(words: Sequence[str]) -> int:
-    """How many options of a training the command has."""
+    """Return how many options of a training the command has."""
     names = {word[2:].partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
     return len(names & MAPPED.keys()) or int("model" in names and bool(swift_command(words)))
 

@@ -49,7 +49,7 @@ class System:
         return [node for node, kind in self.nodes.items() if kind == "gpu"]
 
     def link(self, a: Node, b: Node, wire: Wire) -> None:
-        """A link both ways; of two between the same nodes (PCIe and C2C to one CPU) the faster stays."""
+        """Return a link both ways; of two between the same nodes (PCIe and C2C to one CPU) the faster stays."""
         key = (b, a) if (b, a) in self.links else (a, b)
         have = self.links.get(key)
         if have is None or have.line_rate * have.efficiency < wire.line_rate * wire.efficiency:
@@ -57,7 +57,7 @@ class System:
 
 
 def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
-    """The systems (or ``spec.nodes`` copies of the only one) with their NICs on a fabric.
+    """Return the systems (or ``spec.nodes`` copies of the only one) with their NICs on a fabric.
 
     Machines are node0, node1, ...; their GPUs gpu0, gpu1, ...  A machine alone has a fabric only if one is asked for.
     InputError when machines that need a network have no NIC, or there are too many GPUs.

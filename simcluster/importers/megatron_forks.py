@@ -68,7 +68,7 @@ def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str,
 
 
 def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether the options are of a fork, by those that Megatron-LM has not."""
+    """Return whether the options are of a fork, by those that Megatron-LM has not."""
     return _spec(options).startswith("mindspeed_llm.") or any(name in options for name in _OWN)
 
 
@@ -175,7 +175,7 @@ def layers_that_work(run: Options) -> list[bool]:
 
 
 def layers_of_slices(run: Options, slices: int) -> list[int]:
-    """Layers of each slice, where a list of them or layers that do nothing say; else none."""
+    """Return the layers of each slice, where a list of them or layers that do nothing say; else none."""
     given, works = run.get("num-layer-list"), layers_that_work(run)
     if given:
         words = re.split(r"[,\s]+", given.strip())

@@ -92,7 +92,7 @@ def _require_training(arguments: Arguments, swift: str, source: str) -> None:
 
 
 def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a model that is known, and not only what options say, with what ``settings`` say otherwise."""
+    """Return all of a model that is known, and not only what options say, with what ``settings`` say otherwise."""
     fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
     own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
     mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
@@ -104,7 +104,7 @@ def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings:
 
 
 def model_options(section: Mapping[str, Any]) -> Words:
-    """A model of the catalogue, or its fields, as Megatron-LM's options."""
+    """Return a model of the catalogue, or its fields, as Megatron-LM's options."""
     model = Model(**(model_document(section["preset"]) if "preset" in section else section))
     options = _of(model, _FIELDS["model"])
     flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)

@@ -89,7 +89,7 @@ def _without_bubble(run: Options, pp: int) -> str:
 
 
 def _chunks(run: Options, layers: int, pp: int) -> int | None:
-    """Chunks of a stage, as given or by the layers of one."""
+    """Return the chunks of a stage, as given or by the layers of one."""
     chunks: int | None = run.get("num-virtual-stages-per-pipeline-rank")
     per = run.get("num-layers-per-virtual-pipeline-stage")
     if not per or pp == 1:
@@ -102,7 +102,7 @@ def _chunks(run: Options, layers: int, pp: int) -> int | None:
 
 
 def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | None) -> list[int]:
-    """Layers of each stage where the ends have their own number and the rest is even."""
+    """Return the layers of each stage where the ends have their own number and the rest is even."""
     rest, stages = layers - (first or 0) - (last or 0), pp - bool(first) - bool(last)
     if rest < 0 or (rest % stages if stages else rest):
         raise run.error(

@@ -95,7 +95,7 @@ def _given(run: Options, given: int, kind: str | None, file: str | None) -> int:
 
 
 def _own(file: str | None) -> bool:
-    """Whether the file of a tokenizer may be another one than its kind is known for."""
+    """Return whether the file of a tokenizer may be another one than its kind is known for."""
     return file is not None and not _USUAL.search(file.lower()) and not file.endswith("/tokenizer.model")
 
 
@@ -121,12 +121,12 @@ def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
 
 
 def _tokenizer_in(text: str) -> str | None:
-    """The known tokenizer whose name stands in a text."""
+    """Return the known tokenizer whose name stands in a text."""
     return next((part for part in TOKENIZERS if part in text.lower()), None)
 
 
 def _is_extended(name: str, known: str) -> bool:
-    """Whether the name of a tokenizer says behind that of a known one that it has more tokens."""
+    """Return whether the name of a tokenizer says behind that of a known one that it has more tokens."""
     return _EXTENDED.search(name.lower().rpartition(known)[2]) is not None
 
 
@@ -159,5 +159,5 @@ def _alike(run: Options) -> str | None:
 
 
 def _named(run: Options) -> str | None:
-    """The tokenizer that the names of the file and of its folders say, as in llama3/train_70b.sh."""
+    """Return the tokenizer that the names of the file and of its folders say, as in llama3/train_70b.sh."""
     return _tokenizer_in("/".join(run.source.replace("_", "-").split("/")[-1 - _FOLDERS :]))

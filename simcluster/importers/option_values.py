@@ -55,13 +55,13 @@ _OFF = ("0", "false", "none")
 
 
 def _valued(name: str, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """A flag that stands for a value of another option, as that option."""
+    """Return a flag that stands for a value of another option, as that option."""
     option, value = FLAG_VALUES.get(name, (name, ""))
     return option, (value,) if value else words
 
 
 def _is_absent(name: str, words: tuple[str, ...], *, deepspeed: bool) -> bool:
-    """Whether an option is as if it were not given: Megatron-DeepSpeed has a plain MLP where there is one expert
+    """Return whether an option is as if it were not given: Megatron-DeepSpeed has a plain MLP where there is one expert
     (ParallelTransformerLayer, megatron/model/transformer.py), Megatron-Core a mixture of one."""
     return name in ABSENT_AT_0 and (words == ("0",) or (words == ("1",) and name == "num-experts" and deepspeed))
 
@@ -75,7 +75,7 @@ def _without_settings(words: tuple[str, ...], *, least: int) -> tuple[str, ...]:
 
 
 def _in_a_section(name: str) -> str:
-    """An option as NeMo and Megatron-Bridge write it, in the section that both have it in."""
+    """Return an option as NeMo and Megatron-Bridge write it, in the section that both have it in."""
     return f"{'train' if 'batch' in name else 'model'}.{name.replace('-', '_')}"
 
 
@@ -104,7 +104,7 @@ class Options:
         return InputError(f"{self.source}: {self._dashes}{name}: {message}")
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
-        """Every option in its place; one that is not modelled and changes the time is a problem."""
+        """Return every option in its place; one that is not modelled and changes the time is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
         for name, words in ((option_called(name), _valued(name, words)[1]) for name, words in options.items()):
             if plain.get(name, words) != words:
@@ -199,7 +199,7 @@ class Options:
         return any(self.values.get(name) is True for name in names)
 
     def layer_list(self, name: str, layers: int) -> Value | None:
-        """A number from 1, or one for each layer; None where the option is not given."""
+        """Return a number from 1, or one for each layer; None where the option is not given."""
         text = self.get(name)
         if text is None:
             return None
@@ -214,7 +214,7 @@ class Options:
         return value
 
     def without(self, needed: str, consequence: str, names: Sequence[str]) -> None:
-        """Takes away what means nothing without an option that is not given, and says so."""
+        """Take away what means nothing without an option that is not given, and says so."""
         given = [name for name in names if name in self.values]
         idle = [name for name in given if self.values[name] is not False]
         for name in given:
@@ -226,7 +226,7 @@ class Options:
             )
 
     def needed(self, *names: str) -> Any:
-        """The value of the first of these that is given; InputError where none is."""
+        """Return the value of the first of these that is given; InputError where none is."""
         value = self.get(*names)
         if value is None:
             name, written = f"{self._dashes}{names[0]}", "" if self._dashes else f", as {_in_a_section(names[0])}"

@@ -23,7 +23,7 @@ def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
 
 
 def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None:
-    """How many GPUs a script counts in a machine: no more than the job has; None where no cluster says."""
+    """Return how many GPUs a script counts in a machine: no more than the job has; None where no cluster says."""
     return gpus_per_node and min(gpus or gpus_per_node, gpus_per_node)
 
 
@@ -92,7 +92,7 @@ def _by_slurm(words: Sequence[str]) -> dict[str, str]:
 
 
 def _number(options: Mapping[str, str], *names: str) -> int | None:
-    """The first of these that is a plain number; the greater end of a range of nodes."""
+    """Return the first of these that is a plain number; the greater end of a range of nodes."""
     for name in names:
         found = re.fullmatch(r"(?:\d+[-:])?(\d{1,7})", options.get(name, ""))
         if found and int(found[1]):
@@ -109,6 +109,6 @@ def _included(text: str) -> tuple[int, int] | None:
 
 
 def _of_gres(options: Mapping[str, str]) -> int | None:
-    """GPUs of ``--gres=gpu:8``."""
+    """Return the GPUs of ``--gres=gpu:8``."""
     kind, *rest = options.get("gres", "").split(":")
     return int(rest[-1]) if kind == "gpu" and rest and _DIGITS.fullmatch(rest[-1]) else None

@@ -12,7 +12,7 @@ _LAYER = re.compile(r"layers\.(\d{1,6})")
 
 
 def layers_between(points: str, layers: int, stages: int, *, several: bool) -> list[int]:
-    """Layers of each slice; ``several``: a stage may have more than one.
+    """Return the layers of each slice; ``several``: a stage may have more than one.
 
     Raises InputError for what is no list of layers, or cuts them into another number of slices than the stages take.
     """

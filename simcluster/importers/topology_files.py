@@ -26,7 +26,7 @@ _FORMS = "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-li
 def import_topology(
     paths: str | Path | Sequence[str | Path], parameters: ImportSpec | Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """The ``kind: graph`` document of a cluster that one file describes, or several files with one machine each.
+    """Return the ``kind: graph`` document of a cluster that one file describes, or several files with one machine each.
 
     ``parameters`` are those of ``ImportSpec``: copies, the fabric that joins them, the GPU, figures to take instead.
     Raises InputError with the file and, where there is one, the line; pydantic.ValidationError for wrong parameters.
@@ -50,7 +50,7 @@ def import_topology(
 
 
 def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
-    """A machine without a network, or a whole network."""
+    """Return a machine without a network, or a whole network."""
     raw, source, name = read_bytes(path), str(path), spec.name or path.stem
     form = form_of(raw, source)
     if form == "xml":
@@ -86,7 +86,7 @@ def _read_xml(root: Element, source: str, spec: ImportSpec) -> System | GraphDoc
 
 
 def form_of(raw: bytes, source: str) -> Form | None:
-    """What the content looks like; None for nothing known."""
+    """Return what the content looks like; None for nothing known."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"<"):
         return "xml"

@@ -65,7 +65,7 @@ def scenario_of_trainer(
     beside: Beside,
     source: str = "<script>",
 ) -> Imported:
-    """The scenario of what the script starts on a cluster (as ``cluster`` stands in a scenario).
+    """Return the scenario of what the script starts on a cluster (as ``cluster`` stands in a scenario).
 
     ``model`` and ``sequence_length`` are the user's and go before the script's, ``given`` are values of the script's
     variables and options.  Raises InputError for a script that names no configuration of DeepSpeed or one that is not
@@ -105,7 +105,7 @@ def scenario_of_trainer(
 
 
 def refuse_trainer(arguments: Arguments, source: str) -> None:
-    """InputError for a command of Hugging Face's Trainer, or another that says no sizes and starts DeepSpeed."""
+    """Raise InputError for a command of Hugging Face's Trainer, or another that says no sizes and starts DeepSpeed."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
     config = arguments.said(*_CONFIGS)
@@ -117,7 +117,7 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
 
 
 def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerated:
-    """What says how DeepSpeed trains: the file that the command names, as it is or as accelerate reads it."""
+    """Return what says how DeepSpeed trains: the file that the command names, as it is or as accelerate reads it."""
     options, name = training.arguments.launched, training.config
     if own := run.own_config(name):
         return Accelerated(own, "", {}, "", ())
@@ -205,7 +205,7 @@ class _Started:
         return any(word in self._arguments.launcher for word in words) or any(name in self._options for name in options)
 
     def own_config(self, name: str) -> str:
-        """A configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
+        """Return a configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
         zero = self._usual.get("configurations", {}).get(name)
         stage = self._arguments.said("zero-stage")
         if zero:
@@ -244,7 +244,7 @@ class _Started:
             raise InputError(f"{self._source}: --{name} {path[:60]} {against}")
 
     def number(self, name: str) -> int | None:
-        """The value of an option as a whole number; InputError where it is none."""
+        """Return the value of an option as a whole number; InputError where it is none."""
         words = self._arguments.said(name)
         if not words:
             return None
@@ -302,14 +302,14 @@ class _Started:
         return found | {f"{name}.enabled": name == on for name in ("bf16", "fp16") if trains or name == on}
 
     def _usual_format(self) -> str:
-        """The format of mixed precision that a program takes of the model's, where none is said."""
+        """Return the format of mixed precision that a program takes of the model's, where none is said."""
         usual = str(self._usual.get("format", ""))
         said = self._arguments.said("torch-dtype", "dtype").lower()
         known = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
         return known.get(said, usual)
 
     def training(self) -> dict[str, Any]:
-        """What the command line says of the passes."""
+        """Return what the command line says of the passes."""
         found: dict[str, Any] = {}
         if any(self._on(name) for name in _RECOMPUTES):
             found["recompute"] = "full"

@@ -26,15 +26,15 @@ class Element:
     text: str = ""
 
     def error(self, message: str) -> InputError:
-        """An error about this element: its place, its tag, and what is wrong."""
+        """Return an error about this element: its place, its tag, and what is wrong."""
         return InputError(f"{self.place}: <{self.tag[:40]}>: {message}")
 
     def get(self, name: str) -> str:
-        """An attribute, or nothing."""
+        """Return an attribute, or nothing."""
         return self.attributes.get(name, "").strip()
 
     def require(self, name: str) -> str:
-        """An attribute that must be there."""
+        """Return an attribute that must be there."""
         value = self.get(name)
         if not value:
             raise self.error(f"has no {name}; add {name}=...")
@@ -54,11 +54,11 @@ class Element:
         return number
 
     def named(self, tag: str) -> Iterator[Element]:
-        """The children with this tag."""
+        """Return the children with this tag."""
         return (child for child in self.children if child.tag == tag)
 
     def below(self, tag: str) -> Iterator[Element]:
-        """The elements with this tag, at any depth, in the order of the file."""
+        """Return the elements with this tag, at any depth, in the order of the file."""
         for child in self.children:
             if child.tag == tag:
                 yield child
@@ -117,7 +117,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
 
 
 def not_hwloc(place: str) -> InputError:
-    """The error for lstopo's XML, which people have beside NCCL's."""
+    """Return the error for lstopo's XML, which people have beside NCCL's."""
     return InputError(
         f"{place}: is hwloc's XML (lstopo), which knows no NVLink and is not read; run a job with "
         "NCCL_TOPO_DUMP_FILE=topo.xml and give that file, or the text of nvidia-smi topo -m"

@@ -162,7 +162,7 @@ class _Parser:
         found.parts = [self.statements("do", "done"), self.statements("done")]
 
     def _for(self, found: Statement) -> None:
-        """The words begin with the variable; none but that mean the arguments of the script."""
+        """Return the words begin with the variable; none but that mean the arguments of the script."""
         found.kind = "counted" if self._next.kind == "arithmetic" else "for"
         while not self._ended and not self._at("do", ";", "\n", "done"):
             found.words.append(self._take())
