@@ -55,7 +55,7 @@ KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugg
 _MAX_BYTES, _MAX_LOG = 2_000_000, 100_000_000
 _LOGS = (".log", ".out", ".err", ".txt")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
-_TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
+_TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py",), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
 """Kinds whose files of these endings have arguments and variables; those of megatron always do."""
 _MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
 _OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
