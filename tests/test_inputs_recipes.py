@@ -532,6 +532,7 @@ def test_a_recipe_of_nemo_2_in_python() -> None:
 def test_no_note_says_that_a_known_model_has_other_groups_than_it_has() -> None:
     found = scenario_from_nemo(NEMO, cluster=CLUSTER, function="pretrain_recipe", source="r.py")
     assert not [note for note in found.assumed if "num-query-groups" in note]
+    assert not found.unknown
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def _word(value: Any) -> Any:
     """Return a name as a text, of an enumeration's member its own, and a call of a function as what it is not: read."""
     if isinstance(value, Unread) and _NAMED.fullmatch(value.text) and not value.text.startswith(("args.", "self.")):
         return value.text.removeprefix("AttnBackend.")
-    if isinstance(value, Built) and (value.of is not None or not value.name.rpartition(".")[2][:1].isupper()):
+    if isinstance(value, Built) and (isinstance(value.of, Built) or not value.name.rpartition(".")[2][:1].isupper()):
         return Unread(f"{value.name}(...)") if not value.fields or value.args else value
     if isinstance(value, list) and any(isinstance(each, Unread | Built) for each in value):
         return Unread(", ".join(each.text if isinstance(each, Unread) else str(each)[:60] for each in value))
