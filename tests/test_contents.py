@@ -27,8 +27,7 @@ from simcluster.scenario.scenario import Base, Variant, load
 from simcluster.studies.search.evaluation import LayoutPlayer
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.quick_rows import quickly
-from simcluster.studies.sweep.study import make_sweep
-from simcluster.studies.sweep.sweep import run_sweep
+from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -17,7 +17,7 @@ from simcluster.documents import reading
 from simcluster.documents.shipped import shipped_path
 from simcluster.scenario.paths import homes
 from simcluster.scenario.scenario import Scenario, from_document, load
-from simcluster.studies.sweep.study import load_sweep
+from simcluster.studies.sweep.sweep import load_sweep
 
 TINY = reading.read_document(shipped_path("scenarios", "tiny_dp")).data
 

@@ -15,7 +15,7 @@ from simcluster import InputError
 from simcluster.cli import main
 from simcluster.documents.own_words import VARIABLE
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.studies.sweep.study import load_sweep
+from simcluster.studies.sweep.sweep import load_sweep
 
 SIZE = {"parallel": {"tp": 1, "pp": 2, "dp": 1}, "training": {"global_batch": 2, "micro_batch": 1}}
 DOCUMENT: dict[str, Any] = {

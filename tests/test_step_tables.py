@@ -13,8 +13,18 @@ from simcluster.base.kept import Kept
 from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Schedule, make_schedule
-from simcluster.studies.sweep.order import ActionWork, End, Items, Sent, schedule_items
-from simcluster.studies.sweep.step_tables import Costs, StepTemplate, TimedOp, shapes_of, step_seconds
+from simcluster.studies.sweep.step_tables import (
+    ActionWork,
+    Costs,
+    End,
+    Items,
+    Sent,
+    StepTemplate,
+    TimedOp,
+    schedule_items,
+    shapes_of,
+    step_seconds,
+)
 from simcluster.traffic.traffic import Traffic
 
 ORDERS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2)]

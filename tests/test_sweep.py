@@ -30,8 +30,7 @@ from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.studies.sweep import dask_cluster
 from simcluster.studies.sweep.playing import Row, play_on
-from simcluster.studies.sweep.study import MAX_VARIANTS, load_sweep, make_sweep
-from simcluster.studies.sweep.sweep import run_sweep, sweep
+from simcluster.studies.sweep.sweep import MAX_VARIANTS, load_sweep, make_sweep, run_sweep, sweep
 
 VARY: dict[str, list[Any]] = {"parallel.tp": [1, 2], "parallel.pp": [1, 2], "parallel.sequence_parallel": [True, False]}
 
@@ -218,7 +217,7 @@ KILLED = """
 import sys, time
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from simcluster.studies.sweep.study import make_sweep
+from simcluster.studies.sweep.sweep import make_sweep
 from simcluster.scenario.scenario import Base
 from simcluster.studies.sweep.sweep import run_sweep
 

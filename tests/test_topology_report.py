@@ -16,7 +16,7 @@ from test_fabrics import FABRICS, STORAGE, build, document, dragonfly, fabric_do
 from simcluster.collectives import ALGORITHMS
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.describe import describe
-from simcluster.studies.bench.symmetry import LinkTable, node_classes
+from simcluster.studies.bench.places import LinkTable, node_classes
 from simcluster.topology import parse_topology
 from simcluster.traffic.fairness import solo_rate
 from simcluster.traffic.traffic import group_of, patterns

@@ -19,10 +19,8 @@ from simcluster.scenario.headroom import headroom_of
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import cells, headings
 from simcluster.studies.sweep.playing import measured
-from simcluster.studies.sweep.quick_rows import quickly
-from simcluster.studies.sweep.room import Fastest, Room, fastest
-from simcluster.studies.sweep.study import load_sweep
-from simcluster.studies.sweep.sweep import Swept, run_sweep
+from simcluster.studies.sweep.quick_rows import Fastest, Room, fastest, quickly
+from simcluster.studies.sweep.sweep import Swept, load_sweep, run_sweep
 
 if TYPE_CHECKING:
     import pandas as pd

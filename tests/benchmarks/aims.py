@@ -91,8 +91,7 @@ def layouts() -> Action:
     """Return an exact sweep of 1,000 layouts on two processes."""
     from simcluster.scenario.scenario import Base
     from simcluster.studies.sweep.quick_rows import quickly
-    from simcluster.studies.sweep.study import make_sweep
-    from simcluster.studies.sweep.sweep import run_sweep
+    from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
     document, grid = configurations()
 

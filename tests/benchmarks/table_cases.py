@@ -307,8 +307,7 @@ def swept(processes: int = 1) -> Figures:
     from simcluster.base.gc_paused import collector_off
     from simcluster.scenario.scenario import Base, Variant
     from simcluster.studies.sweep.quick_rows import quickly
-    from simcluster.studies.sweep.study import make_sweep
-    from simcluster.studies.sweep.sweep import run_sweep
+    from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
     document, grid = configurations()
     with TemporaryDirectory() as folder:  # the base is written out, so that it is read as a file is

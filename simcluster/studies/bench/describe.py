@@ -11,8 +11,8 @@ from simcluster.base.effort import in_words, require_begun
 from simcluster.base.telling import estimated
 from simcluster.collectives.description import Hop
 from simcluster.studies.bench import places
+from simcluster.studies.bench.places import LINK_KEYS, LinkTable, maximum_flows, node_classes
 from simcluster.studies.bench.report import LinkGroup, NetworkReport, RingReport, TopologyReport
-from simcluster.studies.bench.symmetry import LINK_KEYS, LinkTable, maximum_flows, node_classes
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import COMPUTE, Graph, compute_part, label, network_names, switch_levels
 from simcluster.traffic.fairness import solo_rate

@@ -1,26 +1,149 @@
-"""Classes of GPUs that nothing tells apart: what one GPU of each class can reach, and how fast."""
+"""Classes of nodes and GPUs that are equal in a cluster, and what one GPU of each class reaches, and how fast.
+
+The classes are the coarsest equitable partition (colour refinement): two nodes share a class only if their links lead,
+with equal capacity and latency, to the same classes in the same numbers.  So a question about thousands of nodes is
+answered on a handful.  In arrays, because clusters have 10^5 links.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
+import numpy as np
+import numpy.typing as npt
 
+from simcluster.base.arrays import Ints
+from simcluster.base.multiset_hash import mixed, numbered
+from simcluster.base.runs import begins
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Graph
+
+LINK_KEYS = ("medium", "line_rate", "efficiency", "bandwidth", "latency", "source")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LinkTable:
+    """The directed links of a graph as arrays, in graph order.
+
+    ``start`` and ``end`` are places in ``nodes``; ``sort`` is a place in ``sorts``, the different values of the links'
+    attributes (LINK_KEYS).
+    """
+
+    nodes: tuple[str, ...]
+    start: Ints
+    end: Ints
+    sort: Ints
+    sorts: tuple[tuple[Any, ...], ...]
+
+    @classmethod
+    def of(cls, graph: Graph) -> LinkTable:
+        """Return the table of a graph's links."""
+        place = {node: i for i, node in enumerate(graph)}
+        sorts: dict[tuple[Any, ...], int] = {}
+        flat: list[int] = []
+        for a, near in graph.adj.items():
+            start = place[a]
+            for b, data in near.items():
+                values = tuple([data[key] for key in LINK_KEYS])
+                flat += (start, place[b], sorts.setdefault(values, len(sorts)))
+        columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
+        return cls(tuple(place), columns[:, 0], columns[:, 1], columns[:, 2], tuple(sorts))
+
+    def values(self, key: str) -> npt.NDArray[Any]:
+        """Return an attribute of every link."""
+        place = LINK_KEYS.index(key)
+        return np.array([values[place] for values in self.sorts])[self.sort] if self.sorts else np.zeros(0)
+
+    def backward(self) -> Ints:
+        """Return for every link the one between the same nodes the other way, -1 where there is none."""
+        size = len(self.nodes)
+        there, back = self.start * size + self.end, self.end * size + self.start
+        order = np.argsort(there)
+        found = order[np.minimum(np.searchsorted(there, back, sorter=order), len(order) - 1)] if len(order) else order
+        return np.where(there[found] == back, found, -1)
+
+
+def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
+    """Return the class number of every node, in graph order; nodes of different ``colour`` have different classes."""
+    classes = _numbered([colour[node] for node in table.nodes])
+    kind = _numbered(list(zip(table.values("bandwidth").tolist(), table.values("latency").tolist(), strict=True)))
+    here = np.concatenate([table.start, table.end])
+    other = np.concatenate([table.end, table.start])
+    way = np.concatenate([2 * kind, 2 * kind + 1])
+    order = np.argsort(here, kind="stable")
+    here, other, way = here[order], other[order], mixed(way[order], 1)
+    first = begins(here)
+    while True:
+        # the multiset of (link, class at its end)
+        around = np.zeros(len(table.nodes), dtype=np.uint64)
+        if len(first):
+            around[here[first]] = np.add.reduceat(mixed(way ^ mixed(classes[other])), first)
+        finer, _ = numbered(mixed(around) ^ mixed(classes, 1))
+        if _count(finer) == _count(classes):
+            return classes
+        classes = finer
+
+
+def maximum_flows(graph: Graph, side: Mapping[str, int], table: LinkTable | None = None) -> tuple[float, float]:
+    """Return the most B/s from all nodes with ``side`` 0 to all with ``side`` 1, and back, through the other nodes.
+
+    Computed between classes, with their links added up.  That is exact: by equitability a flow between classes spreads
+    over their links in proportion to capacity and is conserved at every node.
+    """
+    table = table or LinkTable.of(graph)
+    classes = node_classes(table, {node: (data["kind"], side.get(node)) for node, data in graph.nodes(data=True)})
+    size = _count(classes)
+    codes, link = np.unique(classes[table.start] * size + classes[table.end], return_inverse=True)
+    capacities = np.bincount(link, weights=table.values("bandwidth")) if len(codes) else np.zeros(0)
+    quotient: nx.DiGraph[int] = nx.DiGraph()
+    quotient.add_nodes_from(range(size))
+    for code, capacity in zip(codes.tolist(), capacities.tolist(), strict=True):
+        if code // size != code % size:
+            quotient.add_edge(code // size, code % size, capacity=capacity)
+    class_of = dict(zip(table.nodes, classes.tolist(), strict=True))
+    sides = [sorted({class_of[node] for node, end in side.items() if end == wanted}) for wanted in (0, 1)]
+
+    def flow(sources: Iterable[int], sinks: Iterable[int]) -> float:
+        joined, start, end = quotient.copy(), -1, -2  # classes are numbered from 0
+        joined.add_nodes_from((start, end))
+        joined.add_edges_from((start, source) for source in sources)  # no capacity: unlimited
+        joined.add_edges_from((sink, end) for sink in sinks)
+        return _maximum(joined, start, end)
+
+    return flow(sides[0], sides[1]), flow(sides[1], sides[0])
+
+
+def _maximum(network: Any, start: Hashable, end: Hashable) -> float:
+    """Return the maximum flow by augmenting paths: on a few dozen nodes fast, and exact enough with floats."""
+    return float(nx.maximum_flow_value(network, start, end, flow_func=nx.algorithms.flow.edmonds_karp))
+
+
+def _count(classes: Ints) -> int:
+    return int(classes.max()) + 1 if len(classes) else 0
+
+
+def _numbered(labels: Iterable[Hashable]) -> Ints:
+    """Return the numbers of labels, by first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class GpuClass:
-    """A GPU that stands for all in its place, and the GPUs of its machine, itself included (numbers)."""
+    """A GPU that represents its class, and the GPUs of its machine, itself included (numbers)."""
 
     gpu: int
     machine: tuple[int, ...]
 
 
 def machines(cluster: Cluster) -> dict[int, list[int]]:
-    """GPUs by machine, both by number."""
+    """Return GPUs by machine, both by number."""
     mates: dict[int, list[int]] = {}
     for gpu, host in enumerate(cluster.host_of):
         mates.setdefault(host, []).append(gpu)
@@ -28,7 +151,7 @@ def machines(cluster: Cluster) -> dict[int, list[int]]:
 
 
 def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
-    """The first GPU of every class; ``classes`` are the GPUs'."""
+    """Return the first GPU of every class; ``classes`` are the GPUs'."""
     mates = machines(cluster)
     first: dict[int, int] = {}
     for gpu, of_gpu in enumerate(classes):
@@ -36,11 +159,8 @@ def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
     return [GpuClass(gpu, tuple(mates[cluster.host_of[gpu]])) for gpu in first.values()]
 
 
-# --- ports and routes -----------------------------------------------------------------------------------------------
-
-
 def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
-    """NIC ports of the place's machine; a NIC that stands for several counts as those."""
+    """Return the NIC ports of the place's machine; a NIC that represents several counts as those."""
     found: dict[str, None] = {}
     stack = [cluster.gpus[gpu] for gpu in place.machine]
     seen = set(stack)
@@ -56,21 +176,20 @@ def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
 
 
 def leaves(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:
-    """Switches that the GPUs' nearest NICs are linked to, in order."""
+    """Return the switches that the GPUs' nearest NICs are linked to, in order."""
     exits = dict.fromkeys(node for gpu in gpus for node in cluster.uplinks(gpu))
     return list(dict.fromkeys(s for node in exits for s in graph.adj[node] if graph.nodes[s]["kind"] == "switch"))
 
 
 def leaf_numbers(cluster: Cluster, graph: Graph) -> list[int]:
-    """For every GPU a number for the set of switches that its nearest NICs are linked to."""
-    numbers: dict[tuple[str, ...], int] = {}
-    return [numbers.setdefault(tuple(leaves(cluster, graph, [gpu])), len(numbers)) for gpu in range(cluster.num_gpus)]
+    """Return for every GPU a number for the set of switches that its nearest NICs are linked to."""
+    return [int(each) for each in _numbered(tuple(leaves(cluster, graph, [gpu])) for gpu in range(cluster.num_gpus))]
 
 
 def longest_routes(
     cluster: Cluster, found: Iterable[GpuClass], classes: Sequence[int], leaf_of: Sequence[int]
 ) -> tuple[int, float]:
-    """Hops and seconds of the longest routes from each place to its machine and to every class at every leaf.
+    """Return hops and seconds of the longest routes from each place to its machine and to every class at every leaf.
 
     For each class and leaf the first GPU and the last are tried, so that one is in another machine if any is.
     """
@@ -79,19 +198,13 @@ def longest_routes(
     for gpu, key in enumerate(zip(classes, leaf_of, strict=True)):
         first.setdefault(key, gpu)
         last[key] = gpu
-    routes = {
-        cluster.route(place.gpu, dst): None
-        for place in found
-        for dst in (*first.values(), *last.values(), *place.machine)
-    }
+    ends = (*first.values(), *last.values())
+    routes = {cluster.route(place.gpu, end): None for place in found for end in (*ends, *place.machine)}
     return max(map(len, routes)), max(cluster.path_latency(route) for route in routes)
 
 
-# --- bandwidths -----------------------------------------------------------------------------------------------------
-
-
 def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
-    """B/s from the GPU to the others of its machine together; over NVLink alone where it has NVLink."""
+    """Return the B/s from the GPU to the others of its machine together; over NVLink alone where it has NVLink."""
     name = cluster.gpus[place.gpu]
     others = frozenset(cluster.gpus[gpu] for gpu in place.machine) - {name}
     shut = ("pcie", "host", "nic") if has_nvlink(graph, name) else ("nic",)
@@ -99,30 +212,29 @@ def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
 
 
 def outside(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, float]:
-    """B/s of the GPU out of its machine by the NICs nearest to it: alone, and when all of the machine send."""
-    own = frozenset(cluster.uplinks(place.gpu))
-    all_own = frozenset(node for gpu in place.machine for node in cluster.uplinks(gpu))
-    shared = [cluster.gpus[gpu] for gpu in place.machine]
-    alone = _flow(graph, [cluster.gpus[place.gpu]], *_through(graph, own))
-    return alone, _flow(graph, shared, *_through(graph, all_own)) / len(shared)
+    """Return the B/s of the GPU out of its machine by its nearest NICs: alone, and when all of the machine send."""
+
+    def to_switches(gpus: Sequence[int]) -> float:  # past no other NICs than the nearest
+        nics = frozenset(node for gpu in gpus for node in cluster.uplinks(gpu))
+
+        def kind(node: str) -> str:
+            return str(graph.nodes[node]["kind"])
+
+        names = [cluster.gpus[gpu] for gpu in gpus]
+        return _flow(
+            graph, names, lambda node: kind(node) == "switch", lambda node: kind(node) != "nic" or node in nics
+        )
+
+    return to_switches([place.gpu]), to_switches(place.machine) / len(place.machine)
 
 
 def has_nvlink(graph: Graph, gpu: str) -> bool:
-    """Whether the GPU is linked to an NVSwitch or to another GPU."""
+    """Return whether the GPU is linked to an NVSwitch or to another GPU."""
     return any(graph.nodes[other]["kind"] in ("gpu", "nvswitch") for other in graph.adj[gpu])
 
 
-def _through(graph: Graph, nics: frozenset[str]) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """A flow to the switches, past no other NICs than these."""
-
-    def is_switch(node: str) -> bool:
-        return bool(graph.nodes[node]["kind"] == "switch")
-
-    return is_switch, lambda node: graph.nodes[node]["kind"] != "nic" or node in nics
-
-
 def _flow(graph: Graph, sources: Iterable[str], is_sink: Callable[[str], bool], passes: Callable[[str], bool]) -> float:
-    """Most B/s from the sources to all sinks together, as routes go: not by other GPUs or back out of a NIC."""
+    """Return the most B/s from the sources to all sinks, as routes go: not by other GPUs or back out of a NIC."""
     network: nx.DiGraph[str] = nx.DiGraph()
     start, end = "\0from", "\0to"  # no node of a document is called so
     network.add_nodes_from((start, end))
@@ -142,4 +254,4 @@ def _flow(graph: Graph, sources: Iterable[str], is_sink: Callable[[str], bool], 
             if not sink and other not in seen:
                 seen.add(other)
                 stack.append(other)
-    return float(nx.maximum_flow_value(network, start, end, flow_func=nx.algorithms.flow.edmonds_karp))
+    return _maximum(network, start, end)

@@ -26,9 +26,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import choices_of
-from simcluster.studies.sweep.order import ActionWork, End, Sent, Work
 from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork, StageCall
-from simcluster.studies.sweep.step_tables import Costs, TimedOp
+from simcluster.studies.sweep.step_tables import ActionWork, Costs, End, Sent, TimedOp, Work
 
 
 class SharedCosts(NamedTuple):

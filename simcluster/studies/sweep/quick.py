@@ -21,9 +21,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, schedule_of
 from simcluster.studies.scopes import QUICK
 from simcluster.studies.sweep.costs import Hops, SharedCosts, StepCosts, hops_of
-from simcluster.studies.sweep.order import Items, schedule_items
 from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.sweep.step_tables import StepTemplate, shapes_of, step_seconds
+from simcluster.studies.sweep.step_tables import Items, StepTemplate, schedule_items, shapes_of, step_seconds
 
 MOST_SECONDS = 512.0
 """Steps below this are exact on the finest grid (``base.clock``), which shared costs are on."""

@@ -23,8 +23,16 @@ from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective, Compute, Transfer
 from simcluster.step.planned import Choices
-from simcluster.studies.sweep.order import ActionWork, Items, Sent
-from simcluster.studies.sweep.step_tables import Costs, StepTemplate, TimedOp, shapes_of, step_seconds
+from simcluster.studies.sweep.step_tables import (
+    ActionWork,
+    Costs,
+    Items,
+    Sent,
+    StepTemplate,
+    TimedOp,
+    shapes_of,
+    step_seconds,
+)
 from simcluster.symmetry.classes import Classes, find_shared
 from simcluster.symmetry.communicators import Communicators, patterns_of
 from simcluster.symmetry.folding import odd_of, seen_by

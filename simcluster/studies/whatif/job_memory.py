@@ -1,4 +1,4 @@
-"""What the ranks of a job hold, part by part and stage by stage, and the same job by stage of ZeRO, as played."""
+"""Memory of a job's ranks, part by part and stage by stage, and the same job by stage of ZeRO, as simulated."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
 
 
 def parts_of(held: Footprint) -> dict[str, float]:
-    """Bytes by part; ``other`` with the buffers of libraries and what ZeRO 3 has whole for its use.  They sum to the
-    total."""
+    """Return bytes by part; they sum to the total.
+
+    ``other`` includes the buffers of libraries and parameters that ZeRO 3 has gathered.
+    """
     state = {name: float(getattr(held, name)) for name in PARTS[:4]}
     return {**state, "other": held.total - sum(state.values())}
 
@@ -45,10 +47,10 @@ class ZeroRung:
 
 @dataclass(frozen=True, slots=True)
 class JobMemory(Shown):
-    """What the fullest rank of each stage holds when it holds most (bytes), of a ``capacity``, and the rungs of ZeRO.
+    """What the fullest rank of each stage holds at its peak (bytes), of a ``capacity``, and the rungs of ZeRO.
 
-    No rungs where one replica has nothing to shard over.  ``kept`` are the tensors that the activations of the
-    ``fullest`` stage are, by the plan; none where part of them is in the host's memory.
+    No rungs where one replica has nothing to shard over.  ``kept`` are the tensors that make up the activations of the
+    ``fullest`` stage, by the plan; none where part of them is in the host's memory.
     """
 
     scenario: Scenario = field(repr=False)
@@ -60,11 +62,11 @@ class JobMemory(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a stage: bytes of its fullest rank by part, and their total."""
+        """A row per stage: bytes of its fullest rank by part, and their total."""
         return frame_of(({"stage": stage, **_row(held)} for stage, held in enumerate(self.stages)), index="stage")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "Walls and states"."""
+        """Return it for JSON: CONTRACT.md, "Walls and states"."""
         return {
             "bytes_per_parameter": recipe_document(self.scenario),
             "capacity_bytes": self.capacity,
@@ -86,48 +88,33 @@ class JobMemory(Shown):
 
 @checked
 def job_memory(scenario: ResultLike) -> JobMemory:
-    """Play the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
+    """Simulate the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
     result = result_of(scenario, "job_memory")
     scenario = result.scenario
-    shards = scenario.dp * scenario.parallel.cp
-    rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if shards > 1 else ()
-    stages = _by_stage(result)
-    fullest = max(range(len(stages)), key=lambda stage: stages[stage].total)
-    return JobMemory(scenario, stages, scenario.cluster.device.memory, rungs, fullest, _kept(result, fullest))
-
-
-def _kept(result: Result, stage: int) -> tuple[KeptPart, ...]:
-    """What the stage keeps when the plan has it hold most."""
-    scenario, job = result.scenario, result.job
-    if scenario.memory.offload.activations:
-        return ()
-    blocks = residencies(scenario.model, shape_of(scenario))
-    return tuple(kept_parts(blocks, job.schedule, job.slices, stage))
-
-
-def _by_stage(result: Result) -> tuple[Footprint, ...]:
-    """Of each stage its fullest rank."""
-    fullest: dict[int, Footprint] = {}
+    rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if scenario.dp * scenario.parallel.cp > 1 else ()
+    fullest_of: dict[int, Footprint] = {}  # by stage
     for rank in sorted(result.weights):
         stage, held = result.peak_of(rank).stage, result.memory_of(rank)
-        if stage not in fullest or held.total > fullest[stage].total:
-            fullest[stage] = held
-    return tuple(fullest[stage] for stage in sorted(fullest))
+        if stage not in fullest_of or held.total > fullest_of[stage].total:
+            fullest_of[stage] = held
+    stages = tuple(fullest_of[stage] for stage in sorted(fullest_of))
+    fullest = max(range(len(stages)), key=lambda stage: stages[stage].total)
+    kept: tuple[KeptPart, ...] = ()
+    if not scenario.memory.offload.activations:
+        blocks = residencies(scenario.model, shape_of(scenario))
+        kept = tuple(kept_parts(blocks, result.job.schedule, result.job.slices, fullest))
+    return JobMemory(scenario, stages, scenario.cluster.device.memory, rungs, fullest, kept)
 
 
 def _rung(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
     own = zero == scenario.parallel.zero
     if not own:
+        changes = (("parallel.zero", zero), *([] if zero else [("overlap.param_gather", False)]))  # nothing to gather
         try:
-            result = replay(Base(scenario.document()).scenario(_changes(zero)))
+            result = replay(Base(scenario.document()).scenario(changes))
         except InputError as problem:
             return ZeroRung(zero, own, None, None, fits=False, refused=str(problem))
     return ZeroRung(zero, own, result.memory, result.step_time, result.fits)
-
-
-def _changes(zero: int) -> tuple[tuple[str, Any], ...]:
-    """Without ZeRO there are no parameters to gather, beside anything."""
-    return (("parallel.zero", zero), *([] if zero else [("overlap.param_gather", False)]))
 
 
 def _row(held: Footprint) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""How much the step time depends on each resource of the cluster: by the critical path, and confirmed by playing.
+"""Sensitivity of the step time to each resource of the cluster, to a measured step, and to random durations.
 
 One percent more of a rate, or one percent less of a time, is a scenario like any other (``cluster.scale``), and so is
 one percent less of it: where another resource is as narrow the two differ.
@@ -45,26 +45,27 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
         "memory": "memory size",
     }
 )
-"""Every resource that can be more or less: a factor of ``cluster.scale``, and what people call it.
+"""Every resource that can be scaled: a factor of ``cluster.scale``, and its name.
 
 ``between_machines`` is the network and PCIe at once, so gains of all resources add up without it.
 """
 
 TIMES = ("latency", "launch")
-"""Of these, less is better."""
+"""Resources of which less is better."""
 
-_KINK = 0.1  # of the larger one: by so much the two sides differ where it is told
-_TOLD = 5e-4  # percent of the step for a percent: nothing smaller is told
+_KINK = 0.1  # of the larger one: how much the two sides differ where that is reported
+_TOLD = 5e-4  # percent of the step for a percent: nothing smaller is reported
+_NOTHING = 1e-6  # of the step: a resource on which it does not depend
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity(Shown):
-    """What ``by`` (0.01 is one percent) more of a resource does to the step, and as much less of it.
+    """The step with ``by`` (0.01 is one percent) more of a resource, and with as much less of it.
 
     More is ``1 + by`` times the rate and less the rate over that; of latency and launch time, where less is better,
     the other way round.  ``estimate`` is the step's seconds with more to first order, along the critical path as it is
-    (None where the program becomes another one); ``step_time`` (with more) and ``step_time_less`` are played.  ``held``
-    says what is in series with links of which more gives less than it should.
+    (None where the program becomes another one); ``step_time`` (with more) and ``step_time_less`` are simulated.
+    ``held`` names what is in series with links of which more gives less than it should.
     """
 
     resource: str
@@ -78,7 +79,7 @@ class Sensitivity(Shown):
 
     @property
     def gain(self) -> float:
-        """Percent of the step for each percent more of the resource, as played."""
+        """Percent of the step for each percent more of the resource, as simulated."""
         return (self.before - self.step_time) / self.before / self.by
 
     @property
@@ -88,9 +89,9 @@ class Sensitivity(Shown):
 
     @property
     def one_sided(self) -> bool:
-        """Does less of it cost another part of the step than more of it gives?
+        """Whether less of it costs another part of the step than more of it gives.
 
-        A time that goes with the resource shrinks to 1 / (1 + by) of itself, and grows by ``by``; both must say that
+        A time that depends on the resource shrinks to 1 / (1 + by) of itself, and grows by ``by``; both must show that
         the same part of the step does.
         """
         if self.loss is None:
@@ -109,27 +110,18 @@ class Sensitivity(Shown):
         return None if self.price is None else self.gain / self.price
 
     def note(self) -> str:
-        """What somebody must know who reads the gain: what holds it back, and that the two sides differ; or ""."""
+        """Return what holds the gain back, and that the two sides differ; or ""."""
         parts = [self.held.in_words()] if self.held else []
         if self.one_sided and self.loss is not None:
             parts.append(f"1 % less costs {self.loss:.3f} %, 1 % more gives {self.gain:.3f} %")
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        fields = {name: getattr(self, name) for name in ("resource", "by", "before", "estimate", "step_time", "price")}
-        derived = {"gain": self.gain, "estimated_gain": self.estimated_gain, "gain_per_dollar": self.gain_per_dollar}
-        less = {"step_time_less": self.step_time_less, "loss": self.loss, "one_sided": self.one_sided}
-        return {**fields, **derived, **less, "held": self.held and self.held.to_dict(), "note": self.note()}
-
-
-@dataclass(frozen=True, slots=True)
-class MoreMemory:
-    """What more memory would allow: less recomputation, at this many bytes a GPU, and the step that it gives."""
-
-    recompute: str
-    bytes: float
-    step_time: float
+        """Return it as JSON."""
+        names = ("resource", "by", "before", "estimate", "step_time", "price", "gain", "estimated_gain",
+                 "gain_per_dollar", "step_time_less", "loss", "one_sided")  # fmt: skip
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "held": self.held and self.held.to_dict(), "note": self.note()}
 
 
 @checked
@@ -140,12 +132,12 @@ def sensitivity(
     by: float = 0.01,
     prices: Mapping[str, float] = MappingProxyType({}),
 ) -> Records[Sensitivity]:
-    """The step with a little more of each resource, one at a time; the most rewarding first.
+    """Simulate the step with a little more of each resource, one at a time; the most rewarding first.
 
-    ``scenario`` may be its result, where it was played already.  ``prices`` are dollars per GPU for one percent of a
+    ``scenario`` may be its result, where it was simulated already.  ``prices`` are dollars per GPU for one percent of a
     resource: with them, the most rewarding per dollar comes first.
-    Raises InputError for an unknown resource, a price that is not positive, for ``by`` outside (0, 1], and where
-    playing all these steps would take longer than is begun.
+    Raises InputError for an unknown resource, a price that is not positive, for ``by`` outside (0, 1], and where all
+    these steps would take too long to simulate.
     """
     for name in (*resources, *prices):
         if name not in RESOURCES:
@@ -162,18 +154,13 @@ def sensitivity(
     return Records(sorted(found, key=lambda each: -(each.gain_per_dollar or 0.0)) if prices else found)
 
 
-def scaled(scenario: Scenario, resource: str, by: float) -> Scenario:
-    """The scenario with ``by`` more of a resource than it has now (less, where less is better)."""
-    return _times(scenario, resource, 1 / (1 + by) if resource in TIMES else 1 + by)
+def scaled(scenario: Scenario, resource: str, by: float, *, less: bool = False) -> Scenario:
+    """Return the scenario with ``by`` more of a resource than it has now (of times, where less is better, with less).
 
-
-def less(scenario: Scenario, resource: str, by: float) -> Scenario:
-    """The scenario with as much less of a resource: what ``scaled`` would bring back to what it is now."""
-    return _times(scenario, resource, 1 + by if resource in TIMES else 1 / (1 + by))
-
-
-def _times(scenario: Scenario, resource: str, factor: float) -> Scenario:
+    With ``less`` it has as much less of it: what more of it would bring back to what it is now.
+    """
     now: Scale = scenario.cluster.scale
+    factor = 1 / (1 + by) if (resource in TIMES) != less else 1 + by
     scale = now.model_copy(update={resource: getattr(now, resource) * factor})
     return scenario.model_copy(update={"cluster": scenario.cluster.with_scale(scale)})
 
@@ -184,29 +171,35 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
         return Sensitivity(resource, by, before, before, before, price, before)
     more = replay(scaled(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base, more)
-    worse = replay(less(base.scenario, resource, by)).step_time
+    worse = replay(scaled(base.scenario, resource, by, less=True)).step_time
     held = held_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
 
+@dataclass(frozen=True, slots=True)
+class MoreMemory:
+    """What more memory would allow: less recomputation, its bytes per GPU, and the step that it gives."""
+
+    recompute: str
+    bytes: float
+    step_time: float
+
+
 def more_memory(base: Result) -> list[MoreMemory]:
-    """Each way to recompute less, the bytes a GPU would need for it, and the step: what memory is worth."""
+    """Return each way to recompute less, the bytes per GPU that it needs, and the step."""
     ways = ("full", "selective", "none")
     now = base.scenario.training.recompute
     found = []
     for recompute in ways[ways.index(now) + 1 :] if now in ways else ():
         training = base.scenario.training.model_copy(update={"recompute": recompute})
-        played = replay(base.scenario.model_copy(update={"training": training}))
-        found.append(MoreMemory(recompute, played.memory.total, played.step_time))
+        other = replay(base.scenario.model_copy(update={"training": training}))
+        found.append(MoreMemory(recompute, other.memory.total, other.step_time))
     return found
-
-
-_NOTHING = 1e-6  # of the step: a resource that it does not depend on
 
 
 @dataclass(frozen=True, slots=True)
 class GapCause:
-    """A resource, the ``part`` of the step that goes with it, and the ``factor`` on it that would close the gap alone.
+    """A resource, the ``part`` of the step that depends on it, and the ``factor`` on it that would close a gap alone.
 
     ``factor`` is on the rate, of latency and launch on the time; None where none closes it.
     """
@@ -216,19 +209,24 @@ class GapCause:
     factor: float | None
 
     def in_words(self) -> str:
-        """Such as: peak FLOP/s at 0.870 of what is counted (61.2 % of the step)."""
+        """Return a text such as: peak FLOP/s at 0.870 of what is counted (61.2 % of the step)."""
         name, part = RESOURCES[self.resource], f"{self.part:.1%} of the step"
         if self.factor is None:
             return f"{name}: not alone ({part})"
         return f"{name}: {self.factor:.3f} x what the device and the cluster say ({part})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {"resource": self.resource, "part": self.part, "factor": self.factor}
 
 
 def gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
-    """Of each resource that the step depends on, most of the step first; ``gap`` is measured less simulated (s)."""
+    """Return what alone would explain a ``gap``, measured less simulated (s); most of the step first.
+
+    A part p of the step S depends on a resource: S (1 - p) + S p / x at x times its rate.  So a gap g is explained by
+    x = 1 / (1 + g / (S p)), and of latency or launch, where times are asked for, by 1 + g / (S p) times the time.  To
+    first order: another resource may hold the step up long before.
+    """
     causes = []
     for each in found:
         part = each.gain * (1 + each.by)

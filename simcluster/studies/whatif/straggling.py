@@ -1,12 +1,12 @@
-"""What stragglers cost a simulated job, and which: each cause by playing the step without it.
+"""Cost of each straggler of a simulated job: the step is simulated without each cause.
 
-Beside the exact figure stands what the estimator for recorded jobs (``interop.recorded.measure``) makes of the same run
-from its trace alone: all that one has of a real job.
+Next to the exact cost is what the estimator for recorded jobs (``interop.recorded.measure``) makes of the same run from
+its trace alone, which is all that is known of a real job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,8 +39,7 @@ class Cause(Shown):
     """Something that makes a step longer.
 
     ``without`` is the step's seconds without it and with all other causes, ``alone`` those with it and without all
-    others (None where that is not to be had).  ``estimate`` is what the trace's estimator gives for ``without``, None
-    where it has no such figure.
+    others (None where that is not known).  ``estimate`` is the trace's estimate of ``without``, None where it has none.
     """
 
     what: str
@@ -53,7 +52,7 @@ class Cause(Shown):
 
     @property
     def cost(self) -> float:
-        """The part of the step that goes without it."""
+        """The part of the step that is saved without it."""
         return 1 - self.without / self.step_time
 
     @property
@@ -62,21 +61,16 @@ class Cause(Shown):
         return None if self.estimate is None else 1 - self.estimate / self.step_time
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {
-            "what": self.what,
-            "cost": self.cost,
-            "estimated_cost": self.estimated_cost,
-            "without_s": self.without,
-            "alone_s": self.alone,
-            "note": self.note,
-        }
+            "what": self.what, "cost": self.cost, "estimated_cost": self.estimated_cost, "without_s": self.without,
+            "alone_s": self.alone, "note": self.note,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Stragglers(Shown):
-    """A job's stragglers: ``step_time`` with them, ``clean`` without any, both in seconds (what holds all ranks up
-    alike stays in both).
+    """A job's stragglers: ``step_time`` with them, ``clean`` without any (s); delays of all ranks alike are in both.
 
     ``by_worker[dp rank, stage]`` is the slowdown by the faults of that worker's GPUs alone, exactly;
     ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of ``interop.recorded``).
@@ -95,11 +89,11 @@ class Stragglers(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a cause: what, cost, estimated_cost, without_s, alone_s."""
+        """A row per cause: what, cost, estimated_cost, without_s, alone_s."""
         return Records(self.causes).table
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {
             "step_time_s": self.step_time,
             "clean_s": self.clean,
@@ -112,10 +106,10 @@ class Stragglers(Shown):
 
 @checked
 def stragglers(result: ResultLike) -> Stragglers:
-    """Every fault of a result's scenario, or of a scenario, uneven stages and the LM head, by playing the step without
-    each; dearest first.
+    """Simulate the step of a result, or of a scenario, without each fault, uneven stages and the LM head; costliest
+    first.
 
-    Raises InputError where playing all these steps would take longer than is begun.
+    Raises InputError where all these steps would take too long to simulate.
     """
     result = result_of(result, "stragglers")
     require_time_for(result.scenario, steps_without_causes(result.scenario), "stragglers", ops=result.ops_played)
@@ -123,25 +117,25 @@ def stragglers(result: ResultLike) -> Stragglers:
 
 
 def steps_without_causes(scenario: Scenario) -> int:
-    """Steps that are played: without each fault, with it alone, with none, and of a pipeline two without its causes."""
+    """Return the steps that are simulated: without each fault, with it alone, with none; two more of a pipeline."""
     return 2 * len(scenario.faults) + 1 + 2 * (scenario.parallel.pp > 1)
 
 
 class _Counterfactuals:
+    """Steps of a result's scenario with some of its faults, each simulated once."""
+
     def __init__(self, result: Result) -> None:
         self._result, self._scenario = result, result.scenario
         self._plan = result.job.plan
         self._hosts = result.scenario.cluster.built.host_of[: result.scenario.gpus]
-        self._everything = range(len(result.scenario.faults))
-        self._played: dict[tuple[int, ...], float] = {(): result.step_time}
+        self._known: dict[tuple[int, ...], float] = {(): result.step_time}
         if result.without_faults is not None:
-            self._played[result.scenario.straggling] = result.without_faults
+            self._known[result.scenario.straggling] = result.without_faults
 
     def found(self) -> Stragglers:
-        faults = self._scenario.faults
-        causes = [self._fault(place, fault) for place, fault in enumerate(faults)]
+        causes = [self._fault(place, fault) for place, fault in enumerate(self._scenario.faults)]
         if self._scenario.parallel.pp > 1:
-            causes += [*self._uneven_stages(), *self._head()]
+            causes += self._of_pipeline()
         return Stragglers(
             step_time=self._result.step_time,
             clean=self._without(*self._scenario.straggling),
@@ -152,86 +146,65 @@ class _Counterfactuals:
 
     @cached_property
     def _planned(self) -> Planned:
-        """What is the same whatever faults there are."""
-        return plan(self._scenario)
+        return plan(self._scenario)  # the same for all faults
 
     @cached_property
     def _estimator(self) -> Any:
         return provided("estimator of recorded jobs")(self._result, self._scenario.name)
 
     def _without(self, *places: int) -> float:
-        """Seconds of a step without these faults."""
-        if places not in self._played:
-            self._played[places] = replay(self._scenario.without(*places), planned=self._planned).step_time
-        return self._played[places]
+        """Return the seconds of a step without these faults."""
+        if places not in self._known:
+            self._known[places] = replay(self._scenario.without(*places), planned=self._planned).step_time
+        return self._known[places]
 
     def _only(self, *places: int) -> float:
-        """Seconds of a step with these faults only."""
-        return self._without(*(place for place in self._everything if place not in places))
+        """Return the seconds of a step with these faults only."""
+        return self._without(*(place for place in range(len(self._scenario.faults)) if place not in places))
 
     def _workers(self, fault: Fault) -> tuple[tuple[int, int], ...]:
-        """(dp rank, stage) of the workers that have a fault; none if others are slow by it, too."""
+        """Return (dp rank, stage) of the workers that have a fault; none if it slows others down, too."""
         if fault.everywhere:
             return ()
         places = [self._plan.coordinates(rank) for rank in fault.chosen(self._hosts)]
         return tuple(dict.fromkeys((place["dp"], place["pp"]) for place in places))
 
     def _fault(self, place: int, fault: Fault) -> Cause:
-        workers = self._workers(fault)
-        return Cause(
-            what=in_words(fault),
-            step_time=self._result.step_time,
-            without=self._without(place),
-            alone=self._only(place),
-            estimate=self._estimate(workers) if workers else None,
-            note=self._longer_without(place),
-        )
+        step, note, estimate = self._result.step_time, "", None
+        if self._without(place) > step:
+            other = self._scenario.without(place)
+            again = replay(other, planned=self._planned)
+            note = told(slower_although_faster(self._result, again, self._scenario, other))
+        if workers := self._workers(fault):  # their ops take what is typical; steps as the run has them, end to end
+            numbers = [dp * self._plan.pp + stage for dp, stage in workers]
+            estimate = step * float(self._estimator.share_without(numbers))
+        return Cause(in_words(fault), step, self._without(place), self._only(place), estimate, note)
 
-    def _longer_without(self, place: int) -> str:
-        """Why a step without this fault is longer; "" where it is not."""
-        if self._without(place) <= self._result.step_time:
-            return ""
-        other = self._scenario.without(place)
-        again = replay(other, planned=self._planned)
-        return told(slower_although_faster(self._result, again, self._scenario, other))
-
-    def _estimate(self, workers: Sequence[tuple[int, int]]) -> float:
-        """Seconds of a step if those workers' ops took what is typical; steps as the run has them, end to end."""
-        numbers = [dp * self._plan.pp + stage for dp, stage in workers]
-        return self._result.step_time * float(self._estimator.share_without(numbers))
-
-    def _uneven_stages(self) -> list[Cause]:
-        """The longest stage, by cutting the model where the times of the run say; none where that gains nothing."""
+    def _of_pipeline(self) -> Iterator[Cause]:
+        """Yield uneven stages and the LM head, where the step is shorter without them."""
+        step = self._result.step_time
         pipeline = self._scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
-        try:
-            seconds = replay(self._scenario.model_copy(update={"pipeline": pipeline})).step_time
+        try:  # the model cut where the times of the run say
+            even = replay(self._scenario.model_copy(update={"pipeline": pipeline})).step_time
         except InputError:  # a schedule or model that cannot be cut otherwise
-            return []
-        if seconds >= self._result.step_time:
-            return []
-        estimated = self._estimator.straggling
-        estimate = self._result.step_time * estimated.last_stage.without / float(estimated.replayed.mean())
-        return [Cause("uneven stages", self._result.step_time, seconds, None, estimate)]
-
-    def _head(self) -> list[Cause]:
-        """The output projection and the loss, by playing the step with them free; none where nobody waits for them."""
-        seconds = replay(self._scenario, change=headless).step_time
-        if seconds >= self._result.step_time:
-            return []
-        return [Cause("LM head and loss", self._result.step_time, seconds, None, None)]
+            even = step
+        if even < step:
+            estimated = self._estimator.straggling
+            estimate = step * estimated.last_stage.without / float(estimated.replayed.mean())
+            yield Cause("uneven stages", step, even, None, estimate)
+        free = replay(self._scenario, change=headless).step_time
+        if free < step:
+            yield Cause("LM head and loss", step, free, None, None)
 
     def _by_worker(self) -> Floats:
         found = np.ones((self._scenario.dp, self._plan.pp))
         owners = [self._workers(fault) for fault in self._scenario.faults]
         for worker in dict.fromkeys(owner[0] for owner in owners if len(owner) == 1):
             own = [place for place, owner in enumerate(owners) if owner == (worker,)]
-            found[worker] = self._only(*own) / self._without(*self._everything)
+            found[worker] = self._only(*own) / self._without(*range(len(owners)))
         return found
 
 
-_HEAD = ("lm_head", "loss")
-
-
 def headless(programs: Sequence[StageProgram]) -> list[StageProgram]:
-    """The programs with a free LM head and loss: their ops take no time, but stay in their places."""
-    return freed_where(programs, lambda op: op.name.startswith(_HEAD))
+    """Return the programs with a free LM head and loss: their ops take no time, but stay in their places."""
+    return freed_where(programs, lambda op: op.name.startswith(("lm_head", "loss")))
