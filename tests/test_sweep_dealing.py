@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.base.processes import Crew, context
 from simcluster.scenario.scenario import Base, Variant
-from simcluster.studies.sweep.players import Deal, in_order
+from simcluster.studies.sweep.players import Deal
 from simcluster.studies.sweep.playing import Row
-from simcluster.studies.sweep.sweep import make_sweep, sweep
+from simcluster.studies.sweep.sweep import in_order, make_sweep, sweep
 
 VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
 

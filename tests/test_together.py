@@ -15,8 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import main, parser_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.jobs_file import load_jobs
-from simcluster.studies.multi_job import Placed, Shared, simulate_together
+from simcluster.studies.multi_job import Placed, Shared, load_jobs, simulate_together
 
 
 def jobs_file(folder: Path, first: list[int], second: list[int], oversubscription: float = 4) -> Path:

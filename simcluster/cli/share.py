@@ -11,8 +11,7 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.studies.jobs_file import load_jobs
-from simcluster.studies.multi_job import Shared, simulate_together
+from simcluster.studies.multi_job import Shared, load_jobs, simulate_together
 
 if TYPE_CHECKING:
     from simcluster.show.pictures import Figure

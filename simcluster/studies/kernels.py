@@ -1,13 +1,13 @@
 """The kernels that a rank of a stage launches: shapes, how tensor parallelism splits each, FLOP, bytes and its roof.
 
-Planning and the device's roofline alone; nothing is played.  Products that are cut into pieces to overlap with
+Planning and the device's roofline alone; nothing is simulated.  Matmuls that are cut into pieces to overlap with
 communication (``overlap.tensor_pieces``) are listed whole.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ class LayersSection:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow(Shown):
-    """One kernel of a rank: ``batch`` products of m x k with k x n (0 where it has no shape), FLOP, bytes, seconds.
+    """One kernel of a rank: ``batch`` matmuls of m x k with k x n (0 where it has no shape), FLOP, bytes, seconds.
 
     ``whole`` are m, k, n, batch of the same kernel on a model that is not split, None for one without a shape or that
     is there for the split alone.  ``split`` says what of it the rank has: "column 1/8", "heads 1/8", "whole".
@@ -83,11 +83,11 @@ class KernelRow(Shown):
 
     @property
     def step_seconds(self) -> float:
-        """Of all launches of a step."""
+        """Seconds of all launches of a step."""
         return self.seconds * self.launches
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "Kernels"."""
+        """Return it for JSON: CONTRACT.md, "Kernels"."""
         return {
             "block": self.block, "name": self.name, "phase": self.phase, "kind": self.kind,
             "m": self.m, "k": self.k, "n": self.n, "batch": self.batch,
@@ -100,7 +100,7 @@ class KernelRow(Shown):
 
 @checked
 def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
-    """What a rank of the stage launches in a step, in the order of the model, alike ones of all layers in one row.
+    """Return what a rank of the stage launches in a step, in the order of the model, identical launches in one row.
 
     InputError for a stage that the job does not have.
     """
@@ -138,37 +138,36 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
 def layer_sections(
     model: Model, shape: RankShape, layers: tuple[int, ...], embedding: bool, lm_head: bool
 ) -> list[LayersSection]:  # fmt: skip
-    """The sections of these layers and of the model's ends, alike layers once; in the model's order."""
-    found = _of_block(embedding_block(model, shape), 1, shape) if embedding else []
+    """Return the sections of these layers and of the model's ends in the model's order, identical layers once."""
+    found: list[LayersSection] = []
+
+    def add(name: str, parts: Sequence[Section], count: int, shape: RankShape = shape) -> None:
+        casts = weight_casts(shape, parts)
+        found.extend([LayersSection(name, Section(casts), count, once=True)] if casts else [])
+        found.extend(LayersSection(name, section, count) for section in parts)
+
+    def add_block(block: Block, count: int) -> None:
+        add(block.name, block.sections, count)
+
+    if embedding:
+        add_block(embedding_block(model, shape), 1)
     plain = replace(shape, recompute="none")
     sorts = Counter((shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
     for (again, experts), count in sorts.items():
         made = shape if again else plain
-        found += _of_block(attention_block(model, made), count, shape)
-        found += _of_mixture(model, made, count) if experts else _of_block(mlp_block(model, made), count, shape)
+        add_block(attention_block(model, made), count)
+        if experts:
+            edges = mixture_edges(model, made)
+            add("mixture", (edges.entry, *mixture(model, made).sections, edges.exit), count, made)
+        else:
+            add_block(mlp_block(model, made), count)
     if not lm_head:
         return found
-    ahead = model.predicting
-    if ahead:
-        found += _of_block(prediction_block(model, shape), len(ahead), shape)
+    if ahead := model.predicting:
+        add_block(prediction_block(model, shape), len(ahead))
         found += layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
-    return found + _of_block(lm_head_block(model, shape), 1 + len(ahead), shape)
-
-
-def _of_block(block: Block, layers: int, shape: RankShape) -> list[LayersSection]:
-    return _sections(block.name, block.sections, layers, shape)
-
-
-def _sections(name: str, parts: Sequence[Section], layers: int, shape: RankShape) -> list[LayersSection]:
-    casts = weight_casts(shape, parts)
-    found = [LayersSection(name, Section(casts), layers, once=True)] if casts else []
-    return found + [LayersSection(name, section, layers) for section in parts]
-
-
-def _of_mixture(model: Model, shape: RankShape, layers: int) -> list[LayersSection]:
-    own = mixture(model, shape)
-    edges = mixture_edges(model, shape)
-    return _sections("mixture", (edges.entry, *own.sections, edges.exit), layers, shape)
+    add_block(lm_head_block(model, shape), 1 + len(ahead))
+    return found
 
 
 def _row(
@@ -191,7 +190,7 @@ def _row(
     }
     roof = max(ideal, key=lambda name: ideal[name])
     whole = wholes.get(kernel.name)
-    base = _base(kernel.name)
+    base = kernel.name.removesuffix("_input_grad").removesuffix("_weight_grad")  # the matmul whose gradient it is
     parent = next((section for section in here.section.forward if section.name == base and section.m), None)
     split = _split(kernel, whole) if parent is None or base not in wholes else _split(parent, wholes[base])
     return KernelRow(
@@ -201,23 +200,13 @@ def _row(
     )  # fmt: skip
 
 
-def _base(name: str) -> str:
-    """The product whose gradient it is, or itself."""
-    return name.removesuffix("_input_grad").removesuffix("_weight_grad")
-
-
 def _split(kernel: Kernel, whole: Kernel | None) -> str:
-    """What the rank has of a kernel: of a product's weights columns (n) or rows (k), of an attention heads."""
+    """Return the rank's part of a kernel: of a matmul's weights columns (n) or rows (k), of an attention heads."""
     if whole is None:
         return "for the split"
-    return ", ".join(_parts(kernel, whole)) or "whole"
-
-
-def _parts(kernel: Kernel, whole: Kernel) -> Iterator[str]:
     if not kernel.m:
-        if kernel.bytes < whole.bytes:
-            yield f"1/{whole.bytes / kernel.bytes:.3g}"
-        return
+        return f"1/{whole.bytes / kernel.bytes:.3g}" if kernel.bytes < whole.bytes else "whole"
+    parts = []
     of_batch = "experts" if kernel.name.startswith("experts") else "heads"
     of_n, of_k = ("keys", "width") if kernel.kind == "attention" else ("column", "row")
     for word, mine, there in (
@@ -225,6 +214,7 @@ def _parts(kernel: Kernel, whole: Kernel) -> Iterator[str]:
         ("tokens", kernel.m, whole.m),
     ):  # fmt: skip
         if mine < there:
-            yield f"{word} 1/{there / mine:.3g}"
+            parts.append(f"{word} 1/{there / mine:.3g}")
         elif mine > there:
-            yield f"{word} x{mine / there:.3g}"
+            parts.append(f"{word} x{mine / there:.3g}")
+    return ", ".join(parts) or "whole"

@@ -1,12 +1,12 @@
-"""Bytes of model state a GPU under each stage of ZeRO, and the fewest GPUs and the largest model that go with them.
+"""Bytes of model state per GPU under each stage of ZeRO, and the fewest GPUs and the largest model that fit.
 
-Model state is weights, gradients and optimizer, counted by a recipe; activations come on top and are not in it.
+Model state is weights, gradients and optimizer, counted by a recipe; activations are not in it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import parse_count, parse_whole
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from simcluster.base.tables import DataFrame
 
 DEFAULT_RECIPE = "mixed-18"
-"""What a scenario keeps that names no recipe and trains in bf16."""
-
-_STAGES = (0, 1, 2, 3)
+"""The recipe of a scenario that names none and trains in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroStage:
-    """One stage of ZeRO: bytes that a GPU holds, and what follows.
+    """One stage of ZeRO and the bytes that a GPU holds.
 
     ``bytes_per_parameter`` and ``bytes`` are of one GPU; ``reduction`` is how many times less that is than without
     ZeRO.  ``total`` is what all GPUs hold, ``redundant`` what of it is there more than once.  ``smallest_dp`` is the
@@ -48,7 +46,7 @@ class ZeroStage:
 
 @dataclass(frozen=True, slots=True)
 class StateLadder(Shown):
-    """Model state of so many ``parameters`` on ``dp`` GPUs with ``capacity`` bytes each, stage by stage of ZeRO."""
+    """Model state of a number of ``parameters`` on ``dp`` GPUs of ``capacity`` bytes, by stage of ZeRO."""
 
     parameters: float
     recipe: Recipe
@@ -59,12 +57,14 @@ class StateLadder(Shown):
 
     @property
     def table(self) -> DataFrame:
-        """A row a stage of ZeRO."""
+        """A row per stage of ZeRO."""
         return Records(self.stages).table.set_index("zero")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "Walls and states"."""
+        """Return it for JSON: CONTRACT.md, "Walls and states"."""
         recipe = self.recipe
+        names = {"total": "total_bytes", "redundant": "redundant_bytes", "largest": "largest_parameters"}
+        stages = [{names.get(each, each): value for each, value in asdict(stage).items()} for stage in self.stages]
         return {
             "parameters": self.parameters,
             "bytes_per_parameter": {
@@ -74,20 +74,7 @@ class StateLadder(Shown):
             "dp": self.dp,
             "device": self.device,
             "capacity_bytes": self.capacity,
-            "zero": [
-                {
-                    "zero": stage.zero,
-                    "bytes_per_parameter": stage.bytes_per_parameter,
-                    "bytes": stage.bytes,
-                    "reduction": stage.reduction,
-                    "total_bytes": stage.total,
-                    "redundant_bytes": stage.redundant,
-                    "fits": stage.fits,
-                    "smallest_dp": stage.smallest_dp,
-                    "largest_parameters": stage.largest,
-                }
-                for stage in self.stages
-            ],
+            "zero": stages,
         }  # fmt: skip
 
 
@@ -95,14 +82,14 @@ class StateLadder(Shown):
 def state_ladder(
     parameters: float | str, *, recipe: str = DEFAULT_RECIPE, dp: int | str = 8, device: str = "h100"
 ) -> StateLadder:
-    """The four stages of ZeRO for a number of parameters ("13B") on ``dp`` GPUs of a device of the catalogue (or file).
+    """Return the four stages of ZeRO for a number of parameters ("13B") on ``dp`` GPUs of a known device (or file).
 
     ``recipe`` says how many bytes are kept for each parameter, part by part (``model.recipes``).  InputError for an
     unknown recipe or device, and for numbers that are none.  Source: arXiv:1910.02054 section 5.
     """
     count, replicas = parse_count(parameters, "parameters"), parse_whole(dp, "dp")
     chosen, capacity = recipe_named(recipe), load_device(device).memory
-    stages = tuple(_stage(count, chosen, zero, replicas, capacity) for zero in _STAGES)
+    stages = tuple(_stage(count, chosen, zero, replicas, capacity) for zero in range(4))
     return StateLadder(count, chosen, replicas, device, capacity, stages)
 
 
@@ -123,7 +110,7 @@ def _stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: floa
 
 
 def smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
-    """The fewest replicas on which a stage's shards fit in ``capacity`` bytes; None where what is not sharded is more.
+    """Return the fewest replicas whose shards fit in ``capacity`` bytes; None where what is not sharded is more.
 
     With r bytes a parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
     """

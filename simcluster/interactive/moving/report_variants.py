@@ -16,9 +16,9 @@ from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.show.report import entry_of_result
 from simcluster.step.simulate import replay
-from simcluster.studies.sweep.players import in_order, players_of
+from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Row
-from simcluster.studies.sweep.sweep import Sweep, make_sweep
+from simcluster.studies.sweep.sweep import Sweep, in_order, make_sweep
 
 MOST_STATES = 200
 """Of one page: more would take minutes to play and be too large to mail."""

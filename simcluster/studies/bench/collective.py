@@ -1,8 +1,7 @@
-"""One collective by itself: how long it takes on a cluster where nothing else runs.
+"""Time of one collective on a cluster where nothing else runs: the numbers that nccl-tests print.
 
-The numbers that nccl-tests print, played on the same network and from the same descriptions as a whole training step:
-as a *flow* (one activity that starts when the last rank has arrived) or in *steps* (every hop of every round is a
-transfer).
+It is simulated on the same network and from the same descriptions as a whole training step: as a *flow* (one activity
+that starts when the last rank has arrived) or in *steps* (every hop of every round is a transfer).
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ from simcluster.traffic.nccl import bus_factor, load_platform
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
-_FEW = 64  # ranks of a group that are gone through hop by hop
+_FEW = 64  # ranks of a group whose hops are drawn one by one
 _MOST_KNOWN = 1024  # groups whose patterns are kept
+_KNOWN: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
 
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, cast(Any, kind)) for kind in ALGORITHMS}
 """busbw / algbw by collective and number of ranks (nccl-tests, doc/PERFORMANCE.md)."""
@@ -95,12 +95,12 @@ def collective_times(
     nccl: str = "auto",
     root: int = 0,
 ) -> CollectiveTime:
-    """Play one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
+    """Simulate one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
 
-    ``cluster`` is one that is built, a shipped topology's name or path or document, or the scenario that has it.
+    ``cluster`` is one that is built, a built-in topology's name or path or document, or the scenario that has it.
     ``kind`` is a key of ALGORITHMS.  ``nccl`` names the platform whose latencies, rates and choices NCCL would have
-    there (see ``methods``): "auto" is what the cluster says, "none" leaves all to the links.  ``algorithm`` is one of
-    the kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
+    there (see ``methods``): "auto" is the cluster's, "none" leaves all to the links.  ``algorithm`` is one of the
+    kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
     GPUs to the second, a broadcast comes from position ``root`` of the group and a reduce goes to it.  ``size`` may be
     a matrix for an ``all_to_all``: ``size[i][j]`` bytes from position i to position j.  ``arrivals`` are seconds at
     which the ranks reach it (default: all at 0), taken to the clock's grid.  InputError for an unknown collective,
@@ -126,15 +126,15 @@ def concurrent_times(
     nccl: str = "auto",
     root: int = 0,
 ) -> tuple[CollectiveTime, ...]:
-    """Play the same collective in several groups at once, on one network; otherwise as ``collective_times``."""
+    """Simulate the same collective in several groups at once, on one network; otherwise as ``collective_times``."""
     methods = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=detail == "steps")
-    total, parts = size_of(kind, size)
-    check(cluster, groups, kind, total, detail, root)
-    starts = arrivals_of(groups, arrivals)
+    total, parts = _size_of(kind, size)
+    _check(cluster, groups, kind, total, detail, root)
+    starts = _arrivals_of(groups, arrivals)
     program = ExplicitProgram()
     done = []
     for given, arrived in zip(groups, starts, strict=True):
-        turn = turned(range(len(given)), root)  # the root is position 0 of a description
+        turn = _turned(range(len(given)), root)
         gpus = [given[position] for position in turn]
         group = group_of(cluster, gpus)
         method = methods.of(group, kind, total)
@@ -146,16 +146,15 @@ def concurrent_times(
         else:
             traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
             _add(program, [max(arrived)], CommunicationKind(1, traffics))
-    ends = iter(simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=False).lane_end.tolist())
-    finishes = [
-        tuple(
-            turned([*islice(ends, len(group))], -root % len(group)) if detail == "steps" else [next(ends)] * len(group)
-        )
-        for group in groups
-    ]
+    ends = iter(simulate_tables(program.tables(cluster.capacity), str, keeps_times=False).lane_end.tolist())
+
+    def finishes(ranks: int) -> tuple[float, ...]:
+        own = _turned([*islice(ends, ranks)], -root % ranks) if detail == "steps" else [next(ends)] * ranks
+        return tuple(own)
+
     return tuple(
-        CollectiveTime(kind, detail, tuple(gpus), total, arrived, finished, method)
-        for gpus, arrived, finished, method in zip(groups, starts, finishes, done, strict=True)
+        CollectiveTime(kind, detail, tuple(gpus), total, arrived, finishes(len(gpus)), method)
+        for gpus, arrived, method in zip(groups, starts, done, strict=True)
     )
 
 
@@ -169,33 +168,30 @@ def collective_traffics(
     nccl: str = "auto",
     root: int = 0,
 ) -> list[tuple[Traffic, ...]]:
-    """What every group's collective moves, one activity after the other; errors as above."""
+    """Return the activities of every group's collective, in series; errors as above."""
     methods = methods_for(cluster, kind, algorithm, nccl=nccl)
-    total, parts = size_of(kind, size)
-    check(cluster, groups, kind, total, "flow", root)
+    total, parts = _size_of(kind, size)
+    _check(cluster, groups, kind, total, "flow", root)
     found = []
     for given in groups:
-        gpus = turned(given, root)
+        gpus = _turned(given, root)
         method = methods.of(group_of(cluster, gpus), kind, total)
         found.append(activities(_patterns(cluster, gpus, kind, method, parts), total, method))
     return found
 
 
 def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
-    """Activities with when they start and end (s) if all groups begin theirs at 0, each one after the other."""
+    """Return activities with when they start and end (s) if all groups begin theirs at 0, in series."""
     program = ExplicitProgram()
     for traffics in groups:
         lane = program.add_lane(len(program.lanes))
         for traffic in traffics:
             program.meetings.append(CommunicationKind(1, [traffic]))
             program.add_op(lane, meeting=len(program.meetings) - 1)
-    times = simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=True).times
+    times = simulate_tables(program.tables(cluster.capacity), str, keeps_times=True).times
     assert times is not None
-    moved = chain.from_iterable(groups)
-    return [
-        (traffic, start, max(end, start + TICK))
-        for traffic, start, end in zip(moved, times.start.tolist(), times.end.tolist(), strict=True)
-    ]
+    each = zip(chain.from_iterable(groups), times.start.tolist(), times.end.tolist(), strict=True)
+    return [(traffic, start, max(end, start + TICK)) for traffic, start, end in each]
 
 
 def num_transfers(
@@ -207,8 +203,8 @@ def num_transfers(
     algorithm: str = "auto",
     nccl: str = "auto",
 ) -> int:
-    """How many transfers ``detail="steps"`` would play for one group: what its running time grows with."""
-    group, (total, parts) = group_of(cluster, gpus), size_of(kind, size)
+    """Return how many transfers ``detail="steps"`` simulates for one group, with which its running time grows."""
+    group, (total, parts) = group_of(cluster, gpus), _size_of(kind, size)
     method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, total)
     return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind, parts))
 
@@ -216,7 +212,7 @@ def num_transfers(
 def methods_for(
     cluster: Cluster, kind: str, algorithm: str = "auto", *, nccl: str = "auto", in_rounds: bool = False
 ) -> Methods:
-    """How collectives of this kind are done on the cluster; InputError for unknown words.
+    """Return how collectives of this kind are done on the cluster; InputError for unknown words.
 
     The time of a single call, as nccl-tests measures it: with what of its launch a stopwatch sees.
     """
@@ -231,16 +227,10 @@ def methods_for(
     return Methods({kind: algorithm}, platform=platform, launch=True, in_rounds=in_rounds)
 
 
-# --- playing ----------------------------------------------------------------------------------------------------------
-
-
-_KNOWN: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
-
-
 def _patterns(
     cluster: Cluster, gpus: Sequence[int], kind: str, method: Method, parts: Parts | None
 ) -> tuple[Pattern, ...]:
-    """What a group's collective puts on links, whatever its size: kept, because it is asked for again and again."""
+    """Return what a group's collective puts on links, whatever its size, kept for later calls."""
     known = _KNOWN.setdefault(cluster, {})
     key = (tuple(gpus), kind, method.algorithm, None if parts is None else tuple(map(tuple, parts)))
     if key not in known:
@@ -261,13 +251,11 @@ def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: Com
         program.add_op(lane, meeting=len(program.meetings) - 1, position=position)
 
 
-def _no_name(op: int) -> str:
-    """Return the name of an op in messages about deadlocks, which cannot be here."""
-    return f"op {op}"
+# --- checks of a request ----------------------------------------------------------------------------------------------
 
 
-def size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
-    """The size that shares are parts of, in bytes, and the matrix where sizes differ."""
+def _size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
+    """Return the size that shares are parts of, in bytes, and the matrix where sizes differ."""
     if isinstance(size, str | bool) or not isinstance(size, Real | Sequence | np.ndarray):
         raise InputError(f"size is {size!r}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them")
     if not isinstance(size, Real) and kind != "all_to_all":
@@ -284,7 +272,7 @@ def size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
     return max((math.fsum(row) for row in parts), default=0.0) or 1.0, parts  # 1: the description refuses empty ones
 
 
-def check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, detail: str, root: int) -> None:
+def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, detail: str, root: int) -> None:
     if detail not in ("flow", "steps"):
         raise InputError(f"unknown detail {detail!r}{did_you_mean(detail, ('flow', 'steps'))}; known: flow, steps")
     if not (size > 0 and math.isfinite(size)):
@@ -310,10 +298,10 @@ def check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: fl
             )
 
 
-def arrivals_of(
+def _arrivals_of(
     groups: Sequence[Sequence[int]], arrivals: Sequence[Sequence[float]] | None
 ) -> tuple[tuple[float, ...], ...]:
-    """Times on the clock's grid, in seconds; 0 where none are given."""
+    """Return times on the clock's grid, in seconds; 0 where none are given."""
     if arrivals is None:
         return tuple((0.0,) * len(group) for group in groups)
     if [len(times) for times in arrivals] != [len(group) for group in groups]:
@@ -324,6 +312,6 @@ def arrivals_of(
     return tuple(tuple(on_grid(time) for time in times) for times in arrivals)
 
 
-def turned(positions: Sequence[int], root: int) -> list[int]:
-    """The positions of a group with the root first: a description's root is position 0."""
+def _turned(positions: Sequence[Any], root: int) -> list[Any]:
+    """Return the positions of a group with the root first: a description's root is position 0."""
     return [*positions[root:], *positions[:root]]

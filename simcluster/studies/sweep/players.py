@@ -32,29 +32,12 @@ from simcluster.studies.sweep.playing import (
     play_on,
     play_serially,
 )
-from simcluster.studies.sweep.sweep import Sweep
 
 _CHUNK_SECONDS = 0.1  # what a process plays before it says so: rows that a kill may cost, and the wait at the end
 _MOST_TOGETHER = 32
 _WORTH_SECONDS = 0.2  # less than that is left to the process that has it: another one would make anew what it shares
 
-_SHARED = ("parallel.pp", "parallel.tp", "parallel.", "pipeline.", "training.", "parallel.zero")
-"""Starts of paths, from what changes most of that which variants share to what changes least of it; before them all
-others, which change the cluster or the model."""
-
 Key = tuple[str, ...]
-
-
-def in_order(made: Sweep, numbers: Iterable[int]) -> dict[int, Key]:
-    """Variants so that neighbours share most, by their numbers, and the keys by which they do: from the left."""
-    changes = {number: dict(made.variant(number).changes) for number in numbers}
-    paths = sorted({path for own in changes.values() for path in own}, key=lambda path: (_rank(path), path))
-    keys = {number: tuple([repr(own.get(path)) for path in paths]) for number, own in changes.items()}
-    return dict(sorted(keys.items(), key=lambda each: (each[1], each[0])))
-
-
-def _rank(path: str) -> int:
-    return max((place for place, start in enumerate(_SHARED, 1) if path.startswith(start)), default=0)
 
 
 class Deal:

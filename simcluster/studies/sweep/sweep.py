@@ -1,8 +1,11 @@
-"""What a sweep varies: a grid of values, or the rows of a table, over a base scenario.
+"""Sweeps: many variants of a scenario, simulated on any executor; every finished row is on disk at once.
+
+A sweep varies a grid of values, or the rows of a table, over a base scenario.  The rows are the same to the bit
+wherever they are simulated: each is a simulation with the seed of its scenario.
 
 A study file for a sweep:
 
-    scenario: gpt3_175b_64xa100            # a name that ships, a path relative to this file, or the document itself
+    scenario: gpt3_175b_64xa100            # a built-in name, a path relative to this file, or the document itself
     set: {training.recompute: full}        # for all variants
     vary: {parallel.tp: [1, 2, 4, 8], pipeline.schedule: [1f1b, gpipe]}
     table: rows.csv                        # instead of vary: a variant for each row
@@ -14,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +39,8 @@ from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import ScenarioPath, check_path
 from simcluster.scenario.scenario import Base, Variant, scenario_path
-from simcluster.studies.sweep.players import in_order, players_of
-from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured
+from simcluster.studies.sweep.players import Key, players_of
+from simcluster.studies.sweep.playing import Measure, Numbered, Row, measured
 from simcluster.studies.variations import in_label
 
 if TYPE_CHECKING:
@@ -46,11 +49,14 @@ if TYPE_CHECKING:
 MAX_VARIANTS = 200_000
 """A sweep of more is refused: at a hundred a second it would take over half an hour on every core."""
 
+_SHARED = ("parallel.pp", "parallel.tp", "parallel.", "pipeline.", "training.", "parallel.zero")
+"""Starts of paths: those that change most of what variants share come first; before them all other paths, which change
+the cluster or the model."""
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 def _dotted(varied: Any) -> Any:
-    """``{parallel: {tp: [1, 2]}}`` as ``{parallel.tp: [1, 2]}``: what is tried is a list, so a mapping is a section."""
+    """Return ``{parallel.tp: [1, 2]}`` for ``{parallel: {tp: [1, 2]}}``: values are lists, and a mapping a section."""
     if not isinstance(varied, Mapping):
         return varied
     found: dict[Any, Any] = {}
@@ -84,9 +90,9 @@ class SweepSpec(Spec):
 
 @dataclass(frozen=True)
 class Sweep:
-    """All variants, made one by one when asked for: ``rows`` (of a table) times the grid of ``vary``.
+    """All variants, made one by one: ``rows`` (of a table) times the grid of ``vary``.
 
-    ``numbers`` are those that are played, in ascending order; ``paths`` what varies, in the order of its columns.
+    ``numbers`` are those that are simulated, in ascending order; ``paths`` what varies, in the order of its columns.
     """
 
     base: Base
@@ -97,12 +103,12 @@ class Sweep:
 
     @property
     def paths(self) -> list[str]:
-        """Everything that varies."""
+        """All paths that vary."""
         of_rows = dict.fromkeys(path for row in self.rows for path, _ in row)
         return list(dict.fromkeys((*of_rows, *self.vary)))
 
     def values(self, number: int) -> dict[str, Any]:
-        """What varies, in variant ``number`` of the whole grid; the last path varies fastest."""
+        """Return what varies, in variant ``number`` of the whole grid; the last path varies fastest."""
         found: dict[str, Any] = {}
         rest = number
         for path, values in reversed(list(self.vary.items())):
@@ -111,11 +117,11 @@ class Sweep:
         return {**dict(self.rows[rest]), **dict(reversed(found.items()))}
 
     def variant(self, number: int) -> Variant:
-        """The variant of that number."""
+        """Return the variant of that number."""
         return Variant(self.base, (*self.fixed, *self.values(number).items()))
 
     def variants(self) -> Iterator[tuple[int, Variant]]:
-        """All variants to be played, in order."""
+        """Return all variants to be simulated, in order."""
         return ((number, self.variant(number)) for number in self.numbers)
 
 
@@ -128,7 +134,7 @@ def make_sweep(
     sample: int | None = None,
     seed: int = 0,
 ) -> Sweep:
-    """A sweep over every combination, or over ``sample`` of them, drawn without repetition by ``seed``.
+    """Return a sweep over every combination, or over ``sample`` of them, drawn without repetition by ``seed``.
 
     Raises InputError for a path without values, nothing to vary, and more than ``MAX_VARIANTS`` combinations.
     """
@@ -155,6 +161,18 @@ def make_sweep(
     return Sweep(base, tuple(fixed), made, {path: tuple(values) for path, values in vary.items()}, numbers)
 
 
+def in_order(made: Sweep, numbers: Iterable[int]) -> dict[int, Key]:
+    """Return variants so that neighbours share most, by their numbers, and the keys by which they do: from the left."""
+    changes = {number: dict(made.variant(number).changes) for number in numbers}
+
+    def rank(path: str) -> int:
+        return max((place for place, start in enumerate(_SHARED, 1) if path.startswith(start)), default=0)
+
+    paths = sorted({path for own in changes.values() for path in own}, key=lambda path: (rank(path), path))
+    keys = {number: tuple([repr(own.get(path)) for path in paths]) for number, own in changes.items()}
+    return dict(sorted(keys.items(), key=lambda each: (each[1], each[0])))
+
+
 def load_sweep(
     path: str | Path,
     vary: Mapping[str, Sequence[Any]],
@@ -163,13 +181,14 @@ def load_sweep(
     sample: int | None = None,
     seed: int = 0,
 ) -> Sweep:
-    """The sweep in a study file, or over a scenario file with what ``vary`` says; ``overrides`` change all variants.
+    """Return the sweep in a study file, or over a scenario file by ``vary``; ``overrides`` change all variants.
 
     InputError that names file, line, key and a fix; also for a path that does not exist in the scenario.
     """
     document = read_document(scenario_path(path))
     rows: Sequence[Mapping[str, Any]] = ({},)
-    if _is_study(document):
+    data = document.data
+    if isinstance(data, Mapping) and ("scenario" in data or data.get("kind") == "sweep"):
         spec = validate(SweepSpec, document)
         base, fixed = Base(_base(spec.scenario, document), str(document.folder)), [*spec.set.items(), *overrides]
         vary = {**spec.vary, **vary}
@@ -183,12 +202,8 @@ def load_sweep(
     return make_sweep(base, vary, fixed=fixed, rows=rows, sample=sample, seed=seed)
 
 
-def _is_study(document: Document) -> bool:
-    return isinstance(document.data, Mapping) and ("scenario" in document.data or document.data.get("kind") == "sweep")
-
-
 def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any] | str:
-    """A scenario as it stands there, or its path relative to the study; InputError for a file that is not there."""
+    """Return a scenario's document, or its path relative to the study; InputError for a file that is missing."""
     if not isinstance(what, str):
         return what
     is_path = "/" in what or what.endswith((".yaml", ".yml"))
@@ -199,7 +214,7 @@ def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any
 
 
 def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A variant for each row of a CSV file; an empty cell leaves the base as it is."""
+    """Return the changes in each row of a CSV file; an empty cell is no change."""
     if not path.is_file():
         raise InputError(f"there is no file {path}; its path is relative to the study")
     found = read_csv(path)
@@ -214,7 +229,7 @@ def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 Progress = Callable[[int, int, int], object]
-"""Called with how many rows are there, how many there will be, and how many of them are no results."""
+"""Called with the number of rows that are there, that there will be, and that are not results."""
 
 
 @dataclass(frozen=True)
@@ -226,21 +241,21 @@ class Swept:
     played: int
 
     def frame(self) -> pd.DataFrame:
-        """A row a variant: its number, what varies, status and error, and the numbers of the result JSON."""
+        """Return a row per variant: its number, what varies, status and error, and the numbers of the result JSON."""
+
+        def plain(path: str, value: Any) -> Any:
+            return value if isinstance(value, str | int | float | bool | None) else in_label(path, value)
+
         paths = self.sweep.paths
-        records = [
-            {"variant": number, **{path: _plain(path, self.sweep.values(number).get(path)) for path in paths}, **row}
-            for number, row in zip(self.sweep.numbers, self.rows, strict=True)
-        ]
+        records = []
+        for number, row in zip(self.sweep.numbers, self.rows, strict=True):
+            values = self.sweep.values(number)
+            records.append({"variant": number, **{path: plain(path, values.get(path)) for path in paths}, **row})
         table = result_table(records)
         for path in paths:  # a column of a file has one type
             if len({type(value) for value in table[path]}) > 1:
                 table[path] = [None if value is None else str(value) for value in table[path]]
         return table
-
-
-def _plain(path: str, value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | None) else in_label(path, value)
 
 
 @checked
@@ -254,11 +269,11 @@ def sweep(
     seed: int = 0,
     measure: Measure = measured,
 ) -> pd.DataFrame:
-    """Every combination of values at dotted paths, or a ``sample`` of them: a row each (see ``Swept.frame``).
+    """Simulate every combination of values at dotted paths, or a ``sample`` of them: a row each (see ``Swept.frame``).
 
-    ``executor`` is a number of processes, any concurrent.futures.Executor, or "dask://HOST:PORT"; left out, everything
-    is played here.  With a ``store`` (a file) rows that are there are not played again.  Raises InputError for a bad
-    grid; a variant that cannot be is a row with its reason.
+    ``executor`` is a number of processes, any concurrent.futures.Executor, or "dask://HOST:PORT"; by default everything
+    is simulated in this process.  With a ``store`` (a file) rows that are there are not simulated again.  Raises
+    InputError for a bad grid; a variant that cannot be is a row with its reason.
     """
     for path in vary:
         check_path(path)
@@ -275,7 +290,7 @@ def run_sweep(
     measure: Measure = measured,
     progress: Progress = lambda done, total, wrong: None,
 ) -> Swept:
-    """Play what is not there yet, each row stored as soon as it is finished; with ``retry`` what failed, too."""
+    """Simulate what is not stored yet, each row stored as soon as it is finished; with ``retry`` failed rows, too."""
     keys = VariantKeys(made.base, *_identity(measure))
     key_of = {number: keys.key(variant) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
@@ -285,36 +300,26 @@ def run_sweep(
             kept.forget(sorted(again))
             done -= again
         todo = {key: number for number, key in reversed(key_of.items()) if key not in done}  # equal variants once
-        wanted = sorted(todo.values())
         wrong = sum(row["status"] != "ok" for row in kept.rows(done))
-        there = len(key_of) - sum(key in todo for key in key_of.values())
+        there = sum(key not in todo for key in key_of.values())
         progress(there, len(key_of), wrong)
-        for rows in _played(made, wanted, executor, measure):
-            keys.contents.require_unchanged()
-            kept.add((key_of[number], row) for number, row in rows)
-            there += len(rows)
-            wrong += sum(row["status"] != "ok" for _, row in rows)
-            progress(there, len(key_of), wrong)
-        return Swept(made, list(kept.rows(key_of.values())), len(wanted))
+        dealt = in_order(made, sorted(todo.values()))
+        variants: Iterator[Numbered] = ((number, made.variant(number)) for number in dealt)
+        with players_of(executor if todo else None) as players:
+            for rows in players.play(variants, list(dealt.values()), measure):
+                keys.contents.require_unchanged()
+                kept.add((key_of[number], row) for number, row in rows)
+                there += len(rows)
+                wrong += sum(row["status"] != "ok" for _, row in rows)
+                progress(there, len(key_of), wrong)
+        return Swept(made, list(kept.rows(key_of.values())), len(todo))
 
 
 def _identity(measure: Measure) -> list[str]:
-    """What tells a function that makes rows from others, and from what it was before somebody edited it."""
+    """Return what identifies a function that makes rows, and changes when its file is edited."""
     home = measure.__module__
     name = f"{home}.{getattr(measure, '__qualname__', measure)}"
     if home.partition(".")[0] == "simcluster":
         return [name]
     path = getattr(sys.modules.get(home), "__file__", None)
     return [name, Contents().digest(path) if path else ""]
-
-
-def _played(
-    made: Sweep, numbers: Sequence[int], executor: Executor | int | str | None, measure: Measure
-) -> Iterator[list[Finished]]:
-    """What is finished, as it is finished, wherever it is played."""
-    if not numbers:
-        return
-    keys = in_order(made, numbers)
-    variants: Iterator[Numbered] = ((number, made.variant(number)) for number in keys)
-    with players_of(executor) as players:
-        yield from players.play(variants, list(keys.values()), measure)
