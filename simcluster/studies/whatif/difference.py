@@ -1,4 +1,4 @@
-"""The difference of two runs, by cause, by stage and in words: what a person forwards to those who must decide."""
+"""The difference of two runs, by cause, by stage and in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 Side = ResultLike | Saved
 
-_TOLD = 0.95  # causes are told until they make up so much of all that changed
+_TOLD = 0.95  # part of all that changed, up to which causes are reported
 _MOST_TOLD = 5
 _ROUNDING = 1e-9  # of a step: some ticks of the clock
-_STANDS_OUT = 0.05  # of the difference: by so much one stage's own work must grow more than the others'
+_STANDS_OUT = 0.05  # of the difference: how much more one stage's own work must grow than the others'
 
 PHRASES = {
     "forward": "forward compute",
@@ -67,7 +67,7 @@ class ChangedSetting:
 
 @dataclass(frozen=True)
 class Difference(Shown):
-    """By how many seconds a step of ``other`` is longer than one of ``base``, and why.
+    """The seconds by which a step of ``other`` is longer than one of ``base``, and their causes.
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
     ``recipe`` is what changes in bytes a parameter, named or following from the precision.  ``held`` says what is in
@@ -103,13 +103,13 @@ class Difference(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a cause, the largest first: its seconds per step, and what part of the step of ``base`` they are."""
+        """A row per cause, the largest first: its seconds per step, and their part of the step of ``base``."""
         ordered = sorted(self.causes.items(), key=lambda cause: -abs(cause[1]))
         rows = [{"cause": name, "seconds": each, "of_base": each / self.base.step_time} for name, each in ordered]
         return frame_of(rows, index="cause")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: seconds per step."""
+        """Return it as JSON: seconds per step."""
         return {
             "base": {"name": self.names[0], "step_time_s": self.base.step_time},
             "other": {"name": self.names[1], "step_time_s": self.other.step_time},
@@ -125,32 +125,24 @@ class Difference(Shown):
         }
 
     def in_words(self) -> str:
-        """A short paragraph: how much, by what, and on which stage most, if one stands out."""
+        """Return a short paragraph: how much, by what, and on which stage most, if one differs most."""
         second, (base, other) = format_seconds(self.other.step_time), self.names
         if not self.seconds:
             return f"{other} takes {second} a step, exactly as long as {base}."
-        share = abs(self.seconds) / self.base.step_time
-        said = [f"{other} takes {second} a step{self._beside_base(share)}."]
-        costs, gains = ([(n, s) for n, s in self._largest() if sign * s > 0] for sign in (1, -1))
-        if costs:
-            said.append(f"What takes longer: {_list(costs)}.")
-        if gains:
-            said.append(f"What takes less: {_list(gains)}.")
+        share, slower = abs(self.seconds) / self.base.step_time, "longer" if self.seconds > 0 else "less"
+        before, change = format_seconds(self.base.step_time), format_seconds(abs(self.seconds))
+        compared = f": {change} ({share:.1%}) {slower} than {base} ({before})"
+        compared = f", as long as {base} to a billionth" if share < _ROUNDING else compared
+        said = [f"{other} takes {second} a step{compared}."]
+        for what, sign in (("longer", 1), ("less", -1)):
+            causes = [f"{_caused(n, s)} {format_change(s)}" for n, s in self._largest() if sign * s > 0]
+            said += [f"What takes {what}: {', '.join(causes)}."] if causes else []
         said += [self.recipe.in_words()] if self.recipe else []
-        most = self._most_changed() if share >= _ROUNDING else []
-        more = filter(None, (in_words(self.slower, self.gpus), told(self.longer)))
-        return " ".join([*said, *most, *more])
-
-    def _beside_base(self, share: float) -> str:
-        """How long that is beside the base, of whose step the difference is this part."""
-        base, longer = self.names[0], format_seconds(abs(self.seconds))
-        if share < _ROUNDING:
-            return f", as long as {base} to a billionth"
-        slower = "longer" if self.seconds > 0 else "less"
-        return f": {longer} ({share:.1%}) {slower} than {base} ({format_seconds(self.base.step_time)})"
+        said += [self._most_changed()] if share >= _ROUNDING else []
+        return " ".join(filter(None, (*said, in_words(self.slower, self.gpus), told(self.longer))))
 
     def _largest(self) -> list[tuple[str, float]]:
-        """The causes that make up nearly all of what changed, largest first."""
+        """Return the causes that make up nearly all of what changed, largest first."""
         ordered = sorted(self.causes.items(), key=lambda item: -abs(item[1]))
         whole, found, covered = sum(abs(seconds) for _, seconds in ordered), [], 0.0
         for name, seconds in ordered[:_MOST_TOLD]:
@@ -160,40 +152,52 @@ class Difference(Shown):
             covered += abs(seconds)
         return found
 
-    def _most_changed(self) -> Iterator[str]:
-        """Which stage's own work grows most, if one stands out."""
+    def _most_changed(self) -> str:
+        """Return which stage's own work grows most, "" if none differs clearly from the others."""
         own = [sum(seconds for name, seconds in stage.items() if name not in WAITING) for stage in self.stages]
         if len(own) < 2 or self.seconds <= 0:
-            return
+            return ""
         most = max(own)
         stage = own.index(most)
         others = fmean(own[:stage] + own[stage + 1 :])
-        if most - others > _STANDS_OUT * self.seconds:
-            yield (
-                f"The own work of stage {stage} changes most, by {format_change(most)}; that of the others by "
-                f"{format_change(others)} on average."
-            )
+        if most - others <= _STANDS_OUT * self.seconds:
+            return ""
+        return (
+            f"The own work of stage {stage} changes most, by {format_change(most)}; that of the others by "
+            f"{format_change(others)} on average."
+        )
 
 
 def diff(base: Side, other: Side) -> Difference:
-    """Why a step of ``other`` takes longer than one of ``base``: scenarios, their files, results, or saved results.
+    """Explain why a step of ``other`` takes longer than one of ``base``: scenarios, files, results, or saved results.
 
     Raises InputError for a file that is neither a scenario nor a saved result of this version.
     """
-    one, two = _side(base), _side(other)
-    names = ("A", "B") if one.name == two.name else (one.name, two.name)
-    settings = tuple(settings_between(one.document, two.document))
-    recipe = recipe_change(one.document, two.document, one.account.step_time)
-    before, after = one.result, two.result
-    held = held_between(before.scenario, after.scenario, after) if before and after else None
-    longer = slower_although_faster(before, after, before.scenario, after.scenario) if before and after else []
-    slower = slower_ranks(before, after) if before and after else []
-    gpus = after.scenario.cluster.built.gpus if after and slower else ()
-    return Difference(names, one.account, two.account, settings, recipe, held, tuple(longer), tuple(slower), gpus)
+    (name, one, before), (other_name, two, after) = map(_side, (base, other))
+    first, second = (each.document if isinstance(each, Saved) else each.scenario.document() for each in (before, after))
+    names = ("A", "B") if name == other_name else (name, other_name)
+    settings = tuple(settings_between(first, second))
+    recipe = recipe_change(first, second, one.step_time)
+    if isinstance(before, Saved) or isinstance(after, Saved):
+        return Difference(names, one, two, settings, recipe)
+    held = held_between(before.scenario, after.scenario, after)
+    longer = slower_although_faster(before, after, before.scenario, after.scenario)
+    slower = slower_ranks(before, after)
+    gpus = after.scenario.cluster.built.gpus if slower else ()
+    return Difference(names, one, two, settings, recipe, held, tuple(longer), tuple(slower), gpus)
+
+
+def _side(side: Side) -> tuple[str, Account, Saved | Result]:
+    if isinstance(side, str | Path) and is_saved(side):
+        side = read_saved(side)
+    if isinstance(side, Saved):
+        return side.name, side.account, side
+    result = result_of(side, "diff")
+    return result.scenario.name, result.account, result
 
 
 def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:
-    """Where two documents differ, leaf by leaf, in the order of their keys; names are no settings."""
+    """Yield where two documents differ, leaf by leaf, in the order of their keys; names are not settings."""
     before, after = dict(_leaves(base)), dict(_leaves(other))
     for path in dict.fromkeys((*before, *after)):
         if path.partition(".")[0] not in ("name", "measured") and before.get(path) != after.get(path):
@@ -208,29 +212,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-class _Played(NamedTuple):
-    """A side of a difference; of a saved result there is no more than its account and scenario."""
-
-    name: str
-    account: Account
-    document: Mapping[str, Any]
-    result: Result | None = None
-
-
-def _side(side: Side) -> _Played:
-    if isinstance(side, str | Path) and is_saved(side):
-        side = read_saved(side)
-    if isinstance(side, Saved):
-        return _Played(side.name, side.account, side.document)
-    result = result_of(side, "diff")
-    return _Played(result.scenario.name, result.account, result.scenario.document(), result)
-
-
-def _list(parts: list[tuple[str, float]]) -> str:
-    return ", ".join(f"{_told(name, seconds)} {format_change(seconds)}" for name, seconds in parts)
-
-
-def _told(cause: str, seconds: float) -> str:
+def _caused(cause: str, seconds: float) -> str:
     axis, _, reason = cause.rpartition("_")
     if reason != "hiding":
         return phrase(cause)
@@ -238,12 +220,9 @@ def _told(cause: str, seconds: float) -> str:
 
 
 def phrase(cause: str) -> str:
-    """A cause in words."""
+    """Return a cause in words."""
     axis, _, reason = cause.rpartition("_")
     return _REASONS[reason].format(axis=axis) if reason in _REASONS else PHRASES[cause]
-
-
-_PATH = "training.memory_recipe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +230,7 @@ class RecipeChange:
     """Two recipes; ``default`` if neither scenario names its own.
 
     ``alone`` is by how many seconds the first one's step is longer with the second one's recipe and nothing else
-    changed, as played; None where nothing else differs, or where that cannot be.
+    changed, as simulated; None where nothing else differs, or where that cannot be.
     """
 
     before: Recipe
@@ -260,11 +239,11 @@ class RecipeChange:
     alone: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {"before": self.before.name, "after": self.after.name, "default": self.default, "alone_s": self.alone}
 
     def in_words(self) -> str:
-        """A sentence, or two."""
+        """Return a sentence, or two."""
         why = ", which follows from the precision" if self.default else ""
         text = (
             f"Another recipe, {self.after.name} for {self.before.name}{why}: {change_words(self.before, self.after)}."
@@ -276,7 +255,7 @@ class RecipeChange:
 
 
 def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: float) -> RecipeChange | None:
-    """The change of the recipe between two documents of scenarios; None if there is none, or none can be read.
+    """Return the change of the recipe between two documents of scenarios; None without one, or if it cannot be read.
 
     ``step_time`` is what a step of ``base`` takes, in seconds.
     """
@@ -292,18 +271,18 @@ def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: 
 
 
 def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
-    """By how much the first one's step is longer with the second one's recipe."""
+    """Return by how much the first one's step is longer with the second one's recipe (s)."""
     name = recipe_of(second).name
     try:
-        changed = from_document(first.document(), [(_PATH, name)])
+        changed = from_document(first.document(), [("training.memory_recipe", name)])
     except InputError:  # a recipe that the rest of the scenario cannot have
         return None
     named = second.model_copy(update={"training": second.training.model_copy(update={"memory_recipe": name})})
-    if _played(changed) == _played(named):
+    if _step_document(changed) == _step_document(named):
         return None
     return replay(changed).step_time - step_time
 
 
-def _played(scenario: Scenario) -> dict[str, Any]:
-    """The document without what plays no part in a step."""
+def _step_document(scenario: Scenario) -> dict[str, Any]:
+    """Return the document without the keys that a step does not depend on."""
     return {key: value for key, value in scenario.document().items() if key not in ("name", "measured")}

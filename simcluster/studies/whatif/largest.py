@@ -1,8 +1,8 @@
-"""The largest value at a path of a scenario with which the job still fits: doubled until it does not, then halved.
+"""The largest value at a path of a scenario with which the job still fits: doubled until it does not, then bisected.
 
-Values that make no job (layers that stages do not share evenly, a micro batch that does not divide the batch) are
-skipped, and told.  What fits is decided by the bytes that planning knows; played only where they leave it open, since
-what waits between stages depends on times.
+Values that are invalid (layers that stages do not share evenly, a micro batch that does not divide the batch) are
+skipped, and reported.  What fits is decided by the bytes that planning knows; the job is simulated only where they
+leave it open, since what waits between stages depends on times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simcluster.scenario.scenario import Base, Scenario
 from simcluster.step.simulate import replay
 
 _MOST_SCANNED = 64  # values one by one, where no common step is known
-_MOST_IN_VAIN = 100  # refused one after the other: then none is looked for any more
+_MOST_IN_VAIN = 100  # invalid values in a row, after which the search for a valid one ends
 _FRACTION = 12  # the largest denominator of such fractions
 _MOST_DOUBLINGS = 12
 _FLAT = 3  # doublings after which memory should have grown
@@ -33,11 +33,11 @@ _FLAT = 3  # doublings after which memory should have grown
 
 @dataclass(frozen=True, slots=True)
 class Largest(Shown):
-    """The largest ``value`` at ``path`` that fits, and the ``next_value`` that makes a job and does not.
+    """The largest ``value`` at ``path`` that fits, and the ``next_value`` that is valid and does not.
 
-    ``memory`` and ``next_memory`` are bytes of the fullest GPU, as played, of the ``capacity`` that it has.  ``value``
-    is None where nothing fits, ``next_value`` where no larger one was found that makes a job.  ``skipped`` has values
-    above ``value`` that make none, with the first reason.  ``scenario`` is the one with that value.
+    ``memory`` and ``next_memory`` are bytes of the fullest GPU, as simulated, of the ``capacity`` that it has.
+    ``value`` is None where nothing fits, ``next_value`` where no larger valid one was found.  ``skipped`` has invalid
+    values above ``value``, with the first reason.  ``scenario`` is the one with that value.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Largest(Shown):
     scenario: Scenario | None = field(repr=False)
 
     def summary(self) -> str:
-        """In two or three lines."""
+        """Return it in two or three lines."""
         size = f"{self.capacity / 1e9:.1f} GB"
         if self.value is None or self.memory is None:
             lines = [f"no {self.path} fits in {size}"]
@@ -70,7 +70,7 @@ class Largest(Shown):
         return self.summary()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "Walls and states"."""
+        """Return it for JSON: CONTRACT.md, "Walls and states"."""
         return {
             "path": self.path,
             "own": self.own,
@@ -85,87 +85,116 @@ class Largest(Shown):
 
 @checked
 def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Largest:
-    """The largest whole number at a dotted path, such as training.micro_batch or model.layers, with which the job fits.
+    """Find the largest whole number at a dotted path, such as training.micro_batch, with which the job fits.
 
-    ``overrides`` are changes besides.  InputError for a path that a scenario does not have or that is no whole number,
+    ``overrides`` are other changes.  InputError for a path that a scenario does not have or that is no whole number,
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
     tries = _Tries(base_of(scenario, "largest"), tuple(pairs_of(overrides)), path)
-    low, high = _narrowed(tries, *_bracket(tries))
+    low, high = tries.narrowed(*tries.bracket())
     skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
     return Largest(
         path=path,
         own=tries.own,
         value=low or None,
-        memory=tries.played(low) if low else None,
+        memory=tries.simulated(low) if low else None,
         next_value=high,
-        next_memory=tries.played(high) if high else None,
+        next_memory=tries.simulated(high) if high else None,
         capacity=tries.capacity,
         skipped=skipped,
         scenario=tries.scenario(low) if low else None,
     )
 
 
+class _NotMonotoneError(InputError):
+    """An error of the path, not of one value."""
+
+
 class _Tries:
-    """Values that were tried: the bytes that each is planned to hold, or why it makes no job."""
+    """Values that were tried: the bytes that each is planned to hold, or why it is invalid."""
 
     def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...], path: str) -> None:
         self._base, self._overrides, self.path = base, overrides, path
         own = base.scenario(overrides)
         self.own, self.capacity = _own(own, path), own.cluster.device.memory
         self.refused: dict[int, str] = {}
-        self._in_vain = 0  # how many were refused since the last job
+        self._in_vain = 0  # invalid values since the last valid one
         self._planned: dict[int, float] = {}
-        self._played: dict[int, float] = {}
-        self._memory_of(self.own, own)
+        self._simulated: dict[int, float] = {}
+        self._plan(self.own, own)
 
     def scenario(self, value: int) -> Scenario:
-        """With this value; InputError if it makes no job."""
+        """Return the scenario with this value; InputError if it is invalid."""
         return self._base.scenario((*self._overrides, (self.path, value)))
 
-    def is_job(self, value: int) -> bool:
-        """Does it make one?  What it then holds is known."""
+    def simulated(self, value: int) -> float:
+        """Return the bytes of the fullest GPU, as simulated."""
+        if value not in self._simulated:
+            self._simulated[value] = replay(self.scenario(value)).memory.total
+        return self._simulated[value]
+
+    def bracket(self) -> tuple[int, int | None]:
+        """Return the largest doubling that fits (0: none is known to), and the smallest that does not (None: none)."""
+        if not self._fits(self.own):
+            return 0, self.own
+        low = self.own
+        for doubling in range(_MOST_DOUBLINGS):
+            high = self._between(2 * low - 1, 3 * low + 1, 2 * low) or self._between(low, 2 * low, low + 1)
+            for farther in (3, 6, 12, 24):
+                high = high or self._between(farther * low, 2 * farther * low + 1, farther * low + 1)
+            if high is None:
+                break
+            if not self._fits(high):
+                return low, high
+            low = high
+            if doubling + 1 >= _FLAT and len(set(self._planned.values())) == 1:
+                raise InputError(f"{self.path}: memory does not depend on it; {self.own:,} and {low:,} hold the same")
+        return low, None
+
+    def narrowed(self, low: int, high: int | None) -> tuple[int, int | None]:
+        """Return the same with no valid value between."""
+        while high is not None:
+            middle = self._between(low, high, (low + high) // 2)
+            if middle is None:
+                break
+            low, high = (middle, high) if self._fits(middle) else (low, middle)
+        return low, high
+
+    def _is_valid(self, value: int) -> bool:
+        """Return whether a value is valid; then its planned bytes are known."""
         if value not in self._planned and value not in self.refused:
             self._in_vain += 1
             try:
-                self._memory_of(value, self.scenario(value))
+                self._plan(value, self.scenario(value))
                 self._in_vain = 0
             except _NotMonotoneError:
                 raise
-            except InputError as problem:
-                self.refused[value] = _reason(problem)
+            except InputError as problem:  # the first one, without the place in the file
+                lines = [line.strip() for line in str(problem).splitlines()]
+                first = lines[1] if len(lines) > 1 else lines[0]
+                self.refused[value] = first.partition(": ")[2] or first
         return value in self._planned
 
-    def fits(self, value: int) -> bool:
-        """Does a job with this value?  Played only where planning leaves it open."""
+    def _fits(self, value: int) -> bool:
+        """Return whether a job with this value fits, simulated only where planning leaves it open."""
         planned = self._planned[value]
         if planned <= self.capacity:
             return True
         least = planned - waiting_bytes(self.scenario(value))
-        return least <= self.capacity and self.played(value) <= self.capacity
+        return least <= self.capacity and self.simulated(value) <= self.capacity
 
-    def played(self, value: int) -> float:
-        """Bytes of the fullest GPU, as played."""
-        if value not in self._played:
-            self._played[value] = replay(self.scenario(value)).memory.total
-        return self._played[value]
+    def _between(self, low: int, high: int, near: int) -> int | None:
+        """Return a valid value strictly between two, preferably near a third; None where none was found.
 
-    def between(self, low: int, high: int, near: int) -> int | None:
-        """A value strictly between two that makes a job, preferably near a third; None where none was found.
-
-        Most rules want multiples of something, which divides all jobs so far, or divisors of something, which are small
-        fractions of each other: such values come first, then all if they are few.
+        Most rules want multiples of something, which divides all valid values so far, or divisors of something, which
+        are small fractions of each other: such values come first, then all if they are few.
         """
         few = range(low + 1, high) if high - low - 1 <= _MOST_SCANNED else range(0)
         for value in chain(self._guesses(low, high, near), sorted(few, key=lambda each: abs(each - near))):
-            if self._in_vain < _MOST_IN_VAIN and self.is_job(value):
+            if self._in_vain < _MOST_IN_VAIN and self._is_valid(value):
                 return value
         return None
-
-    def changes_nothing(self) -> bool:
-        """Do all values hold the same?"""
-        return len(set(self._planned.values())) == 1
 
     def _guesses(self, low: int, high: int, near: int) -> Iterator[int]:
         for step in reversed(divisors(math.gcd(*self._planned))):
@@ -173,18 +202,11 @@ class _Tries:
                 if low < value < high:
                     yield value
         known = max((value for value in self._planned if value <= low), default=self.own)
-        yield from sorted(
-            {
-                value
-                for below in range(1, _FRACTION)
-                if not known % below
-                for value in range(known // below, min(high, _FRACTION**2 * known // below), known // below)
-                if low < value
-            },
-            key=lambda each: (abs(each - near), each),
-        )[:_MOST_SCANNED]
+        parts = [known // below for below in range(1, _FRACTION) if not known % below]
+        values = {value for part in parts for value in range(part, min(high, _FRACTION**2 * part), part) if low < value}
+        yield from sorted(values, key=lambda each: (abs(each - near), each))[:_MOST_SCANNED]
 
-    def _memory_of(self, value: int, scenario: Scenario) -> None:
+    def _plan(self, value: int, scenario: Scenario) -> None:
         self._planned[value] = size = held(scenario)
         for other, bytes_there in self._planned.items():
             if (value - other) * (size - bytes_there) < -1e-9 * abs(value - other) * size:
@@ -196,12 +218,8 @@ class _Tries:
                 )
 
 
-class _NotMonotoneError(InputError):
-    """Of the path itself, not of one value."""
-
-
 def _own(scenario: Scenario, path: str) -> int:
-    """The scenario's own value; InputError unless it is a whole number above zero."""
+    """Return the scenario's own value; InputError unless it is a whole number above zero."""
     here: Any = scenario.document()
     for part in path.split("."):
         here = here[int(part)] if isinstance(here, list) else (here or {}).get(part)
@@ -211,39 +229,3 @@ def _own(scenario: Scenario, path: str) -> int:
             "training.micro_batch, model.layers or model.sequence_length"
         )
     return here
-
-
-def _bracket(tries: _Tries) -> tuple[int, int | None]:
-    """The largest doubling that fits (0: none is known to), and the smallest that does not (None: there is none)."""
-    if not tries.fits(tries.own):
-        return 0, tries.own
-    low = tries.own
-    for doubling in range(_MOST_DOUBLINGS):
-        high = tries.between(2 * low - 1, 3 * low + 1, 2 * low) or tries.between(low, 2 * low, low + 1)
-        for farther in (3, 6, 12, 24):
-            high = high or tries.between(farther * low, 2 * farther * low + 1, farther * low + 1)
-        if high is None:
-            break
-        if not tries.fits(high):
-            return low, high
-        low = high
-        if doubling + 1 >= _FLAT and tries.changes_nothing():
-            raise InputError(f"{tries.path}: memory does not depend on it; {tries.own:,} and {low:,} hold the same")
-    return low, None
-
-
-def _narrowed(tries: _Tries, low: int, high: int | None) -> tuple[int, int | None]:
-    """The same, with nothing that makes a job between."""
-    while high is not None:
-        middle = tries.between(low, high, (low + high) // 2)
-        if middle is None:
-            break
-        low, high = (middle, high) if tries.fits(middle) else (low, middle)
-    return low, high
-
-
-def _reason(problem: InputError) -> str:
-    """The first complaint, without the place in the file."""
-    lines = [line.strip() for line in str(problem).splitlines()]
-    first = lines[1] if len(lines) > 1 else lines[0]
-    return first.partition(": ")[2] or first

@@ -1,4 +1,9 @@
-"""Changes of a scenario that are played to see what they give: each whole, so that a command with it gives the same."""
+"""Changes of a scenario that may make its step shorter, and what they give as simulated.
+
+Candidates are guesses by what makes the step long, most promising first; only simulation tells
+(``studies.whatif.preflight``), and rules of a scenario may reject them.  Each is whole, so that a command with it gives
+the same.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +30,22 @@ Values = Mapping[str, Any]
 """Values at dotted paths of a scenario."""
 
 Again = Callable[[Values], Scenario]
-"""The scenario with these values in place of its own; InputError where it cannot have them."""
+"""Function that returns the scenario with these values instead of its own; InputError where it cannot have them."""
+
+_WORTH_TRYING = 0.03  # of the step: nothing is tried for an axis that exposes less
 
 
 def graded(value: float, warn: float, fail: float) -> Verdict:
-    """What a number is by two bounds."""
+    """Return the verdict on a number by two bounds."""
     return "fail" if value > fail else "warn" if value > warn else "pass"
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of the scenario that was played, with all values that differ, dp included.
+    """A change of the scenario that was simulated, with all values that differ, dp included.
 
     ``step_time`` is its step in seconds, ``before`` the scenario's own; ``memory`` the bytes on its fullest GPU.
-    ``then`` is what the point that it is for says of it, verdict and number; None where it is for the whole job.
+    ``then`` is verdict and number of the point that it is for; None where it is for the whole job.
     """
 
     values: Values
@@ -53,11 +60,11 @@ class Remedy:
         return self.step_time / self.before - 1
 
     def options(self) -> str:
-        """For a shell: what to write behind ``simcluster run SCENARIO``."""
+        """Return the options of a shell, to append to ``simcluster run SCENARIO``."""
         return " ".join(f"--set {shlex.quote(text)}" for text in written(self.values))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "set": dict(self.values),
             "step_time_s": self.step_time,
@@ -68,51 +75,49 @@ class Remedy:
 
 
 class Trials:
-    """What was played of one scenario: each change once, and no more than so many."""
+    """Simulated changes of one scenario: each once, and at most ``most``, fewer where a step takes minutes.
+
+    ``again`` makes the changed scenarios, by default from the scenario itself.
+    """
 
     def __init__(self, result: Result, again: Again | None, most: int) -> None:
-        """Of the scenario of a result; ``again`` makes its changed scenarios, left out from the scenario itself.
-
-        Where a step takes minutes fewer than ``most`` are played, or none.
-        """
         self._base, self._again, self._left = result, again, plays_within(result.scenario, most, ops=result.ops_played)
-        self._played: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
+        self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def play(self, values: Values) -> tuple[Values, Result] | None:
-        """The whole change and its result; None where a rule forbids it, where it does not fit in memory, and where
-        enough was played."""
+        """Return the whole change and its result; None if a rule forbids it, it does not fit, or no tries are left."""
         base = self._base.scenario
         changed = applied(base, values)
         if changed is None:
             return None
-        whole = {path: value for path, value in values.items() if path != "parallel.dp" and value != _now(base, path)}
+
+        def now(path: str) -> object:
+            section, key = path.split(".")
+            return getattr(getattr(base, section), key)
+
+        whole = {path: value for path, value in values.items() if path != "parallel.dp" and value != now(path)}
         if changed.dp != base.dp:
             whole["parallel.dp"] = changed.dp
         key = tuple(sorted((path, str(value)) for path, value in whole.items()))
-        if key not in self._played:
+        if key not in self._known:
             if not self._left:
                 return None
-            self._played[key] = self._result(whole, changed)
-        return self._played[key]
+            self._known[key] = self._result(whole, changed)
+        return self._known[key]
 
     def _result(self, whole: Values, changed: Scenario) -> tuple[Values, Result] | None:
         try:
             if self._again is not None:
                 changed = self._again(whole)
             self._left -= 1
-            played = replay(changed)
-            return (whole, played) if played.fits else None
+            result = replay(changed)
+            return (whole, result) if result.fits else None
         except InputError:
             return None
 
 
-def _now(scenario: Scenario, path: str) -> object:
-    section, key = path.split(".")
-    return getattr(getattr(scenario, section), key)
-
-
 def written(values: Values) -> Iterator[str]:
-    """A change as the command line takes it."""
+    """Yield a change as the command line takes it."""
     for path, value in values.items():
         if isinstance(value, tuple | list):
             text = f"[{', '.join(map(str, value))}]"
@@ -123,11 +128,11 @@ def written(values: Values) -> Iterator[str]:
         yield f"{path}={text}"
 
 
-_WORTH_TRYING = 0.03  # of the step: an axis that exposes less is left alone
+# --- candidates -------------------------------------------------------------------------------------------------------
 
 
 def against_exposed(result: Result) -> tuple[Values, ...]:
-    """Against exposed communication: of the axis that exposes most first, then in turns."""
+    """Return changes against exposed communication: of the axis that exposes most first, then of the axes in turn."""
     exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _OF_AXIS}
     axes = sorted((axis for axis in exposed if exposed[axis] > _WORTH_TRYING), key=lambda axis: -exposed[axis])
     lists = [list(_OF_AXIS[axis](result.scenario)) for axis in axes]
@@ -136,18 +141,17 @@ def against_exposed(result: Result) -> tuple[Values, ...]:
 
 
 def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
-    """Against a pipeline that idles: stages cut by their times where they are ``uneven``, more chunks, smaller
-    microbatches, fewer stages, a schedule that splits the backward."""
+    """Return changes against an idle pipeline: stages cut by their times where they are ``uneven``, more chunks,
+    smaller microbatches, fewer stages, a schedule that splits the backward."""
     scenario = result.scenario
     cut = [scenario.pipeline.recut("auto")] if uneven else []
     smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
-    fewer = [{"parallel.pp": size, **_whole(scenario, size)} for size in divisors(scenario.parallel.pp)[-2:-1]]
     split = [{"pipeline.schedule": "zb-h1"}] if scenario.pipeline.schedule == "1f1b" else []
-    return (*cut, *_chunks(scenario)[-1:], *smaller, *fewer, *split)
+    return (*cut, *_chunks(scenario)[-1:], *smaller, *_fewer_stages(scenario), *split)
 
 
 def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
-    """Against gradients that are reduced, and parameters that are gathered, in every microbatch."""
+    """Return changes against reducing gradients, and gathering parameters, in every microbatch."""
     if scenario.parallel.zero < 2:
         return ()
     found: list[Values] = [{"parallel.zero": 1}]
@@ -160,7 +164,7 @@ def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def against_memory(scenario: Scenario) -> tuple[Values, ...]:
-    """Against a GPU that is nearly full: what costs least time first."""
+    """Return changes against a GPU that is nearly full: what costs least time first."""
     parallel, training = scenario.parallel, scenario.training
     found: list[Values] = []
     if parallel.tp > 1 and not parallel.sequence_parallel:
@@ -176,7 +180,7 @@ def against_memory(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
-    """Tensor parallelism of at most so many ranks: with more replicas, or with more stages in its place."""
+    """Return tensor parallelism of at most ``domain`` ranks: with more replicas, or with more stages instead."""
     tp, pp = scenario.parallel.tp, scenario.parallel.pp
     sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
     return tuple(
@@ -194,12 +198,12 @@ def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def _split(tp: int) -> Values:
-    """Tensor parallelism of so many ranks; of one, without what only several can have."""
+    """Return tensor parallelism of ``tp`` ranks; of one, without what only several can have."""
     return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
 
 
 def _chunks(scenario: Scenario) -> list[Values]:
-    """Interleaved schedules that the layers and the microbatches allow, fewest chunks first."""
+    """Return interleaved schedules that the layers and the microbatches allow, fewest chunks first."""
     pp, now = scenario.parallel.pp, (scenario.pipeline.schedule, scenario.pipeline.chunks)
     if scenario.microbatches % pp or pp == 1:
         return []
@@ -210,35 +214,34 @@ def _chunks(scenario: Scenario) -> list[Values]:
     ]
 
 
-def _whole(scenario: Scenario, pp: int) -> Values:
-    """What a pipeline of one stage needs beside it: a schedule that goes without others."""
-    return {"pipeline.schedule": "1f1b", "pipeline.chunks": 1} if pp == 1 and scenario.pipeline.chunks > 1 else {}
+def _fewer_stages(scenario: Scenario) -> list[Values]:
+    """Return the next smaller pipeline; one of one stage has a schedule without chunks."""
+    plain = {"pipeline.schedule": "1f1b", "pipeline.chunks": 1} if scenario.pipeline.chunks > 1 else {}
+    sizes = divisors(scenario.parallel.pp)[-2:-1]
+    return [{"parallel.pp": size, **(plain if size == 1 else {})} for size in sizes]
 
 
 def _dp(scenario: Scenario) -> Iterator[Values]:
     zero, overlap = scenario.parallel.zero, scenario.overlap
     yield from against_sharding(scenario)[:2]
-    beside: dict[str, Any] = {} if overlap.grad_reduce else {"overlap.grad_reduce": True}
+    hidden: dict[str, Any] = {} if overlap.grad_reduce else {"overlap.grad_reduce": True}
     if zero and not overlap.param_gather:
-        beside["overlap.param_gather"] = True
+        hidden["overlap.param_gather"] = True
     if zero == 3 and not scenario.fsdp.prefetch:
-        beside |= {"overlap.param_gather": True, "fsdp.prefetch": 1}
-    if beside:
-        yield beside
+        hidden |= {"overlap.param_gather": True, "fsdp.prefetch": 1}
+    if hidden:
+        yield hidden
     if not zero:
         yield {"parallel.zero": 1, "overlap.grad_reduce": True, "overlap.param_gather": True}
     yield from against_sharding(scenario)[2:]
-    if zero == 3 and not scenario.fsdp.shard_group and (near := _dp_in_machine(scenario)) > 1:
-        yield {"fsdp.shard_group": near}
+    if zero == 3 and not scenario.fsdp.shard_group:
+        hosts = scenario.cluster.built.host_of
+        machine = sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
+        near = machine // (scenario.parallel.tp * scenario.parallel.cp)  # consecutive ranks of dp in one machine
+        if near > 1:
+            yield {"fsdp.shard_group": near}
     if zero > 1 and scenario.fsdp.sync_every_microbatch:
         yield {"training.micro_batch": 2 * scenario.training.micro_batch}
-
-
-def _dp_in_machine(scenario: Scenario) -> int:
-    """How many consecutive ranks of dp are in one machine, where dp comes next to tp."""
-    hosts = scenario.cluster.built.host_of
-    machine = sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
-    return machine // (scenario.parallel.tp * scenario.parallel.cp)
 
 
 def _tp(scenario: Scenario) -> Iterator[Values]:
@@ -268,8 +271,7 @@ def _pp(scenario: Scenario) -> Iterator[Values]:
         yield {"overlap.pipeline": True}
     if scenario.pipeline.chunks > 1:
         yield {"pipeline.schedule": "1f1b", "pipeline.chunks": 1}
-    for size in divisors(scenario.parallel.pp)[-2:-1]:
-        yield {"parallel.pp": size, **_whole(scenario, size)}
+    yield from _fewer_stages(scenario)
 
 
 _OF_AXIS: Mapping[str, Callable[[Scenario], Iterator[Values]]] = {"tp": _tp, "cp": _cp, "ep": _ep, "pp": _pp, "dp": _dp}
