@@ -216,7 +216,7 @@ def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any
 def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the changes in each row of a CSV file; an empty cell is no change."""
     if not path.is_file():
-        raise InputError(f"there is no file {path}; its path is relative to the study")
+        raise InputError(f"there is no file {path}; write its path relative to the study")
     found = read_csv(path)
     for column in columns:
         if column not in found[0].cells:
