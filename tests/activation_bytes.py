@@ -6,8 +6,18 @@ from dataclasses import replace
 
 from simcluster.model.kept import is_kept
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes_per_layer, tensors
+from simcluster.model.memory import activation_parts, temporary_bytes, tensors
 from simcluster.model.transformer import Model
+
+
+def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -> float:
+    """The sum of ``activation_parts``."""
+    return sum(activation_parts(model, shape, layer).values())
+
+
+def gradients_of(block: str, model: Model, shape: RankShape) -> float:
+    """Bytes that live inside a block's backward."""
+    return temporary_bytes(block, model, shape)[0]
 
 
 def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:

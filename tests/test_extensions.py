@@ -1,23 +1,35 @@
-"""A schedule, a collective, a topology and a metric, each added from README's words alone: one file, whose last line
-registers it.  Each is then played through the ordinary door, and obeys the tests of its kind."""
+"""Extensions as a stranger adds them, from docs/extending.md alone: one file, whose last lines register what it adds.
+
+A schedule, a collective, a topology, a metric, an optimizer, a layer kind, a communicator (faults and ops have files of
+their own).  Each is simulated through the public functions, and passes the tests of its kind.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import test_algorithms
+import test_communicators
+import test_layer_kinds
+import test_optimizers
 import test_schedules
 import test_topology
 from conftest import Tiny, counts_of
 
 import simcluster
+from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.collectives import ALGORITHMS
+from simcluster.model.choices import CONTEXT_METHODS
+from simcluster.model.layers import LAYER_KINDS
+from simcluster.planning.optimizers import OPTIMIZERS
+from simcluster.planning.parallel import COMMUNICATORS, Plan
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -122,6 +134,11 @@ TOPOLOGIES["torus"] = TorusSpec
 
 METRIC = '''
 """By how much the busiest kind of time is above the mean of all kinds."""
+from simcluster.base.errors import InputError
+from simcluster.model.choices import CONTEXT_METHODS
+from simcluster.model.layers import LAYER_KINDS
+from simcluster.planning.optimizers import OPTIMIZERS
+from simcluster.planning.parallel import COMMUNICATORS, Plan
 from simcluster.results.numbers import METRICS, played
 
 
@@ -131,6 +148,139 @@ def dominance(step):
 
 
 METRICS["dominance_factor"] = played("factor", dominance, "dominance")
+'''
+
+OPTIMIZER = '''
+"""Adafactor: of a matrix the sums of squares by row and by column, and no first moment (arXiv:1804.04235)."""
+from simcluster.planning.optimizer import Optimizer, Update
+from simcluster.planning.optimizers import OPTIMIZERS
+
+FP32 = 4.0
+
+
+class Adafactor(Optimizer):
+    def spared_by(self, matrix):
+        return 2 * self.job.recipe.moment * matrix.elements - FP32 * (matrix.rows + matrix.columns)
+
+    def update(self, layers):
+        recipe, seconds, calls = self.job.recipe, 0.0, []
+        for held in self.held(layers):
+            elements = sum(each.count * each.elements for each in held)
+            squares, update = recipe.gradient, recipe.gradient + 2 * FP32 + recipe.weight
+            seconds += self.job.pass_seconds(elements * squares) + self.job.pass_seconds(elements * update)
+            seconds -= self.job.adam_seconds(elements)
+            sums = {"rows": "columns", "columns": "rows"}  # what tp ranks have in parts, if they split a matrix
+            size = FP32 * sum(each.count * getattr(each, sums[each.split]) for each in held if each.split in sums)
+            calls += [("tp", size)] if size and self.job.plan.tp > 1 else []
+        return Update(seconds, "factored", tuple(calls), "all_reduce", "second_moments")
+
+
+OPTIMIZERS["adafactor"] = f"{__name__}:Adafactor"
+'''
+
+LAYER = '''
+"""Mamba-2 (arXiv:2405.21060): a convolution and a scan in chunks; key-value heads are the groups of B and C."""
+from dataclasses import replace
+
+from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.kernels import Section
+from simcluster.model.layer_block import layer_block
+from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
+from simcluster.model.layer_sections import both_ways, linear, local_sizes, matmul
+from simcluster.model.layers import LAYER_KINDS
+from simcluster.model.shards import tensor_shard
+
+STATE, CHUNK, WINDOW = 128, 256, 4
+
+
+class Mamba2(LayerKind):
+    name = "mamba2"
+    MIXES = True
+
+    def widths(self, model, tp):
+        """What is mixed, what the convolution goes over, what the first matmul makes."""
+        shard = tensor_shard(model, tp)
+        inner = shard.heads * model.head_dim
+        convolved = inner + 2 * shard.kv_heads * STATE
+        return inner, convolved, inner + convolved + shard.heads
+
+    def matrices(self, model, tp=1, ep=1, etp=1):
+        inner, _, made = self.widths(model, tp)
+        yield WeightMatrix(made, model.hidden_size, "rows")
+        yield WeightMatrix(model.hidden_size, inner, "columns")
+
+    def vectors(self, model, tp=1):
+        inner, convolved, _ = self.widths(model, tp)
+        return (WINDOW + 1) * convolved + 3 * tensor_shard(model, tp).heads + inner
+
+    def scan(self, tokens, heads, width, e):
+        """Scores in a chunk and what they give, the chunks' states, what those give."""
+        batch = tokens // CHUNK * heads
+        sizes = {"scores": (CHUNK, CHUNK, STATE), "inside": (CHUNK, width, CHUNK),
+                 "states": (STATE, width, CHUNK), "across": (CHUNK, width, STATE)}
+        forward = tuple(matmul(f"scan_{name}", *size, e, batch) for name, size in sizes.items())
+        back = tuple(replace(each, name=f"{each.name}_grad", flops=2 * each.flops, bytes=2 * each.bytes)
+                     for each in reversed(forward))
+        return Section(forward, input_grad=back)
+
+    def block(self, model, shape):
+        local, e = local_sizes(model, shape), shape.element_bytes
+        inner, convolved, made = self.widths(model, shape.tp)
+        moved = 2 * e * local.tokens * convolved
+        body = (
+            linear("mamba_in", shape, local.tokens, local.hidden, made, bias=False),
+            both_ways("mamba_convolution", moved, 2 * moved),
+            self.scan(local.tokens, local.heads, model.head_dim, e),
+            both_ways("mamba_gate_norm", 3 * e * local.tokens * inner, 5 * e * local.tokens * inner),
+            linear("mamba_out", shape, local.tokens, inner, local.hidden, bias=False),
+        )
+        return layer_block(self.name, model, shape, local, body)
+
+    def core_flops(self, model, tokens, backward):
+        forward = sum(kernel.flops for kernel in self.scan(tokens, model.heads, model.head_dim, 2.0).forward)
+        return Flops(forward, 2 * forward, 0.0)
+
+    def tensors(self, model, shape):
+        local, e, name = local_sizes(model, shape), shape.element_bytes, self.name
+        inner, convolved, made = self.widths(model, shape.tp)
+        each = e * local.tokens
+        return [
+            Tensor(name, "mamba_norm_input", e * local.edge_tokens * local.hidden, "input"),
+            *operands(name, "mamba_input", model, shape),
+            Tensor(name, "mamba_projected", each * made),
+            Tensor(name, "mamba_convolved", each * convolved),
+            Tensor(name, "mamba_scanned", each * inner),
+            Tensor(name, "mamba_out_input", each * inner, read="W", in_fp8="cast"),
+            *mask(name, "mamba_dropout_mask", model, shape),
+            Tensor(name, "mamba_output_grad", each * local.hidden, made="I", read="W", in_fp8="cast"),
+            Tensor(name, "mamba_projected_grad", each * made, made="I", read="W", in_fp8="cast"),
+        ]
+
+
+LAYER_KINDS["mamba2"] = Mamba2()
+'''
+
+COMMUNICATOR = '''
+"""Hierarchical context parallelism (USP, arXiv:2405.07719): pairs of ranks trade heads, and pairs hand keys round."""
+import numpy as np
+
+from simcluster.model.choices import CONTEXT_METHODS, ContextMethod
+from simcluster.planning.parallel import COMMUNICATORS, Communicator
+
+TRADERS = 2
+
+
+def pairs(plan):
+    return plan.groups("cp").reshape(-1, TRADERS)
+
+
+def rings(plan):
+    return np.moveaxis(plan.groups("cp").reshape(-1, plan.cp // TRADERS, TRADERS), 2, 1).reshape(-1, plan.cp // TRADERS)
+
+
+COMMUNICATORS["cp_trade"] = Communicator("cp", pairs)
+COMMUNICATORS["cp_ring"] = Communicator("cp", rings)
+CONTEXT_METHODS["usp"] = ContextMethod("ring", lambda heads, kv_heads, cp: TRADERS, "cp_trade", "cp_ring")
 '''
 
 FEW: dict[str, Any] = {
@@ -144,7 +294,10 @@ Added = Callable[[str], None]
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Added]:
     """Writes a file and imports it; the lists are as before afterwards."""
-    lists: list[dict[str, Any]] = [SCHEDULES, ALGORITHMS["all_reduce"], TOPOLOGIES, METRICS]
+    lists: list[dict[str, Any]] = [
+        SCHEDULES, ALGORITHMS["all_reduce"], TOPOLOGIES, METRICS, OPTIMIZERS, LAYER_KINDS, COMMUNICATORS,
+        CONTEXT_METHODS,
+    ]  # fmt: skip
     before = [dict(each) for each in lists]
 
     def add(text: str) -> None:
@@ -153,13 +306,10 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         monkeypatch.syspath_prepend(tmp_path)
         importlib.import_module(name)
         changed = [each for each, old in zip(lists, before, strict=True) if each != old]
-        assert len(changed) == 1
-        registers = [
-            line
-            for line in text.splitlines()
-            if line.startswith(("SCHEDULES[", "ALGORITHMS[", "TOPOLOGIES[", "METRICS["))
-        ]
-        assert registers == text.splitlines()[-1:], "one file, and one line that registers"
+        registers = [line for line in text.splitlines() if re.match(r"[A-Z_]+\[", line)]
+        new = sum(len(each) - len(old) for each, old in zip(lists, before, strict=True))
+        assert len(changed) >= 1
+        assert registers == text.splitlines()[-new:], "one file, and a line that registers each thing"
 
     yield add
     for each, old in zip(lists, before, strict=True):
@@ -257,3 +407,77 @@ def test_a_metric(added: Added, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "dominance" in capsys.readouterr().out
     assert main(["report", "tiny_dp", "-o", str(page)]) == 0
     assert "dominance" in page.read_text()
+
+
+def test_an_optimizer(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
+    added(OPTIMIZER)
+    job = test_optimizers.job
+    adam, own = (simulate(job(name)) for name in ("adam", "adafactor"))
+    assert own.step_time == simulate(job("adafactor"), engine="reference").step_time != adam.step_time
+    names = {*own.timeline_of(0)["name"]}
+    assert "second_moments" in names  # and its update is no longer than Adam's
+    held, less = (found.facts.footprints[0].optimizer for found in (adam, own))
+    matrices = 2 * 12 * 1024**2 / 2  # of two layers on one of two ranks of tp: two moments of 4 bytes less their sums
+    assert held - less == pytest.approx(8.0 * matrices, rel=2e-3)
+    with pytest.raises(InputError, match=r"parallel\.zero: is not modelled with training\.optimizer: adafactor; use 0"):
+        job("adafactor", **{"parallel.zero": 1})
+    with pytest.raises(InputError, match=r"the search for layouts does not know training\.optimizer adafactor"):
+        plan(job("adafactor"), 8)
+    assert main(["run", "tiny_dp", "--set", "training.optimizer=adafacto"]) == 2
+    assert "did you mean 'adafactor'" in capsys.readouterr().err
+    test_optimizers.test_no_engine_takes_it_for_another("adafactor")
+    test_optimizers.test_it_is_adam_or_it_differs("adafactor")
+    for path in test_optimizers.SPLIT:
+        test_optimizers.test_it_is_modelled_with_what_splits_its_state_or_refuses_it_by_name("adafactor", path)
+    for layout in (Plan(), Plan(tp=2, dp=4)):
+        test_optimizers.test_its_state_is_at_most_adams_and_none_is_below_nothing("adafactor", layout)
+    test_optimizers.test_the_whole_model_spares_what_its_layers_do("adafactor")
+    test_optimizers.test_an_update_takes_time_and_names_what_it_sends("adafactor")
+    test_optimizers.test_a_fast_path_knows_it_or_refuses_it("adafactor")
+
+
+def test_a_layer_kind(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
+    added(LAYER)
+    tests = test_layer_kinds
+    model = tests.model_with("mamba2")
+    inner, groups = 256, 4 * 128
+    own = 256 * (2 * inner + 2 * groups + 8) + inner * 256 + 5 * (inner + 2 * groups) + 3 * 8 + inner
+    assert LAYER_KINDS["mamba2"].parameters(model) == own
+    words = ["--set", "model.mixer=mamba2", "--set", "model.position=none", "--set", "model.bias=false"]
+    assert main(["run", "tiny_dp", *words]) == 0
+    assert main(["run", "tiny_dp", *words, "--set", "parallel.cp=2"]) == 2
+    assert "is not modelled with layers of kind mamba2; use 1" in capsys.readouterr().err
+    for sections in ({}, {"training": {"recompute": "full"}}, {"training": {"optimizer": "muon"}}):
+        tests.test_all_engines_simulate_it_alike("mamba2", sections)
+    tests.test_all_engines_simulate_it_alike("mamba2", {"parallel": {"pp": 2}, "pipeline": {"schedule": "zb-h1"}})
+    tests.test_the_model_has_it("mamba2")
+    for tp in (2, 4):
+        tests.test_tensor_parallel_ranks_split_matrices_as_they_say("mamba2", tp)
+    tests.test_parameters_are_those_of_matrices_and_vectors("mamba2")
+    tests.test_kernels_of_all_ranks_do_its_flops("mamba2")
+    tests.test_kernels_have_names_of_their_own_and_recompute_is_a_forward("mamba2")
+    tests.test_it_keeps_what_backward_reads("mamba2")
+    tests.test_a_scenario_has_the_values_that_it_is_modelled_with("mamba2")
+    tests.test_a_fast_path_knows_it_or_refuses_it_by_name("mamba2")
+    long, short = (simulate(tests.job("mamba2", model_length=length)) for length in (1024, 512))
+    assert long.step_time < 2.2 * short.step_time  # linear in the length
+
+
+def test_a_communicator(added: Added) -> None:
+    added(COMMUNICATOR)
+    tests = test_communicators
+    for axis in ("cp_trade", "cp_ring"):
+        for layout in (Plan(cp=4, tp=2), Plan(cp=4, dp=2, pp=2, order=("dp", "cp", "tp", "pp"))):
+            tests.test_its_groups_share_out_the_ranks(axis, layout)
+        tests.test_its_stream_has_an_entry_of_the_breakdown(axis)
+        for engine in ("auto", "reference"):
+            tests.test_its_exposed_time_is_booked_where_it_says(axis, engine)
+    for cp in (2, 4):
+        tests.test_all_engines_simulate_a_method_alike("usp", cp)
+    for sizes in ((8, 8, 4), (8, 1, 4), (64, 8, 8)):
+        tests.test_traders_divide_the_ranks("usp", *sizes)
+    tests.test_methods_differ("usp")
+    tests.test_heads_that_cannot_be_traded_are_refused("usp")
+    tests.test_a_fast_path_knows_a_method_or_refuses_it("usp")
+    both = [simulate(tests.job(method, 2)).step_time for method in ("usp", "all_to_all")]
+    assert both[0] == both[1]  # two ranks trade all their heads

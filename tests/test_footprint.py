@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activation_bytes import head_activation_bytes
+from activation_bytes import activation_bytes_per_layer, head_activation_bytes
 from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
 import simcluster
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes_per_layer
+from simcluster.model.parameters import parameters
 from simcluster.model.recipes import recipe_named
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.transformer import Model
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan

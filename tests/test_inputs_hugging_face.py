@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from activation_bytes import activation_bytes_per_layer
 from conftest import for_each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +19,11 @@ from simcluster.importers.hugging_face import (
     parameters_of_config,
     told_of_length,
 )
+from simcluster.model.ends import embedding_block
 from simcluster.model.flops import layer_flops
-from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
-from simcluster.model.memory import activation_bytes_per_layer
-from simcluster.model.shards import stage_parameters_per_tp_rank
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.layers import RankShape, attention_block, mlp_block
+from simcluster.model.parameters import parameters, stage_parameters_per_tp_rank
+from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate
 

@@ -16,7 +16,8 @@ from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario, load, load_text
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 8}

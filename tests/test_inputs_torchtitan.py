@@ -12,7 +12,7 @@ from simcluster.cli import main
 from simcluster.documents.reading import parse_document
 from simcluster.importers.imported import Imported
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.scenario.scenario import Scenario, load_text
 
 LLAMA_8B = """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_multi_token_prediction import scenario
 
 from simcluster import simulate
-from simcluster.model.recomputed import RECOMPUTE_MODULES
+from simcluster.model.choices import RECOMPUTE_MODULES
 from simcluster.planning.kept_parts import kept_parts
 from simcluster.planning.residency import residencies
 from simcluster.scenario.job import job_of, planned_footprints

@@ -15,7 +15,8 @@ from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block
 from simcluster.model.memory import activation_parts
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective

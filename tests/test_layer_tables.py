@@ -16,26 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from activation_bytes import activation_bytes_per_layer, gradients_of
 from ruamel.yaml import YAML
 
+from simcluster.model.ends import embedding_block, head_working_bytes, lm_head_block, prediction_block
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layers import (
-    RankShape,
-    attention_block,
-    embedding_block,
-    lm_head_block,
-    mixture_edges,
-    mlp_block,
-    prediction_block,
-)
+from simcluster.model.layers import LAYER_KINDS, RankShape, all_kinds, attention_block, mlp_block
 from simcluster.model.memory import (
-    activation_bytes_per_layer,
     activation_parts,
     forward_working_bytes,
-    forward_working_rows,
-    head_working_bytes,
     moved_bytes,
-    routed_temporary_bytes,
     temporary_bytes,
     tensors,
     working_bytes,
@@ -74,10 +64,12 @@ def tensor_lines(name: str) -> Iterator[list[str]]:
     for each in tensors(model, shape):
         kept = [each.keep, each.made, each.read, each.in_fp8, "routed" if each.routed else ""]
         yield [name, each.block, each.name, number(each.bytes), *kept, " ".join(each.freed_by), each.moved_by or ""]
-    of_block = {"working": working_bytes, "temporary": temporary_bytes, "temporary of rows": routed_temporary_bytes,
-                "working of forward": forward_working_bytes, "working of rows": forward_working_rows}  # fmt: skip
+    of_block = {"working": working_bytes, "temporary": gradients_of,
+                "temporary of rows": lambda *of: temporary_bytes(*of)[1],
+                "working of forward": lambda *of: forward_working_bytes(*of)[0],
+                "working of rows": lambda *of: forward_working_bytes(*of)[1]}  # fmt: skip
     for block in BLOCKS:
-        if block == "mixture" and not model.moe:
+        if block in ("mlp", "mixture") and block not in all_kinds(model):
             continue
         for what, count in of_block.items():
             yield [name, block, what, number(count(block, model, shape))]
@@ -108,7 +100,7 @@ def blocks_of(model: Model, shape: RankShape) -> Iterator[Block]:
     yield embedding_block(model, shape)
     yield lm_head_block(model, shape)
     if model.moe:
-        yield mixture_edges(model, shape)
+        yield LAYER_KINDS["mixture"].block(model, shape)
     if model.predicting:
         yield prediction_block(model, shape)
 
@@ -158,20 +150,20 @@ TOKENS = 3 * 640
 def test_a_backwards_temporaries_are_gradients_of_what_was_read() -> None:
     """Of a layer without tp: the gradient that comes in, and those of Q, K and V, or of the widened vectors."""
     incoming = 2 * TOKENS * 768
-    assert temporary_bytes("attention", GPT, GPT_SHAPE) == incoming + 3 * 2 * TOKENS * 768
-    assert temporary_bytes("mlp", GPT, GPT_SHAPE) == incoming + 2 * TOKENS * 4 * 768
-    assert temporary_bytes("lm_head", GPT, GPT_SHAPE) == incoming
+    assert gradients_of("attention", GPT, GPT_SHAPE) == incoming + 3 * 2 * TOKENS * 768
+    assert gradients_of("mlp", GPT, GPT_SHAPE) == incoming + 2 * TOKENS * 4 * 768
+    assert gradients_of("lm_head", GPT, GPT_SHAPE) == incoming
     gated = GPT.model_copy(update={"gated_mlp": True})
-    assert temporary_bytes("mlp", gated, GPT_SHAPE) == incoming + 2 * 2 * TOKENS * 4 * 768
+    assert gradients_of("mlp", gated, GPT_SHAPE) == incoming + 2 * 2 * TOKENS * 4 * 768
     for block in BLOCKS[:2] + BLOCKS[3:]:
-        assert temporary_bytes(block, GPT, replace(GPT_SHAPE, temporaries=False)) == 0
-    assert temporary_bytes("embedding", GPT, GPT_SHAPE) == temporary_bytes("mtp", GPT, GPT_SHAPE) == 0
+        assert gradients_of(block, GPT, replace(GPT_SHAPE, temporaries=False)) == 0
+    assert gradients_of("embedding", GPT, GPT_SHAPE) == gradients_of("mtp", GPT, GPT_SHAPE) == 0
 
 
 def test_under_sequence_parallelism_the_shard_lives_beside_what_is_gathered() -> None:
     model, shape = made("gpt_tp_selective")
     incoming = 2 * TOKENS * 768 * (1 + 1 / 4)
-    assert temporary_bytes("attention", model, shape) == incoming + 3 * 2 * TOKENS * 768 / 4
+    assert gradients_of("attention", model, shape) == incoming + 3 * 2 * TOKENS * 768 / 4
 
 
 def test_the_layer_that_is_meant_unless_one_is_named_is_the_first() -> None:

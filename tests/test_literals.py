@@ -28,7 +28,7 @@ REVIEWED = {
     "schedules/zb_search.py _after kind": "the rest is W: zero-bubble rows have no B",
     "evidence/calibration/fit.py _bare each.case.kind": "only two kinds tell a peak",
     "evidence/calibration/torch_ops.py footprint case.kind": "the rest are matmuls and what is measured with them",
-    "model/layers.py _layer_block shape.recompute": "join and is_kept tell the other values apart",
+    "model/layer_block.py layer_block shape.recompute": "join and is_kept tell the other values apart",
 }
 """Chains that do not, by file, function and subject, and why that is right."""
 

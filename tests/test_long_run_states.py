@@ -19,7 +19,7 @@ from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.intervals import Interval, Savings, interval_of
 from simcluster.longrun.studies.parts_of import Parts, fabric_of
 from simcluster.longrun.studies.states import StepStates
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.run_times import FixedTime

@@ -23,8 +23,9 @@ import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.model.ends import head_working_bytes
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, head_working_bytes, tensors
+from simcluster.model.memory import activation_parts, tensors
 from simcluster.planning.ops import MemoryChange
 from simcluster.reference.record import Label, OpTimes, ranks_of
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline

@@ -19,7 +19,8 @@ from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.mixture_sections import mixture
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.owned_parameters import of_layers, of_stage
 from simcluster.planning.parallel import Plan

@@ -9,11 +9,12 @@ import pytest
 
 from simcluster import InputError, load, simulate
 from simcluster.documents.catalogue.models import model_document
+from simcluster.model.choices import RECOMPUTE_MODULES
 from simcluster.model.flops import layer_flops, lm_head_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import RankShape
-from simcluster.model.recomputed import RECOMPUTE_MODULES
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.layers import LAYER_KINDS, RankShape
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model
 from simcluster.planning.segments import Pass, Passes
 from simcluster.scenario.job import planned_footprints
 
@@ -43,7 +44,7 @@ def test_deepseek_v3_has_14_billion_parameters_more() -> None:
 
 def test_parameters_by_hand() -> None:
     h = 512
-    layer = AHEAD.mla.parameters(h, 8) + 2 * h + 9 * 3 * h * 256 + h * 8
+    layer = LAYER_KINDS["latent_attention"].parameters(AHEAD) + 2 * h + 9 * 3 * h * 256 + h * 8
     assert parameters(AHEAD).total - parameters(PLAIN).total == 2 * (layer + 2 * h * h + 3 * h)
 
 
@@ -77,7 +78,7 @@ def test_they_are_on_the_last_stage_with_a_copy_of_the_embedding() -> None:
         for before, after in zip(planned_footprints(plain), planned_footprints(ahead), strict=True)
     )
     h, tp = 512, 2
-    attention, norms = AHEAD.mla.parameters(h, 8 // tp), 2 * h
+    attention, norms = LAYER_KINDS["latent_attention"].parameters(AHEAD, tp), 2 * h
     mixture = h * 8 + 3 * h * 256 / tp + 8 / 2 * 3 * h * 256 / tp
     assert first == 0
     assert last == 2 * (2 * (attention + norms + mixture + 2 * h * h / tp + 3 * h) + 1024 / tp * h)

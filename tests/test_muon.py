@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +13,15 @@ from test_inputs_megatron import GPT_345M, imported
 from test_reference import compare_scenario
 
 from simcluster import InputError, Scenario, load, simulate
-from simcluster.devices.device import load_device
-from simcluster.devices.muon import newton_schulz, orthogonalized_seconds
+from simcluster.devices.device import kernels_seconds, load_device, memory_seconds
 from simcluster.documents.catalogue.models import model_document
-from simcluster.model.matrices import matrices_of
-from simcluster.model.shards import expert_parameters_per_rank, layer_parameters_per_tp_rank
+from simcluster.model.layers import matrices_of
+from simcluster.model.parameters import expert_parameters_per_rank, layer_parameters_per_tp_rank
+from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
-from simcluster.planning.matrix_update import MatrixOptimizer
+from simcluster.planning.muon import MuonOptimizer, newton_schulz
+from simcluster.planning.optimizer import UpdateJob
+from simcluster.planning.owned_parameters import OwnedParameters
 from simcluster.planning.parallel import Plan
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.space import space_of
@@ -31,13 +34,23 @@ def of(name: str) -> Model:
     return Model(**{**model_document(name), "sequence_length": 4096})
 
 
-def optimizer(plan: Plan, distribute: Any = "layers", **more: Any) -> MatrixOptimizer:
-    """Seconds are elements."""
-    values: dict[str, Any] = {
-        "gathered_tp": False, "bucket": 1e6, "moment": 4.0, "orthogonalized": lambda rows, columns: rows * columns,
-        "passes": lambda elements: 0.0, "adam": lambda elements: 0.0,
-    }  # fmt: skip
-    return MatrixOptimizer(more.pop("model", of("llama3-8b")), plan, distribute, **(values | more))
+def elements_of(kernels: Any) -> float:
+    """Elements of the matrix that the matmuls of one iteration work on."""
+    gram, *_ = kernels
+    return float(gram.m * gram.k)
+
+
+def optimizer(plan: Plan, distribute: Any = "layers", model: str | Model = "llama3-8b", **more: Any) -> MuonOptimizer:
+    """One iteration's seconds are elements, and passes over memory take none."""
+    whole = of(model) if isinstance(model, str) else model
+    job = UpdateJob(whole, plan, RECIPES["mixed-18"], 0 if distribute == "none" else 1, 1e6, matmul_seconds=elements_of)
+    return MuonOptimizer(job, distribute, iterations=1, **more)
+
+
+def elements(made: MuonOptimizer, layers: Any) -> OwnedParameters:
+    """Elements of all matrices that a rank holds: those of which a moment is not needed."""
+    held = made.unneeded(layers)
+    return OwnedParameters(held.common / 4.0, held.experts / 4.0)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -63,7 +76,9 @@ def test_products_are_their_closed_form(rows: int, columns: int, iterations: int
 
 
 def test_a_matrix_takes_its_products_at_the_devices_rate() -> None:
-    seconds = orthogonalized_seconds(H100, 4096, 14336, iterations=5)
+    times = partial(memory_seconds, H100), partial(kernels_seconds, H100, precision="bf16")
+    job = UpdateJob(of("llama3-8b"), Plan(), RECIPES["mixed-18"], 0, 1e6, *times)
+    seconds = MuonOptimizer(job)._orthogonalized_seconds(4096, 14336)
     flops = 5 * (4.0 * 4096**2 * 14336 + 2.0 * 4096**3)
     assert 0.4 < flops / seconds / 989e12 < 0.8
 
@@ -77,23 +92,23 @@ def test_whole_matrices_are_dealt_out(dp: int, tp: int, layers: int) -> None:
     whole, largest = sum(each.elements * each.count for each in one) * layers, max(each.elements for each in one)
     own = made.update(stage).seconds
     assert whole / dp <= own <= whole / dp + largest
-    assert made.elements(stage).total == whole
+    assert elements(made, stage).total == whole
     assert optimizer(plan, "none").update(stage).seconds == whole
     assert optimizer(plan, "none").spared(stage) == 4.0 * whole
     assert made.spared(stage) == pytest.approx(12.0 * whole / dp - 8.0 * own)
     gathered = optimizer(plan, "gather").update(stage)
     assert whole / dp <= gathered.seconds <= whole
-    assert gathered.gathers == ((("dp", 2.0 * whole),) if dp > 1 else ())
+    assert gathered.calls == ((("dp", 2.0 * whole),) if dp > 1 else ())
 
 
 def test_experts_are_dealt_out_to_those_who_have_them() -> None:
     model = of("mixtral-8x7b")
     plan = Plan(tp=2, dp=8, ep=4, etp=1)
     made = optimizer(plan, "gather", model=model)
-    held = made.elements([0])
+    held = elements(made, [0])
     assert held.experts == 2 * 3 * 4096 * 14336
-    assert dict(made.update([0]).gathers) == {"dp": 2.0 * held.common, "edp": 2.0 * held.experts}
-    gathers = dict(optimizer(plan, "none", gathered_tp=True, model=model).update([0]).gathers)
+    assert dict(made.update([0]).calls) == {"dp": 2.0 * held.common, "edp": 2.0 * held.experts}
+    gathers = dict(optimizer(plan, "none", gathered_tp=True, model=model).update([0]).calls)
     assert gathers == {"tp": 4.0 * 2 * (held.common - 8 * 4096)}  # all but the router, which no rank splits
 
 
@@ -135,9 +150,9 @@ def test_a_step_pays_products_and_keeps_one_moment() -> None:
     assert len(made) == 1
     assert more == pytest.approx(float((made["end"] - made["start"]).iloc[0]), rel=0.2)
     model, plan = muon.scenario.model, Plan(tp=2, dp=2, pp=2)
-    elements = optimizer(plan, "none", model=model).elements(range(model.layers // 2)).total
+    spared = elements(optimizer(plan, "none", model=model), range(model.layers // 2)).total
     held, less = (each.facts.footprints[0].optimizer for each in (adam, muon))
-    assert held - less == 4.0 * elements
+    assert held - less == 4.0 * spared
 
 
 def test_megatrons_options_choose_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from activation_bytes import activation_bytes_per_layer, head_activation_bytes
+from activation_bytes import activation_bytes_per_layer, gradients_of, head_activation_bytes
 from conftest import Tiny, tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.devices.device import memory_seconds
 from simcluster.documents.catalogue.models import model_document
+from simcluster.model.ends import head_working_bytes
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, head_working_bytes, temporary_bytes
+from simcluster.model.memory import activation_parts
 from simcluster.model.recipes import RECIPES, recipe_named
 from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
@@ -93,12 +94,12 @@ def test_a_loss_in_place_keeps_the_16_bit_logits_alone() -> None:
 
 def test_temporaries_of_a_backward() -> None:
     n, h, f = 4096, 8192, 28672
-    assert temporary_bytes("mlp", LLAMA, RankShape(1)) == 0
-    assert temporary_bytes("mlp", LLAMA, RankShape(1, temporaries=True)) == 2 * n * (h + 2 * f)
+    assert gradients_of("mlp", LLAMA, RankShape(1)) == 0
+    assert gradients_of("mlp", LLAMA, RankShape(1, temporaries=True)) == 2 * n * (h + 2 * f)
     split = RankShape(1, tp=8, sequence_parallel=True, temporaries=True)
-    assert temporary_bytes("mlp", LLAMA, split) == 2 * n * (h + h / 8 + 2 * f / 8)
-    assert temporary_bytes("lm_head", LLAMA, split) == 2 * n * (h + h / 8)
-    assert temporary_bytes("embedding", LLAMA, split) == 0
+    assert gradients_of("mlp", LLAMA, split) == 2 * n * (h + h / 8 + 2 * f / 8)
+    assert gradients_of("lm_head", LLAMA, split) == 2 * n * (h + h / 8)
+    assert gradients_of("embedding", LLAMA, split) == 0
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -10,8 +10,8 @@ import pytest
 
 import simcluster
 from simcluster import cli
+from simcluster.model.parameters import stage_parameters_per_tp_rank
 from simcluster.model.recipes import RECIPES
-from simcluster.model.shards import stage_parameters_per_tp_rank
 from simcluster.scenario.memory_plan import change_words, recipe_words
 from simcluster.studies.whatif.difference import diff
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from simcluster import InputError, load, simulate
+from simcluster.model.choices import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
-from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.model.transformer import Model
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective

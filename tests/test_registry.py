@@ -17,7 +17,8 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.documents.shipped import shipped_folder
 from simcluster.faults import FAULTS
 from simcluster.longrun.launch.first import first_scenario
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text

@@ -12,7 +12,7 @@ from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
 from simcluster.longrun.studies.amortised import amortised, amortised_document
 from simcluster.longrun.studies.states import StepStates
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.scenario.job import planned_footprints
 from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.whatif.extra_steps import outer_seconds
@@ -182,7 +182,10 @@ def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:
             {"training": {"outer": {"every": 4}}, "parallel": {"tp": 1, "pp": 2, "dp": 4}},
             r"order to \[tp, cp, pp, dp\]",
         ),
-        ({"training": {"outer": {"every": 4}, "optimizer": "muon"}, "parallel": {**GRID, "zero": 1}}, "with Muon"),
+        (
+            {"training": {"outer": {"every": 4}, "optimizer": "muon"}, "parallel": {**GRID, "zero": 1}},
+            "with training.optimizer: muon",
+        ),
     ],
 )
 def test_workers_that_cannot_be(tiny: Tiny, change: dict[str, Any], words: str) -> None:

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.longrun.studies.parts_of import fabric_of
 from simcluster.longrun.studies.states import StepStates
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
     bytes_by_rank,

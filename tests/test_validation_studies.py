@@ -13,8 +13,9 @@ from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.measured import InlineTable
 from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps, StudyFile
+from simcluster.model.ends import lm_head_block
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
+from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.recipes import RECIPES
 from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model

@@ -17,8 +17,8 @@ from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.simulation import simulate_runs
+from simcluster.model.parameters import parameters
 from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.transformer import parameters
 from simcluster.scenario.run_times import FixedTime
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective_loads import limit_of

@@ -22,7 +22,7 @@ from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import Accepts
 from simcluster.documents.spec import Spec
-from simcluster.model.layer_sections import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
+from simcluster.model.choices import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
 from simcluster.model.mixture import ExpertKernels
 
 IDEAL = "ideal"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Union, get_args, get_origin
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
@@ -71,6 +72,24 @@ class Accepts:
 A_PATH = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
 OR_TABLE = Accepts(lambda: (..., {"type": "string", "pattern": r"\.csv$", "description": "the path of a CSV file"}))
 """For a table that may be a file."""
+
+
+class Allowed(NamedTuple):
+    """The ``values`` of a field that a kind of thing is modelled with, and ``why`` another one (``{value}``) is not."""
+
+    values: tuple[object, ...]
+    why: str = ""
+
+
+def not_modelled(
+    thing: str, modelled_with: Mapping[str, Allowed], document: object
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield a complaint for every field of a document whose value a thing is not modelled with, by its dotted path."""
+    for path, (values, why) in modelled_with.items():
+        value = attrgetter(path)(document)
+        if value not in values:
+            remedy = "leave it out" if values == (None,) else f"use {' or '.join(map(str, values))}"
+            yield tuple(path.split(".")), why.format(value=value) or f"is not modelled with {thing}; {remedy}"
 
 
 def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:

@@ -6,15 +6,11 @@ ranks and its machines from 0, whichever of the cluster's they are.  Pure.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
-from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile, Watched, product
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.faults.where import OnLinks
-from simcluster.planning.jobs import JointPlan
-from simcluster.planning.ops import StageProgram
-from simcluster.planning.perturbations import Computations, Disturbances
 from simcluster.topology import Cluster
 
 
@@ -74,26 +70,3 @@ def joint_capacities(jobs: Sequence[tuple[Sequence[FaultSpec], int]], cluster: C
         for link, profile in capacity_profiles(faults, cluster, seed).items():
             parts.setdefault(link, []).append(profile)
     return {link: product(own) for link, own in parts.items()}
-
-
-def joint_disturbances(
-    jobs: Sequence[Disturbances], plan: JointPlan, capacities: Mapping[int, Profile]
-) -> Disturbances:
-    """All jobs' disturbances, ranks numbered through."""
-    job_of = [(own, numbers.start) for own, numbers in zip(jobs, plan.ranks, strict=True) for _ in numbers]
-
-    def colour(rank: int) -> Hashable:
-        own, first = job_of[rank]
-        return own.colour(rank - first)
-
-    def program(rank: int, of_stage: StageProgram) -> StageProgram:
-        own, first = job_of[rank]
-        return own.program(rank - first, of_stage)
-
-    def retime(rank: int, computations: Computations, seconds: Floats) -> Floats:
-        own, first = job_of[rank]
-        return own.retime(rank - first, computations, seconds)
-
-    pairs = zip(plan.ranks, jobs, strict=True)
-    speeds = {numbers.start + rank: profile for numbers, own in pairs for rank, profile in own.speeds.items()}
-    return Disturbances(speeds, capacities, colour, program, retime)

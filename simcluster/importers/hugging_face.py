@@ -17,7 +17,8 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, read_document, unique_keys, validate
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window
-from simcluster.model.transformer import Model, ParameterCount, parameters
+from simcluster.model.parameters import ParameterCount, parameters
+from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _NO_EFFECT_OFF, _DROPOUT = (

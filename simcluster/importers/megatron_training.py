@@ -8,9 +8,8 @@ from typing import Any, get_args
 from simcluster.base.errors import InputError
 from simcluster.importers.deepspeed import HOST_UPDATE, HOST_UPDATE_ASSUMED
 from simcluster.importers.option_values import Options
-from simcluster.model.kept import OffloadModule
+from simcluster.model.choices import RECOMPUTE_MODULES, OffloadModule, absent_modules
 from simcluster.model.recipes import recipe_named
-from simcluster.model.recomputed import RECOMPUTE_MODULES, absent_modules
 
 _STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
 _BEFORE_2024 = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", "activations-checkpoint-method")

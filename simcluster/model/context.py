@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from simcluster.model.core_sections import backward_passes
+from simcluster.model.choices import CONTEXT_METHODS, ContextMethod
+from simcluster.model.core_sections import backward_passes, traders_of
 from simcluster.model.kernels import Kernel
-from simcluster.model.layer_sections import FP32_BYTES, ContextExchange, RankShape, local_sizes, memory
+from simcluster.model.layer_sections import FP32_BYTES, RankShape, local_sizes, memory
 from simcluster.model.transformer import Model
 
 _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them, or one half of the zigzag
@@ -31,7 +32,7 @@ _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How the ``ranks`` of a cp group share a sequence.
+    """How the ranks of a cp group share a sequence: ``traders`` trade heads, and keys go over ``ranks`` such groups.
 
     Bytes on one rank, of its own tokens: ``queries``, the attention's ``outputs``, ``keys`` with values, and those as
     they travel: ``keys_traded`` in an all-to-all, where fewer heads than ranks are repeated; ``keys_handed`` round a
@@ -40,7 +41,8 @@ class Context:
     asked for (torch.distributed._functional_collectives).  ``passes`` go before and behind a backward kernel.
     """
 
-    by: ContextExchange
+    method: ContextMethod
+    traders: int
     ranks: int
     queries: float
     outputs: float
@@ -58,12 +60,12 @@ class Context:
     @property
     def in_pieces(self) -> bool:
         """Is the kernel cut into pieces, one for the keys of each rank?"""
-        return self.by == "ring" or (self.torch and self.by == "all_gather")
+        return self.ranks > 1 and (self.torch or self.method.keys == "ring")
 
     @property
     def slowest(self) -> float:
         """Work of the rank that all wait for, by the mean of all."""
-        uneven = self.causal and not self.balanced and self.by != "all_to_all"
+        uneven = self.causal and not self.balanced
         return (2.0 * self.ranks - 1.0) / self.ranks if uneven else 1.0
 
     def pieces(self, core: Kernel) -> Sequence[tuple[Kernel, ...]]:
@@ -75,7 +77,8 @@ class Context:
         if not self.in_pieces:
             return [(replace(core, flops=core.flops * self.slowest),)]
         back = core.name.endswith("_grad")
-        others = (2 if back else 1) * self.keys * (self.ranks - 1)  # keys and values of others; back, their gradients
+        others = self.keys * self.traders * (self.ranks - 1)  # keys and values of others
+        others *= 2 if back else 1  # and their gradients
         keys = max(core.n // self.ranks, 1)
         first = replace(core, n=keys, flops=core.flops / self.ranks, bytes=core.bytes - others)
         if not self.causal:
@@ -116,14 +119,17 @@ def context_of(model: Model, shape: RankShape) -> Context | None:
     each = shape.element_bytes * local.tokens
     queries, outputs, keys = each * local.query, each * local.output, each * (local.kv + local.value)
     torch = {"torch": True, "transformer-engine": False}[shape.ring]
-    handed = queries + outputs if torch else keys  # with a key and a value for every query head
+    method, traders = CONTEXT_METHODS[shape.cp_comm], traders_of(shape, local.heads, heads)
+    traded = keys * max(heads, traders) / heads
+    handed = queries + outputs if torch else traded  # with a key and a value for every query head
     return Context(
-        by=shape.cp_comm,
-        ranks=shape.cp,
+        method=method,
+        traders=traders,
+        ranks=shape.cp // traders,
         queries=queries,
         outputs=outputs,
         keys=keys,
-        keys_traded=keys * max(heads, shape.cp) / heads,
+        keys_traded=traded,
         keys_handed=handed,
         gradients_handed=handed * FP32_BYTES / shape.element_bytes if torch else handed,
         element_bytes=shape.element_bytes,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import assert_never
 
+from simcluster.model.choices import CONTEXT_METHODS
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import FP32_BYTES, MASK_BYTES, LocalSizes, RankShape, dropout, join, matmul, memory
 from simcluster.model.transformer import Model
@@ -28,13 +28,8 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
     k = (local.head_dim + local.value_dim) // 2  # of both products
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
-    match shape.cp_comm:
-        case "all_to_all":  # whole sequences of fewer heads
-            m, batch = m * shape.cp, batch // shape.cp
-        case "ring" | "all_gather":
-            pass
-        case _:
-            assert_never(shape.cp_comm)
+    traders = traders_of(shape, local.heads, local.kv // local.head_dim)  # longer parts of fewer heads
+    m, batch = m * traders, batch // traders
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
     statistics = FP32_BYTES * local.tokens * local.heads
@@ -46,6 +41,11 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     before, behind = backward_passes(shape, local)
     again = (forward,) if shape.core_again else ()
     return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
+
+
+def traders_of(shape: RankShape, heads: int, kv_heads: int) -> int:
+    """Return how many ranks of cp trade tokens for heads."""
+    return CONTEXT_METHODS[shape.cp_comm].traders(heads, kv_heads, shape.cp)
 
 
 def backward_passes(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel]:
@@ -119,7 +119,6 @@ def _softmax(shape: RankShape, square: int, *, fused: bool) -> Section:
 
 
 def _named(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
-    """What a step makes of a tensor is called after both."""
     return {f"{tensor}_{step}": size for step, size in steps.items()}
 
 

@@ -10,6 +10,9 @@ The lists are from knowledge of these sources, not read again or profiled for th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, both_ways, memory
 from simcluster.model.transformer import Model
@@ -111,5 +114,47 @@ def loss(shape: RankShape, logits: float) -> Section:
 
 
 def _each(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
-    """A kernel a step; the values are bytes an element."""
     return tuple(memory(f"{name}_{step}", size * elements) for step, size in steps.items())
+
+
+# --- rotary positions step by step ------------------------------------------------------------------------------------
+#
+# Each step of Megatron-Core's expression is a kernel, and each step of its gradient as autograd takes it
+# (core/models/common/embeddings/rope_utils.py, ``_apply_rotary_pos_emb_bshd``): where positions are scaled as YaRN
+# does, since Transformer Engine's kernel takes no factor (mscale), and in latent attention without
+# --enable-experimental, whose kernel is experimental (fusions/fused_mla_yarn_rope_apply.py).
+
+RotationSteps = Mapping[str, tuple[float, int]]
+
+# How often a step goes over what is turned (a tensor read or written is once), and its kernels.
+TURNED: RotationSteps = {
+    "halves": (3, 2),  # one half with its sign changed, and both put together
+    "products": (4, 2),  # with cosines and sines
+    "sum": (3, 1),
+    "whole": (2, 1),  # put together with the part that is not turned, also where there is none
+}
+TURNED_BACK: RotationSteps = {
+    "products": (4, 2),
+    "halves": (3, 2),
+    "sum": (3, 1),
+    "parts": (4, 3),  # gradients of both parts, in zeros as large as the whole
+    "parts_sum": (3, 1),
+}
+
+
+def rotation_in_steps(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the rotation of queries and of keys, one after the other."""
+    if model.position != "rope":
+        return Section()
+    size = shape.element_bytes * local.tokens * (local.query + local.kv)
+    return Section(
+        rotation_steps("rope", size, TURNED), input_grad=rotation_steps("rope_input_grad", size, TURNED_BACK)
+    )
+
+
+def rotation_steps(name: str, size: float, steps: RotationSteps) -> tuple[Kernel, ...]:
+    """Return the kernels of steps over ``size`` bytes, of queries and of keys."""
+    return tuple(
+        replace(memory(f"{name}_{step}", times * size), launches=2 * kernels)
+        for step, (times, kernels) in steps.items()
+    )

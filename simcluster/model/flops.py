@@ -6,38 +6,16 @@ Conventions differ by 12 % on one and the same run, so each has its function and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from simcluster.base.errors import InputError
-from simcluster.model.recomputed import RecomputeModule
-from simcluster.model.transformer import Model, Recompute, parameters
-
-AttentionBackward = Literal["model", "flash"]
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """FLOPs by pipeline phase: F (forward), I (gradient of the input) and W (gradient of the weights)."""
-
-    forward: float
-    input_grad: float
-    weight_grad: float
-
-    @property
-    def backward(self) -> float:
-        """B = I + W."""
-        return self.input_grad + self.weight_grad
-
-    @property
-    def total(self) -> float:
-        return self.forward + self.backward
-
-    def __add__(self, other: Flops) -> Flops:
-        return Flops(
-            self.forward + other.forward, self.input_grad + other.input_grad, self.weight_grad + other.weight_grad
-        )
+from simcluster.model.choices import RecomputeModule
+from simcluster.model.layer_kind import AttentionBackward, Flops
+from simcluster.model.layers import kinds_of
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model, Recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +46,24 @@ def layer_flops(
     arXiv:2307.08691).  A causal mask halves core attention (``Model.causal_factor``).  In a layer with experts the MLP
     is those that a token visits and the shared ones; the router's product is not counted, as Megatron-LM does not.
     """
-    h, q, kv = model.hidden_size, model.query_size, model.kv_size
     tokens = micro_batch * model.sequence_length
-    output = model.heads * model.value_dim
-    core = 2.0 * tokens * model.sequence_length * (q + output) * model.causal_factor
-    heads = h * (q + 2 * kv) if model.mla is None else model.mla.weights(h, model.heads)
-    width = model.ffn_hidden_size
-    if model.moe and model.has_experts(layer):
-        width = model.moe.top_k * model.moe.expert_ffn_hidden_size + model.moe.shared_width
+    mixer, behind = kinds_of(model, layer)
+    *_, last = mixer.matrices(model)
+    into, out = mixer.weights_used(model) - last.elements, last.elements
     return LayerFlops(
-        qkv=_weight_product(2.0 * tokens * heads),
-        core=Flops(core, core * (2.5 if attention_backward == "flash" else 2.0), 0.0),
-        projection=_weight_product(2.0 * tokens * output * h),
-        mlp=_weight_product(2.0 * tokens * h * width * model.mlp_matrices),
+        qkv=_weight_product(2.0 * tokens * into),
+        core=mixer.core_flops(model, tokens, attention_backward),
+        projection=_weight_product(2.0 * tokens * out),
+        mlp=_weight_product(2.0 * tokens * behind.weights_used(model)),
     )
 
 
 def _layers(model: Model) -> list[tuple[int, int]]:
-    """The number of a layer of each sort, without and with experts, and how many layers are of it."""
-    numbers = range(model.predicting.stop)
-    found = {model.has_experts(layer): layer for layer in reversed(numbers)}
-    mixtures = sum(map(model.has_experts, numbers))
-    return [(layer, mixtures if experts else len(numbers) - mixtures) for experts, layer in sorted(found.items())]
+    """Return the number of a layer of each sort, without and with experts, and how many layers are of it."""
+    many = Counter(model.kinds(layer) for layer in range(model.predicting.stop))
+    return [
+        (layer, many[model.kinds(layer)]) for layer in sorted(model.kinds_of_layers.values(), key=model.has_experts)
+    ]
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
@@ -117,14 +91,14 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
 
 
 def _projections(model: Model) -> Flops:
-    """Of one sequence, those in front of the layers of multi-token prediction."""
     product = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
     return _weight_product(len(model.predicting) * product)
 
 
 def _layer(model: Model, layer: int, attention: float) -> LayerFlops:
-    """One layer on one sequence, with so much of its core attention."""
     whole = layer_flops(model, 1, layer=layer)
+    if not kinds_of(model, layer)[0].SQUARE:
+        return whole
     core = whole.core
     return replace(whole, core=Flops(*(attention * part for part in (core.forward, core.input_grad, core.weight_grad))))
 
@@ -154,32 +128,22 @@ def hardware_flops_per_sequence(
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
-    numbers = [model.has_experts(layer) for layer in range(0, model.predicting.stop, every)]
+    numbers = [model.kinds(layer) for layer in range(0, model.predicting.stop, every)]
     twice = sum(
-        numbers.count(model.has_experts(layer)) * again[recompute](layer, _layer(model, layer, attention))
+        numbers.count(model.kinds(layer)) * again[recompute](layer, _layer(model, layer, attention))
         for layer, _ in _layers(model)
     )
     return model_flops_per_sequence(model, attention=attention) + twice
 
 
 def _of_modules(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
-    """FLOPs of the products of the layer of this number that its recompute ``modules`` run again."""
-    mixed, moe, mla = model.has_experts(number), model.moe, model.mla
-    tokens, h = model.sequence_length, model.hidden_size
-    made = mla.weights(h, model.heads) - h * mla.down if mla else 0
-    shared = moe.shared_width if moe and mixed else 0
-    whole = "moe" if mixed else "mlp"
-    of_module: dict[str, float] = {
-        "core_attn": layer.core.forward,
-        "mla_up_proj": 2.0 * tokens * made,
-        "shared_experts": 0.0 if "moe" in modules else 2.0 * tokens * h * shared * model.mlp_matrices,
-        whole: layer.mlp.forward,
-    }
-    return sum(of_module.get(module, 0.0) for module in modules)
+    """Return the FLOPs of the products of the layer of this number that its recompute ``modules`` run again."""
+    apart = [module for module in modules if module != "shared_experts" or "moe" not in modules]
+    kinds = kinds_of(model, number)
+    return sum(kind.flops_again(model, module, layer.core) for module in apart for kind in kinds)
 
 
 def _every_second_product(model: Model) -> float:
-    """FLOPs of the products of one layer that ``recompute: operators`` runs again (``layers``)."""
     again = model.query_size + (model.kv_size + model.ffn_hidden_size if model.gated_mlp else 0)
     return 2.0 * model.sequence_length * model.hidden_size * again
 

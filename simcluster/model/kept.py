@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
+from simcluster.model.choices import OffloadModule, RecomputeModule
 from simcluster.model.layer_sections import MASK_BYTES, RankShape, local_sizes
-from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model
 
 _FP8_BYTES = 1.0
@@ -19,7 +19,6 @@ _FP8_BYTES = 1.0
 Keep = Literal["input", "core", "kept", "other"]
 Half = Literal["F", "I", "W"]
 Cast = Literal["no", "cast", "copied", "input"]
-OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,26 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
 
 from simcluster.base.errors import InputError
+from simcluster.model.choices import (
+    Accumulate,
+    ActivationInput,
+    Attention,
+    Bias,
+    ContextShares,
+    Kernels,
+    Logits,
+    Probabilities,
+    RecomputeModule,
+    Ring,
+    Rope,
+)
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model, Recompute
-
-Attention = Literal["fused", "unfused"]
-Logits = Literal["fp32", "in-place", "gathered"]
-Probabilities = Literal["combine", "activation"]
-ActivationInput = Literal["16-bit", "fp8"]
-Kernels = Literal["fused", "compiled", "eager"]
-Accumulate = Literal["fused", "separate"]
-ContextExchange = Literal["ring", "all_gather", "all_to_all"]
-ContextShares = Literal["zigzag", "contiguous"]
-Ring = Literal["transformer-engine", "torch"]
-Rope = Literal["fused", "steps"]
-Bias = Literal["product", "own"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()
@@ -63,7 +62,7 @@ class RankShape:
     micro_batch: int
     tp: int = 1
     cp: int = 1
-    cp_comm: ContextExchange = "ring"
+    cp_comm: str = "ring"
     cp_shares: ContextShares = "zigzag"
     ring: Ring = "transformer-engine"
     rope: Rope = "fused"

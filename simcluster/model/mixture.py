@@ -6,6 +6,7 @@ The sections of a model that describe them, and their parameters.  Counting only
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
@@ -123,17 +124,6 @@ class Moe(Spec):
         before = min(self.first_dense_layers, layers)
         return (layers - self.offset) // self.every - (before - self.offset) // self.every
 
-    def routed(self, hidden: int, matrices: int, *, bias: bool) -> int:
-        """Parameters of one expert of the routed."""
-        return mlp_parameters(hidden, self.expert_ffn_hidden_size, matrices, bias=bias)
-
-    def everywhere(self, hidden: int, matrices: int, tp: int = 1, *, bias: bool) -> int:
-        """Parameters of router, shared experts and their gate on one of ``tp`` ranks, which split the shared ones."""
-        found = hidden * self.experts + self.experts * self.router_bias + hidden * self.shared_gate
-        if self.shared_width:
-            found += mlp_parameters(hidden, self.shared_width // tp, matrices, bias=bias)
-        return found
-
 
 class ExpertKernels(Spec):
     """The kernels of a framework's mixtures of experts; defaults are what Megatron-Bridge's recipes turn on."""
@@ -163,6 +153,25 @@ class ExpertKernels(Spec):
     per expert where matmuls are one by one: GroupedLinear's split_quantize), or fused?"""
 
 
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Where the tokens of one microbatch's mixture are, on one rank.
+
+    It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front
+    of its ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide.  Products work on ``each`` rows for every
+    expert, padding included.  A row has ``row_bytes`` as it travels in activations' precision.
+    """
+
+    tokens: int
+    sent: int
+    rows: int
+    experts: int
+    ffn: int
+    hidden: int
+    each: int
+    row_bytes: float
+
+
 class Mla(Spec):
     """Latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values of all heads are made from one narrow
     vector."""
@@ -187,22 +196,3 @@ class Mla(Spec):
     def down(self) -> int:
         """Width of a token's narrow vectors: that of keys and values, the part that is turned, that of queries."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0)
-
-    def parameters(self, hidden: int, heads: int) -> int:
-        """Of the attention of one layer, its inner norms included, with so many heads: all, or those of a tp rank.
-
-        What makes narrow vectors, and their norms, every tp rank has whole (Megatron-LM, multi_latent_attention.py).
-        """
-        norms = self.kv_lora_rank + (self.q_lora_rank or 0)
-        return self.weights(hidden, heads) + norms + heads * self.v_head_dim * hidden
-
-    def weights(self, hidden: int, heads: int) -> int:
-        """Of the matrices that make queries, keys and values."""
-        queries = (self.q_lora_rank or hidden) * heads * self.qk_head_dim
-        keys = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return hidden * self.down + queries + keys
-
-
-def mlp_parameters(hidden: int, ffn: int, matrices: int, *, bias: bool) -> int:
-    """Of an MLP of so many matrices, each hidden x ffn; its last bias is not split."""
-    return matrices * hidden * ffn + ((matrices - 1) * ffn + hidden) * bias

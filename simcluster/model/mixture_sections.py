@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.model.casts import cast_pair
+from simcluster.model.choices import again
 from simcluster.model.kernels import Kernel, Section
+from simcluster.model.layer_block import cast_pair
 from simcluster.model.layer_sections import (
     FP32_BYTES,
     LocalSizes,
@@ -26,8 +27,7 @@ from simcluster.model.layer_sections import (
     local_sizes,
     memory,
 )
-from simcluster.model.mixture import Moe
-from simcluster.model.recomputed import again
+from simcluster.model.mixture import Moe, Routed
 from simcluster.model.router_sections import router
 from simcluster.model.transformer import Model
 
@@ -35,28 +35,6 @@ _FUSED = {"steps": False, "fused": True}
 _STREAMS = 4  # of Transformer Engine's products one by one (common/util/multi_stream.cpp)
 _SORT_BYTES = 40.0  # of a stable sort of the map: its key and an index of 8 bytes, read and written twice
 _SORT_LAUNCHES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """Where the tokens of one microbatch's mixture are, on one rank.
-
-    It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front
-    of its ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide.  Products work on ``each`` rows for every
-    expert, padding included.
-    """
-
-    tokens: int
-    sent: int
-    rows: int
-    experts: int
-    ffn: int
-    hidden: int
-    each: int
-
-    def row_bytes(self, shape: RankShape, rows: int) -> float:
-        """Bytes of so many rows as they travel."""
-        return shape.element_bytes * rows * self.hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +68,8 @@ def routed(model: Model, shape: RankShape) -> Routed:
     each = -(-rows // experts)  # the last expert may have fewer
     if shape.fp8:
         each = -(-each // shape.cast_rows) * shape.cast_rows
-    return Routed(local.edge_tokens, sent, rows, experts, moe.expert_ffn_hidden_size // etp, local.hidden, each)
+    ffn, row = moe.expert_ffn_hidden_size // etp, shape.element_bytes * local.hidden
+    return Routed(local.edge_tokens, sent, rows, experts, ffn, local.hidden, each, row)
 
 
 def mixture(model: Model, shape: RankShape) -> Mixture:
@@ -129,7 +108,6 @@ def _branches(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
-    """An MLP that every token visits, split over tp as any."""
     moe = model.moe
     assert moe is not None
     if not moe.shared_width:
@@ -150,7 +128,7 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
     if shape.relayed:  # what is sent is the tokens themselves
         return Section()
     one = shape.element_bytes * local.hidden * local.edge_tokens
-    rows, choices = there.row_bytes(shape, there.sent), local.edge_tokens * moe.experts
+    rows, choices = there.row_bytes * there.sent, local.edge_tokens * moe.experts
     fused = _FUSED[shape.experts.permute]
     if fused:
         placed = replace(memory("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
@@ -169,7 +147,7 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Se
     experts gave is added behind.
     """
     one = shape.element_bytes * local.hidden * local.edge_tokens
-    rows = there.row_bytes(shape, there.sent)
+    rows = there.row_bytes * there.sent
     weighed = {"combine": True, "activation": False}[
         shape.probabilities
     ]  # else the activation function has done it, and read no row for that
@@ -193,7 +171,7 @@ def _padded(name: str, shape: RankShape, there: Routed) -> Section:
     """In fp8 every expert's rows are copied to where they have padding behind them, if routing does not send it."""
     if not shape.fp8 or {"rows": False, "routing": True}[shape.experts.padding]:
         return Section()
-    moved = 2 * there.row_bytes(shape, there.rows)
+    moved = 2 * there.row_bytes * there.rows
     return both_ways(name, moved, moved)
 
 
@@ -207,18 +185,17 @@ def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
     if shape.relayed or shape.all_gathered:
         tokens = shape.ep * there.tokens * (shape.expert_tp if shape.all_gathered else 1)
         came = tokens * moe.routes.visits(there.experts)
-        own = there.row_bytes(shape, there.rows)
+        own = there.row_bytes * there.rows
         copied = own + shape.element_bytes * came * there.hidden
         summed = own + shape.element_bytes * (tokens if shape.all_gathered else came) * there.hidden
         return both_ways(name, copied, summed) if name == "experts_sort" else both_ways(name, summed, copied)
     if not is_sorted(shape, there):
         return Section()
-    moved = 2 * there.row_bytes(shape, there.rows)
+    moved = 2 * there.row_bytes * there.rows
     return both_ways(name, moved, moved)
 
 
 def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -> tuple[Section, ...]:
-    """The rank's experts: widening products, activation, narrowing products."""
     widths = model.mlp_matrices - 1
     up = _grouped("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
     fused = model.mlp_bias and _FUSED[shape.experts.bias]

@@ -6,7 +6,6 @@ Pure counting, with no device and no time in it.  What one GPU launches is in ``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import StrictBool, model_validator
@@ -14,7 +13,7 @@ from pydantic import StrictBool, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
 from simcluster.model.defaults import Count, derived_fields, listed
-from simcluster.model.mixture import Mla, Moe, mlp_parameters
+from simcluster.model.mixture import Mla, Moe
 
 Recompute = Literal["none", "selective", "operators", "full"]
 
@@ -89,6 +88,8 @@ class Model(Spec):
     mtp_layers: Count | None = None
     """Layers of multi-token prediction on the last stage, each with its projection, a layer like the model's last, and
     a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); layers does not count them."""
+    mixer: str | None = None
+    """Layer kind that mixes tokens in every layer, by its word in LAYER_KINDS; default: attention."""
 
     @model_validator(mode="before")
     @classmethod
@@ -188,6 +189,17 @@ class Model(Spec):
         """Has the layer of this number (from 0) a mixture of experts?"""
         return self.moe is not None and self.moe.is_in(layer)
 
+    def kinds(self, layer: int) -> tuple[str, str]:
+        """Return the words of the layer kinds of the layer of this number (from 0), in forward order."""
+        mixer = self.mixer or "attention"
+        mixer = "latent_attention" if self.mla and mixer == "attention" else mixer
+        return mixer, "mixture" if self.has_experts(layer) else "mlp"
+
+    @property
+    def kinds_of_layers(self) -> dict[tuple[str, str], int]:
+        """Return the first layer of each sort, by its kinds; layers of multi-token prediction included."""
+        return {self.kinds(layer): layer for layer in reversed(range(self.predicting.stop))}
+
     @property
     def causal_factor(self) -> float:
         """The share chi of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
@@ -222,106 +234,3 @@ class Model(Spec):
         scales = self.norm_parameters // self.hidden_size
         widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size, None: 0}
         return (self.layer_norms or 2) * self.norm_parameters + scales * widths[self.qk_norm]
-
-
-# --- parameters -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterCount:
-    """How many parameters each part has.
-
-    ``attention``, ``mlp`` and ``norm`` are of one layer (norm: both of them); ``layers`` and ``moe_layers`` count those
-    of multi-token prediction, too, which have ``projections`` besides.  ``moe_layers`` of the layers have in
-    place of the MLP ``experts`` of ``expert`` parameters each, of which a token visits ``top_k``, and ``everywhere``
-    what it visits in any case (router, shared experts).
-    """
-
-    layers: int
-    attention: int
-    mlp: int
-    norm: int
-    token_embedding: int
-    position_embedding: int
-    lm_head: int  # 0 when it is the token embedding (tied)
-    final_norm: int
-    embedding_norm: int = 0
-    moe_layers: int = 0
-    experts: int = 0
-    top_k: int = 0
-    expert: int = 0
-    everywhere: int = 0
-    projections: int = 0
-
-    @property
-    def embedding(self) -> int:
-        return self.token_embedding + self.position_embedding + self.embedding_norm
-
-    @property
-    def total(self) -> int:
-        return self._with(self.experts)
-
-    @property
-    def active(self) -> int:
-        """Those that a token meets: all but the experts that it does not visit."""
-        return self._with(self.top_k)
-
-    def _with(self, experts: int) -> int:
-        mixtures = self.moe_layers * (self.everywhere + experts * self.expert)
-        layers = self.layers * (self.attention + self.norm) + (self.layers - self.moe_layers) * self.mlp
-        return layers + mixtures + self.embedding + self.lm_head + self.final_norm + self.projections
-
-
-def parameters(model: Model) -> ParameterCount:
-    """The parameters of the whole model, with its own (not padded) vocabulary.
-
-    For the GPT family it is 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) of arXiv:2104.04473 plus the final norm.
-    """
-    table, moe = model.vocab_size * model.hidden_size, model.moe
-    return ParameterCount(
-        layers=model.layers + len(model.predicting),
-        attention=attention_parameters(model, model.heads, model.kv_heads),
-        mlp=mlp_parameters(model.hidden_size, model.ffn_hidden_size, model.mlp_matrices, bias=model.mlp_bias),
-        norm=model.layer_norm_parameters,
-        token_embedding=table,
-        position_embedding=position_parameters(model),
-        lm_head=0 if model.tied_embeddings else table,
-        final_norm=model.norm_parameters,
-        embedding_norm=embedding_norm_parameters(model),
-        moe_layers=model.moe_layers + sum(map(model.has_experts, model.predicting)),
-        experts=moe.experts if moe else 0,
-        top_k=moe.top_k if moe else 0,
-        expert=moe.routed(model.hidden_size, model.mlp_matrices, bias=model.mlp_bias) if moe else 0,
-        everywhere=moe.everywhere(model.hidden_size, model.mlp_matrices, bias=model.mlp_bias) if moe else 0,
-        projections=len(model.predicting) * prediction_parameters(model),
-    )
-
-
-def prediction_parameters(model: Model, tp: int = 1) -> int:
-    """Of a layer of multi-token prediction besides its layer, on one of ``tp`` ranks: the projection, which they split;
-    norms of both that it projects, and the one in front of the LM head."""
-    return 2 * model.hidden_size * model.hidden_size // tp + 3 * model.norm_parameters
-
-
-def attention_parameters(model: Model, heads: int, kv_heads: int) -> int:
-    """Of one layer's attention with so many heads: all, or those of a tp rank.
-
-    QKV is column-parallel (its bias is split with it), the projection row-parallel (its bias is on every rank).
-    """
-    sinks = heads * (model.attention_sinks is True)
-    if model.mla:
-        return model.mla.parameters(model.hidden_size, heads) + sinks
-    query, kv = heads * model.head_dim, kv_heads * model.head_dim
-    bias = (query + 2 * kv) * model.qkv_bias + model.hidden_size * model.projection_bias
-    return model.hidden_size * (2 * query + 2 * kv) + bias + sinks
-
-
-def position_parameters(model: Model) -> int:
-    """Of the table of learned positions."""
-    rows = model.position_rows or model.sequence_length
-    return rows * model.hidden_size * {"learned": 1, "rope": 0, "none": 0}[model.position]
-
-
-def embedding_norm_parameters(model: Model) -> int:
-    """Of the norm behind the embedding."""
-    return model.norm_parameters if model.embedding_norm else 0

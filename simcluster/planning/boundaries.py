@@ -149,7 +149,6 @@ class Boundaries:
         return (Need(self._stage, sent),)
 
     def _transfer(self, target: int, key: Key) -> Transfer:
-        """What is sent to a stage."""
         known = self._transfers.get(target)
         if known is None:
             known = Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
@@ -169,17 +168,14 @@ class Boundaries:
         self._lanes.put(lane, Item(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch))
 
     def _comes_from(self, action: Action) -> Hop | None:
-        """Where its input comes from, if that is another stage."""
         hop = self._way(action).source
         return None if hop is None or hop[0] == self._stage else hop
 
     def _sent_to(self, action: Action) -> Hop | None:
-        """Where what it makes goes, if that is another stage."""
         hop = self._way(action).target
         return None if hop is None or hop[0] == self._stage else hop
 
     def _way(self, action: Action) -> _Way:
-        """The way of the action's input and output."""
         asked, found = self._asked
         if asked is not action:
             found = self._looked_up(action)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simcluster.model.layers import RankShape
+from simcluster.model.layers import RankShape, kinds_of
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model
 from simcluster.planning.parallel import Plan
@@ -56,32 +56,15 @@ def kept_by_megatron_te(model: Model, shape: RankShape, layers: Sequence[int], *
       ``core/tensor_parallel/layers.py``).  All experts have the same two.
     * Under sequence parallelism, the buffer that the LM head's gathered input lies in (``GlobalMemoryBuffer``).
     """
-    shapes = {weight for layer in layers for weight in _weights(model, shape, model.has_experts(layer))}
+    shapes = {
+        (each.rows, each.columns)
+        for kinds in {model.kinds(layer): kinds_of(model, layer) for layer in layers}.values()
+        for kind in kinds
+        for each in kind.products(model, shape.tp, shape.expert_tp)
+    }
     kept = float(sum(rows * columns for rows, columns in shapes))
     hidden, e = model.hidden_size, shape.element_bytes
     if not last:
         return e * kept
     gathered = shape.micro_batch * model.sequence_length / shape.cp if shape.sequence_parallel and shape.tp > 1 else 0.0
     return e * (kept + hidden * (tensor_shard(model, shape.tp).vocab + gathered))
-
-
-def _weights(model: Model, shape: RankShape, experts: bool) -> Iterator[tuple[int, int]]:
-    """(columns, rows) of every matrix of a layer on a rank, but the router's, which is no product of the library's."""
-    shard, hidden, mla = tensor_shard(model, shape.tp), model.hidden_size, model.mla
-    yield hidden, shard.heads * model.value_dim
-    if mla is None:
-        yield (shard.heads + 2 * shard.kv_heads) * model.head_dim, hidden
-    else:
-        yield mla.kv_lora_rank + mla.qk_rope_head_dim, hidden
-        yield shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank
-        yield shard.heads * mla.qk_head_dim, mla.q_lora_rank or hidden
-        if mla.q_lora_rank:
-            yield mla.q_lora_rank, hidden
-    moe = model.moe
-    if moe and experts:
-        widths = [moe.expert_ffn_hidden_size // shape.expert_tp, moe.shared_width // shape.tp]
-    else:
-        widths = [shard.ffn]
-    for width in filter(None, widths):
-        yield (model.mlp_matrices - 1) * width, hidden
-        yield hidden, width

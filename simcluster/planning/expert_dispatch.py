@@ -11,7 +11,7 @@ from pydantic import Field
 
 from simcluster.collectives.relayed import COMBINE, DISPATCH
 from simcluster.documents.spec import Spec
-from simcluster.model.mixture_sections import Routed
+from simcluster.model.mixture import Routed
 
 REACH = 0.9
 """What DeepEP reaches of the rate of the links that hold it back, as the topologies here have it: the middle of 16

@@ -185,7 +185,6 @@ class FixedStage:
             meetings.meet((), step)
 
     def _make(self, action: Action) -> _Part:
-        """A new part."""
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
         source, _ = _neighbours(schedule, stage, action)
@@ -212,7 +211,6 @@ class FixedStage:
         return (_ENDS.index(what) * self._slices + place) * self._schedule.num_microbatches
 
     def _seconds(self, action: Action) -> float:
-        """Compute of an action, with what the host adds for what it sends."""
         seconds = self._costs.seconds(action.kind, self._stage, action.chunk)
         sends = _receiver(self._schedule, self._stage, action) is not None
         return seconds + self._costs.of(self._stage, action.chunk).send_launch if sends else seconds
@@ -247,7 +245,6 @@ class FixedStage:
             self._reduced = (Need(self._stage, key),)
 
     def _send(self, part: _Part, step: int, begin: int, done: Action) -> None:
-        """What an action has made, to whom it goes."""
         if self._meetings:
             self._meetings.send(done, step)
         elif part.send is not None:
@@ -257,7 +254,6 @@ class FixedStage:
             part.leave(_item((part.send, part.sent + at, needs, step, chunk, microbatch, ())))
 
     def _finish(self, step: int) -> None:
-        """Gradients over dp, agreement of the stages, optimizer."""
         grad_reduce, optimizer = self._costs.after(self._stage)
         self._lanes.hold_up(self._reduced)
         if self._plan.dp > 1 and grad_reduce:
@@ -273,7 +269,6 @@ class FixedStage:
 
 
 def _needs(part: _Part, at: int) -> tuple[Need, ...]:
-    """What an action waits for besides its lane."""
     return (_need((part.whence, part.source + at)),) if part.whence >= 0 else ()
 
 

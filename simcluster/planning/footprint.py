@@ -16,9 +16,9 @@ from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.buffers import Overheads
 from simcluster.planning.job import Offload, Slices
-from simcluster.planning.matrix_update import MatrixOptimizer
 from simcluster.planning.offload import trips
 from simcluster.planning.offload_layers import LayerWindows, adjacent
+from simcluster.planning.optimizer import Optimizer
 from simcluster.planning.owned_parameters import of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import (
@@ -29,7 +29,6 @@ from simcluster.planning.residency import (
     peak_of_row,
     profile,
     residencies,
-    visits,
 )
 from simcluster.planning.segments import Pass
 from simcluster.planning.uneven_peak import UnevenExperts, uneven_peak
@@ -85,11 +84,11 @@ def stage_footprint(
     offload: Offload = _NOTHING,
     experts: UnevenExperts | None = None,
     steps: int = 1,
-    matrices: MatrixOptimizer | None = None,
+    optimizer: Optimizer | None = None,
     outer: float = 0.0,
 ) -> Footprint:
     """The peak of one stage's ranks over a step; of the fullest of them over all ``steps`` if ``experts`` get unequally
-    much.  ``matrices``: what updates whole matrices, and keeps less than Adam does; ``outer`` bytes are kept of every
+    much.  The state of the ``optimizer`` may be less than Adam's; ``outer`` bytes are kept of every
     parameter of the rank's part, for steps of workers that train apart."""
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
@@ -105,7 +104,7 @@ def stage_footprint(
         order = partial(_visits, blocks, schedule, slices, stage)
         peak = uneven_peak(blocks, schedule.rows[stage], order, experts, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
-    spared = matrices.spared(layers) if matrices else 0.0
+    spared = optimizer.spared(layers) if optimizer else 0.0
     lost = (overheads.fragmentation - 1.0) * peak.total
     return Footprint(
         state.parameters,
@@ -157,7 +156,6 @@ def activation_peak(
 
 
 def _change(size: float) -> MemoryProfile:
-    """Return the profile of activations that come, or go if the size is negative."""
     return MemoryProfile(Level(max(size, 0.0), 0.0), size)
 
 
@@ -172,18 +170,15 @@ def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offloa
         if windows.sizes and kind != "F" and piece is pieces[-1] and not piece.lm_head:
             found.append(_change(-windows.sizes[-1]))
         found += [_change(-windows.sizes[over])] if over >= 0 else [_change(windows.sizes[top - 1])] if top > 0 else []
-        order = visits(kind, piece.layers, embedding=piece.embedding, lm_head=piece.lm_head, again=blocks.runs_again,
-                       predicting=blocks.model.predicting)  # fmt: skip
+        order = blocks.visits(kind, piece.layers, embedding=piece.embedding, lm_head=piece.lm_head)
         found.append(profile(blocks, order, split=kind == "I"))
     return found
 
 
 def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, action: Action) -> list[Visit]:
-    """The blocks that an action goes through, in order."""
     number = schedule.slice_of(stage, action.chunk)
     first, last = number == 0, number == len(slices.counts) - 1
-    return visits(action.kind, slices.of(number), embedding=first, lm_head=last, again=blocks.runs_again,
-                  predicting=blocks.model.predicting)  # fmt: skip
+    return blocks.visits(action.kind, slices.of(number), embedding=first, lm_head=last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
-from simcluster.planning.matrix_update import MatrixOptimizer
 from simcluster.planning.ops import Segment
+from simcluster.planning.optimizer import Optimizer
 from simcluster.planning.outer_step import OuterUpdate
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -110,8 +110,8 @@ class DataParallel:
     bucket of gradients is sent.  ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
     which the optimizer's include) are functions of the parameters they touch; ``buffer_seconds`` are what passes over
     all the gradients that a rank accumulates take ahead of their reduction, and ``copy_seconds`` what ZeRO 3 copies on
-    the GPU for each reduction, functions of parameters too.  ``matrices``: what updates whole matrices, if not Adam.
-    ``outer``: what workers that train apart sum every so many steps.
+    the GPU for each reduction, functions of parameters too.  ``optimizer`` is None only
+    where times are given.  ``outer``: what workers that train separately sum every so many steps.
     """
 
     zero: ZeroStage
@@ -126,7 +126,7 @@ class DataParallel:
     zero_seconds: Callable[[float], float] = lambda parameters: 0.0
     buffer_seconds: Callable[[float], float] = lambda whole: 0.0
     copy_seconds: Callable[[float], float] = lambda parameters: 0.0
-    matrices: MatrixOptimizer | None = None
+    optimizer: Optimizer | None = None
     outer: OuterUpdate | None = None
 
     @property

@@ -5,15 +5,17 @@ A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.profiles import Profile
 from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
+from simcluster.planning.perturbations import Computations, Disturbances
 from simcluster.traffic.traffic import Fabric, Spread
 
 
@@ -118,7 +120,6 @@ def joint_programs(programs: Sequence[Sequence[StageProgram]], plan: JointPlan) 
 
 
 def _shifted(program: StageProgram, by: int) -> StageProgram:
-    """The program of a stage that has ``by`` other jobs' stages before it."""
     segment_of = cache(lambda segment: segment.with_works(lambda op: op.work.shifted(by)))
 
     def shifted(item: Item) -> Item:
@@ -126,3 +127,26 @@ def _shifted(program: StageProgram, by: int) -> StageProgram:
         return item._replace(segment=segment_of(item.segment), needs=needs)
 
     return StageProgram(program.stage + by, {name: list(map(shifted, items)) for name, items in program.lanes.items()})
+
+
+def joint_disturbances(
+    jobs: Sequence[Disturbances], plan: JointPlan, capacities: Mapping[int, Profile]
+) -> Disturbances:
+    """Return the disturbances of all jobs, ranks numbered through."""
+    job_of = [(own, numbers.start) for own, numbers in zip(jobs, plan.ranks, strict=True) for _ in numbers]
+
+    def colour(rank: int) -> Hashable:
+        own, first = job_of[rank]
+        return own.colour(rank - first)
+
+    def program(rank: int, of_stage: StageProgram) -> StageProgram:
+        own, first = job_of[rank]
+        return own.program(rank - first, of_stage)
+
+    def retime(rank: int, computations: Computations, seconds: Floats) -> Floats:
+        own, first = job_of[rank]
+        return own.retime(rank - first, computations, seconds)
+
+    pairs = zip(plan.ranks, jobs, strict=True)
+    speeds = {numbers.start + rank: profile for numbers, own in pairs for rank, profile in own.speeds.items()}
+    return Disturbances(speeds, capacities, colour, program, retime)

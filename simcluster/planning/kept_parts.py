@@ -11,7 +11,7 @@ from simcluster.model.kept import Tensor, is_kept
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import tensors
 from simcluster.planning.job import Slices
-from simcluster.planning.residency import Residencies, Visit, visits
+from simcluster.planning.residency import Residencies, Visit
 from simcluster.schedules import Schedule
 
 _Place = tuple[str, bool]
@@ -50,7 +50,6 @@ def kept_parts(blocks: Residencies, schedule: Schedule, slices: Slices, stage: i
 
 
 def _is_alive(tensor: Tensor, state: _State, *, kept: bool) -> bool:
-    """Is a tensor among the activations of a block in this state?"""
     for_weights = tensor.read == "W"
     return {
         "F": kept,
@@ -69,7 +68,7 @@ def _alive_at_peak(
     for action in schedule.rows[stage]:
         split = action.kind in ("I", "W")
         for visit in _visits(blocks, schedule, slices, stage, action.kind, action.chunk):
-            own, place = blocks.of(visit.block, visit.layer), _place(blocks, visit)
+            own, place = blocks.of(visit.block, visit.layer), (visit.block, blocks.shape.recomputes(visit.layer))
             changes = own.changes(visit.phase, split=split)
             held += sum(change.start for change in changes)
             states["F", place] += visit.phase == "forward"
@@ -90,15 +89,7 @@ def _visits(
 ) -> Iterable[Visit]:
     number = schedule.slice_of(stage, chunk)
     last = number == len(slices.counts) - 1
-    return visits(
-        kind, slices.of(number), embedding=number == 0, lm_head=last, again=blocks.runs_again,
-        predicting=blocks.model.predicting,
-    )  # fmt: skip
-
-
-def _place(blocks: Residencies, visit: Visit) -> _Place:
-    own = "mixture" if visit.block == "mlp" and blocks.model.has_experts(visit.layer) else visit.block
-    return own, blocks.shape.recomputes(visit.layer)
+    return blocks.visits(kind, slices.of(number), embedding=number == 0, lm_head=last)
 
 
 def _shape(blocks: Residencies, place: _Place) -> RankShape:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layers import RankShape, mixture_edges
+from simcluster.model.layers import LAYER_KINDS, RankShape
 from simcluster.model.mixture_sections import Mixture, mixture, routed
 from simcluster.model.transformer import Model
 from simcluster.planning.expert_dispatch import ExpertDispatch
@@ -44,8 +44,9 @@ class MixtureOps:
         """``activation_bytes`` of a microbatch's hidden state, gathered over tp; ``dispatch``: how tokens travel."""
         plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
-        self._plain = mixture_edges(model, plain), mixture(model, plain)
-        self._recomputed = mixture_edges(model, shape), mixture(model, shape)
+        edges = LAYER_KINDS["mixture"].block
+        self._plain = edges(model, plain), mixture(model, plain)
+        self._recomputed = edges(model, shape), mixture(model, shape)
         self._visited_again = shape.recompute == "full" or shape.reruns("moe")
         there = routed(model, shape)
         self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
@@ -53,7 +54,7 @@ class MixtureOps:
         out, back = (way(there, shape.ep, shape.element_bytes) for way in (how.out, how.back))
         self._travels = dict.fromkeys(_OUT, out) | dict.fromkeys(_BACK, back)
         gathered = shape.ep * shape.expert_tp * there.tokens  # all of all ranks
-        self._there = there.row_bytes(shape, gathered if how.kind == "allgather" else there.rows)
+        self._there = there.row_bytes * (gathered if how.kind == "allgather" else there.rows)
         self._split = "tp" if shape.expert_tp == shape.tp else "etp"
 
     @property

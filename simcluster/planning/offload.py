@@ -167,7 +167,6 @@ def host_update(
 
 
 def _cut(job: Job, reduced: Sequence[Reduced]) -> list[Reduced]:
-    """The same in pieces of at most a bucket."""
     found = []
     for part in reduced:
         count = job.offload.buckets(part.parameters)

@@ -134,7 +134,6 @@ class LayerOffload:
     def _pieces(
         self, action: Action, step: int, parts: Sequence[ActionPart], windows: LayerWindows
     ) -> list[_Piece]:  # fmt: skip
-        """Return all pieces of an action in its order."""
         found: list[_Piece] = []
         for part in parts:
             works = windows.cut(part.work)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simcluster.model.shards import (
+from simcluster.model.parameters import (
     expert_parameters_per_rank,
     layer_parameters_per_tp_rank,
     lm_head_parameters_per_tp_rank,
+    prediction_parameters,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.transformer import Model, prediction_parameters
+from simcluster.model.transformer import Model
 from simcluster.planning.parallel import Plan
 
 
@@ -52,9 +53,9 @@ _NONE = OwnedParameters()
 def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
     """What a rank holds of these layers."""
     found = OwnedParameters()
-    known: dict[bool, OwnedParameters] = {}  # all layers with experts are alike, and all without
+    known: dict[tuple[str, ...], OwnedParameters] = {}
     for layer in layers:
-        kind = model.has_experts(layer)
+        kind = model.kinds(layer)
         if kind not in known:
             shared = OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer))
             known[kind] = shared + _experts(model, plan, layer)

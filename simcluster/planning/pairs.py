@@ -93,7 +93,6 @@ class Pairs:
                 self._after(action, step, half.ends[index], name)
 
     def _half(self, parts: Parts) -> Half:
-        """Half of a pair, whose parts come one behind the other."""
         half = Half([], {}, {})
         for part, segment in parts:
             if segment not in self._pieces:
@@ -135,7 +134,6 @@ def in_turns(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
 
 
 def _on_main(segment: Segment) -> Segment:
-    """The ops of a piece one after the other on the main lane."""
     return Segment(tuple([replace(op, lane=MAIN) for op in segment.ops]))
 
 

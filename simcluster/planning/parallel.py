@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,27 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import did_you_mean
 
 AXES = ("tp", "cp", "dp", "pp")
 Ranks = npt.NDArray[np.int64]
 
-# Communicators that span more than one axis: the model's (gradient norm) and the tied embedding's (first, last stage).
-_SPANS: dict[str, tuple[str, ...]] = {
-    "tp": ("tp",),
-    "cp": ("cp",),
-    "dp": ("dp", "cp"),  # gradients are summed over every rank that holds the same weights
-    "pp": ("pp",),
-    "model": ("tp", "pp"),
-    "world": ("tp", "cp", "dp", "pp"),
-    "outer": ("worker",),
-}
-SHARDING = ("shard", "shard_reduce", "replica")
-"""Communicators inside a dp group: ranks that share the parameters between them (a second one, of the same ranks, for
-gradients that travel beside parameters), and ranks that have the same shard."""
-EXPERT_SHARDING = ("edp_shard", "edp_reduce", "edp_replica")
-"""The same inside a group of ranks that hold the same experts ("edp")."""
-EXPERTS_APART = ("edp", *EXPERT_SHARDING)
-"""Communicators of ranks that hold the same experts."""
+STREAMS = ("tp", "cp", "ep", "pp", "dp")
+"""Streams of communication in a timeline, each with an entry of the breakdown for its exposed time.  When several are
+in flight and nothing computes, the first of these counts: collectives in a layer block the rank, a stage boundary is
+next, and the reduction of gradients is waited for last."""
 
 
 class RankLayout(Protocol):
@@ -153,47 +142,10 @@ class Plan:
         return [self.grid[stage].ravel() for stage in range(self.pp)]
 
     def groups(self, axis: str) -> Ranks:
-        """All groups of a communicator, shape (groups, size), each in the axis's order, sorted by their first rank."""
-        names = ("worker", "pp", "dp", "cp", "tp")
-        if axis == "embedding":
-            return self._in_order(np.stack([self.grid[0].ravel(), self.grid[-1].ravel()], axis=1))
-        if axis in SHARDING:
-            shards = self.groups("dp").reshape(-1, self.replicas // self.shard_size, self.shard_size)
-            if axis == "replica":
-                shards = np.transpose(shards, (0, 2, 1))
-            return self._in_order(shards.reshape(-1, shards.shape[-1]))
-        if axis in EXPERT_SHARDING:
-            size = self.expert_shard_size
-            shards = self.groups("edp").reshape(-1, self.expert_replicas // size, size)
-            if axis == "edp_replica":
-                shards = np.transpose(shards, (0, 2, 1))
-            return self._in_order(shards.reshape(-1, shards.shape[-1]))
-        if axis in ("etp", "ep", "edp"):
-            return self._in_order(self._expert_groups(axis))
-        if axis == "dp" and self.copies:
-            together = [np.moveaxis(self.grid[list(stages)], -1, 0).reshape(self.tp, -1) for stages in self.copies]
-            return self._in_order(np.sort(np.concatenate(together), axis=1))
-        inside = [names.index(name) for name in names if name in _SPANS[axis]]
-        outside = [index for index in range(5) if index not in inside]
-        parts = self.grid.reshape(self.pp, self.workers, self.dp // self.workers, self.cp, self.tp)
-        grid = np.moveaxis(parts, 1, 0)
-        size = int(np.prod([grid.shape[index] for index in inside]))
-        groups = np.transpose(grid, outside + inside).reshape(-1, size)
-        if len(inside) > 1 and (groups[:, 1:] < groups[:, :-1]).any():
-            groups = np.sort(groups, axis=1)  # rings follow the machines, so ranks in placement order
-        return self._in_order(groups)
-
-    def _expert_groups(self, axis: str) -> Ranks:
-        """Of ranks that split an expert ("etp"), share experts ("ep") or hold the same ("edp"), by place in a stage: tp
-        fastest, then cp, dp."""
-        stages = self.grid.reshape(self.pp, -1, self.ep, self.expert_tp)
-        if axis == "etp":
-            return stages.reshape(-1, self.expert_tp)
-        if axis == "ep":
-            return np.moveaxis(stages, 2, -1).reshape(-1, self.ep)
-        together = stages[np.array(self.copies or [(stage,) for stage in range(self.pp)])]  # copy, of it stage, ...
-        groups = np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, self.expert_replicas)
-        return np.sort(groups, axis=1)
+        """Return all groups of a communicator, shape (groups, size), each in its own order, sorted by first rank."""
+        groups = communicator(axis).groups(self)
+        first = groups[:, 0]
+        return groups if (first[1:] > first[:-1]).all() else groups[np.argsort(first, kind="stable")]
 
     def peers(self, stage: int, to_stage: int) -> tuple[Ranks, Ranks]:
         """Ranks of a stage, and the ranks of another stage with the same dp, cp and tp place, in the same order."""
@@ -204,7 +156,115 @@ class Plan:
         place = np.argwhere(self.grid == rank)[0]
         return dict(zip(("pp", "dp", "cp", "tp"), (int(index) for index in place), strict=True))
 
-    @staticmethod
-    def _in_order(groups: Ranks) -> Ranks:
-        first = groups[:, 0]
-        return groups if (first[1:] > first[:-1]).all() else groups[np.argsort(first, kind="stable")]
+
+# --- communicators ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """Ranks that communicate with each other.
+
+    Its ops are on ``stream``, where their exposed time is booked, too; ``between_stages``: on "pp" in a job with
+    several stages.  ``groups`` of a plan have shape (groups, size), each in the order in which its ranks communicate.
+    """
+
+    stream: str
+    groups: Callable[[Plan], Ranks]
+    between_stages: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stream not in STREAMS:
+            raise InputError(
+                f"stream {self.stream!r} of a communicator is none of a timeline, so its exposed time would be booked "
+                f"nowhere; use one of {', '.join(STREAMS)}"
+            )
+
+    def stream_of(self, *, pipelined: bool) -> str:
+        """Return the stream of its ops in a job of one stage or several (``pipelined``)."""
+        return "pp" if self.between_stages and pipelined else self.stream
+
+
+def communicator(axis: str) -> Communicator:
+    """Return the communicator of that name; InputError with those that there are."""
+    if axis not in COMMUNICATORS:
+        raise InputError(f"there is no communicator {axis!r}{did_you_mean(axis, COMMUNICATORS)}")
+    return COMMUNICATORS[axis]
+
+
+def spanning(*axes: str) -> Callable[[Plan], Ranks]:
+    """Return the function that makes the groups over some of the axes worker, pp, dp, cp and tp."""
+    names = ("worker", "pp", "dp", "cp", "tp")
+    inside = [names.index(name) for name in names if name in axes]
+    outside = [index for index in range(5) if index not in inside]
+
+    def groups(plan: Plan) -> Ranks:
+        parts = plan.grid.reshape(plan.pp, plan.workers, plan.dp // plan.workers, plan.cp, plan.tp)
+        grid = np.moveaxis(parts, 1, 0)
+        found = np.transpose(grid, outside + inside).reshape(-1, math.prod(grid.shape[index] for index in inside))
+        if len(inside) > 1 and (found[:, 1:] < found[:, :-1]).any():
+            found = np.sort(found, axis=1)  # rings follow the machines, so ranks in placement order
+        return found
+
+    return groups
+
+
+def _replicas(plan: Plan) -> Ranks:
+    """Return the groups over every rank that holds the same weights."""
+    if not plan.copies:
+        return spanning("dp", "cp")(plan)
+    together = [np.moveaxis(plan.grid[list(stages)], -1, 0).reshape(plan.tp, -1) for stages in plan.copies]
+    return np.sort(np.concatenate(together), axis=1)
+
+
+def _by_place(plan: Plan) -> Ranks:
+    """Return the ranks, shape (pp, -1, ep, etp), by their place in a stage: tp fastest, then cp, dp."""
+    return plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
+
+
+def _expert_replicas(plan: Plan) -> Ranks:
+    """Return the groups of ranks that hold the same experts."""
+    together = _by_place(plan)[
+        np.array(plan.copies or [(stage,) for stage in range(plan.pp)])
+    ]  # copy, of it stage, ...
+    return np.sort(np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, plan.expert_replicas), axis=1)
+
+
+def _inside(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
+    """Return the function that makes, inside the groups of an axis, those of ranks that share parameters between them,
+    or (``replicas``) of ranks that have the same shard."""
+
+    def groups(plan: Plan) -> Ranks:
+        size = plan.shard_size if axis == "dp" else plan.expert_shard_size
+        shards = plan.groups(axis)
+        shards = shards.reshape(-1, shards.shape[1] // size, size)
+        shards = np.transpose(shards, (0, 2, 1)) if replicas else shards
+        return shards.reshape(-1, shards.shape[-1])
+
+    return groups
+
+
+COMMUNICATORS: dict[str, Communicator] = {
+    "tp": Communicator("tp", spanning("tp")),
+    "cp": Communicator("cp", spanning("cp")),
+    "pp": Communicator("pp", spanning("pp")),
+    "dp": Communicator("dp", _replicas),
+    # inside a dp group: ranks that share parameters (twice: gradients travel beside them), that have the same shard
+    "shard": Communicator("dp", _inside("dp")),
+    "shard_reduce": Communicator("dp", _inside("dp")),
+    "replica": Communicator("dp", _inside("dp", replicas=True)),
+    # ranks that split an expert, that share experts, that hold the same ones; and inside the latter as above
+    "etp": Communicator("tp", lambda plan: _by_place(plan).reshape(-1, plan.expert_tp)),
+    "ep": Communicator("ep", lambda plan: np.moveaxis(_by_place(plan), 2, -1).reshape(-1, plan.ep)),
+    "edp": Communicator("dp", _expert_replicas),
+    "edp_shard": Communicator("dp", _inside("edp")),
+    "edp_reduce": Communicator("dp", _inside("edp")),
+    "edp_replica": Communicator("dp", _inside("edp", replicas=True)),
+    # the gradient norm, the embedding that first and last stage have, workers that train separately
+    "model": Communicator("tp", spanning("tp", "pp"), between_stages=True),
+    "world": Communicator("dp", spanning("tp", "cp", "dp", "pp"), between_stages=True),
+    "embedding": Communicator(
+        "tp", lambda plan: np.stack([plan.grid[0].ravel(), plan.grid[-1].ravel()], axis=1), between_stages=True
+    ),
+    "outer": Communicator("dp", spanning("worker")),
+}
+"""Every communicator by the name of its axis."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment, StageProgram
-from simcluster.planning.parallel import EXPERTS_APART, SHARDING
+from simcluster.planning.parallel import communicator
 from simcluster.planning.works import Collective, Host
 
 
@@ -62,7 +62,10 @@ class ProgramBuilder:
 
         def make() -> Segment:
             works = [Collective(kind, axis, size) for axis, size in calls]
-            ops = [Op(work, self._stream(work.axis), kind, name, layer, lane) for work in works]
+            ops = [
+                Op(work, communicator(work.axis).stream_of(pipelined=self._pipelined), kind, name, layer, lane)
+                for work in works
+            ]
             ops = ops or [Op(Host(0.0), "host", kind, name, layer, lane)]  # of what holds no parameters
             ops[-1] = replace(ops[-1], memory=memory)
             if issue:
@@ -71,13 +74,6 @@ class ProgramBuilder:
             return Segment(tuple(ops))
 
         return self.once((kind, name, tuple(calls), lane, layer, memory, issue), make)
-
-    def _stream(self, axis: str) -> str:
-        if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages
-            return "pp" if self._pipelined else "dp" if axis == "world" else "tp"
-        if axis == "outer" or axis in SHARDING or axis in EXPERTS_APART:
-            return "dp"
-        return "tp" if axis == "etp" else axis
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """The segment of that name, with memory that comes as it begins and goes as it ends."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
+from simcluster.model.parameters import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced
 from simcluster.planning.ops import Item, MemoryChange, Need
@@ -146,7 +146,6 @@ class Replicas:
         self._sent = []
 
     def _own(self, held: OwnedParameters) -> float:
-        """Parameters whose optimizer's state the rank has."""
         return held.per_replica(self._job.plan) if self._data.zero else held.total
 
     def _reduced_parts(self, step: int) -> list[Reduced]:
@@ -174,7 +173,6 @@ class Replicas:
         return each or self._last_gradient[action.chunk] == action
 
     def _reduced(self, action: Action, step: int, bucket: int) -> tuple[object, ...]:
-        """The end of a bucket's reduction."""
         microbatch = (action.microbatch,) if self._data.zero == 2 else ()
         return ("reduced", step, self._place(action.chunk), bucket, *microbatch)
 
@@ -183,7 +181,6 @@ class Replicas:
         return self._job.schedule.slice_of(self._stage, chunk) if self._job.plan.copies else chunk
 
     def _bucket(self, action: Action, step: int, bucket: int) -> ActionPart:
-        """A stretch that gives out a bucket of gradients."""
         work, held = self._buckets[action.chunk][bucket]
         needs = tuple(Need(self._stage, key) for key in self._sent[-2:-1]) if self._data.zero == 2 else ()
         self._sent.append(self._reduced(action, step, bucket))
@@ -211,7 +208,7 @@ def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameter
     buckets: list[tuple[Pass, OwnedParameters]] = []
     layers: list[int] = []
     held = OwnedParameters()
-    kinds = {model.has_experts(layer): layer for layer in whole.layers}
+    kinds = {model.kinds(layer): layer for layer in whole.layers}
     own = {kind: of_layers(model, job.plan, [layer]) for kind, layer in kinds.items()}
     head = whole.lm_head
     if head:
@@ -224,7 +221,7 @@ def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameter
             buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))
             layers, held, head = [], OwnedParameters(), False
         layers.append(layer)
-        held += own[model.has_experts(layer)]
+        held += own[model.kinds(layer)]
     if whole.embedding:
         held += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
     return [*buckets, (Pass(tuple(reversed(layers)), whole.embedding, head), held)]

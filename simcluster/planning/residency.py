@@ -11,30 +11,19 @@ Pool "activations" is what outlives the pass that makes it, "other" what lives i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from simcluster.model.kept import Tensor, is_kept
-from simcluster.model.layers import RankShape
-from simcluster.model.memory import (
-    forward_working_bytes,
-    forward_working_rows,
-    routed_temporary_bytes,
-    temporary_bytes,
-    tensors,
-    working_bytes,
-)
-from simcluster.model.recomputed import RecomputeModule
+from simcluster.model.layers import RankShape, all_kinds, kinds_of
+from simcluster.model.memory import forward_working_bytes, temporary_bytes, tensors, working_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MemoryChange
 
 Phase = Literal["forward", "recompute", "backward", "input_grad", "weight_grad"]
 """What happens to a block: a backward is whole, or split in the gradients of input and weights."""
-
-LAYER = ("attention", "mlp")
-"""The blocks of a layer, in forward order."""
 
 PREDICTION = "mtp"
 """The block in front of a layer of multi-token prediction."""
@@ -46,36 +35,6 @@ class Visit(NamedTuple):
     phase: Phase
     block: str
     layer: int
-
-
-def visits(
-    kind: str,
-    layers: Sequence[int],
-    *,
-    embedding: bool,
-    lm_head: bool,
-    again: Callable[[int], Sequence[str]],
-    predicting: Sequence[int] = (),
-) -> list[Visit]:
-    """The blocks that F, B, I or W (``kind``) goes through, in order, over a stretch of layers and ends of the model.
-
-    ``again``: the blocks of the layer of this number whose forward runs again, before the layer's backward.  In front
-    of the LM head are the layers of multi-token prediction (``predicting``), each with its own block before it, and
-    another pass of the LM head for each.
-    """
-    behind = tuple(predicting) if lm_head else ()
-    first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(behind)))
-    if kind == "F":
-        body = [(b, n) for n in layers for b in LAYER] + [(b, n) for n in behind for b in (PREDICTION, *LAYER)]
-        return [Visit("forward", *place) for place in (*first, *body, *last)]
-    phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
-    found = [Visit(phase, *place) for place in last]
-    for layer in reversed((*layers, *behind)):
-        if kind != "W":
-            found += [Visit("recompute", block, layer) for block in again(layer)]
-        found += [Visit(phase, block, layer) for block in reversed(LAYER)]
-        found += [Visit(phase, PREDICTION, layer)] * (layer in behind)
-    return found + [Visit(phase, *place) for place in first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,52 +99,80 @@ class Residency:
 class Residencies:
     """Of each block, by name: in layers that recompute, and in those that do not (``shape.recomputes``).
 
-    The "mlp" of a layer with experts is its "mixture".
+    ``layers`` are the names of the blocks of each layer, in forward order.
     """
 
     model: Model
     shape: RankShape
     recomputed: Mapping[str, Residency]
     plain: Mapping[str, Residency]
+    layers: tuple[tuple[str, ...], ...]
 
     def of(self, block: str, layer: int) -> Residency:
-        """Of a block in the layer of this number."""
-        own = "mixture" if block == "mlp" and self.model.has_experts(layer) else block
-        return (self.recomputed if self.shape.recomputes(layer) else self.plain)[own]
+        """Return that of a block in the layer of this number."""
+        return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
+
+    def kept(self, layer: int) -> float:
+        """Return the bytes that the forward of a layer keeps of a microbatch."""
+        return sum(self.of(block, layer).kept for block in self.layers[layer])
 
     def runs_again(self, layer: int) -> tuple[str, ...]:
-        """The blocks of the layer whose forward runs again, whole, before the backward."""
+        """Return the blocks of the layer whose forward runs again, whole, before the backward."""
         if layer < 0 or not self.shape.recomputes(layer):
             return ()
-        return tuple(block for block in LAYER if self.of(block, layer).again)
+        return tuple(block for block in self.layers[layer] if self.of(block, layer).again)
+
+    def visits(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[Visit]:
+        """Return the blocks that F, B, I or W (``kind``) goes through, in order, over layers and ends of the model.
+
+        Blocks of a layer whose forward runs again do so before the layer's backward.  In front of the LM head are the
+        layers of multi-token prediction, each with its own block before it, and another pass of the LM head for each.
+        """
+        behind = tuple(self.model.predicting) if lm_head else ()
+        first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(behind)))
+        if kind == "F":
+            body = [(block, layer) for layer in layers for block in self.layers[layer]]
+            body += [(block, layer) for layer in behind for block in (PREDICTION, *self.layers[layer])]
+            return [Visit("forward", *place) for place in (*first, *body, *last)]
+        phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
+        found = [Visit(phase, *place) for place in last]
+        for layer in reversed((*layers, *behind)):
+            if kind != "W":
+                found += [Visit("recompute", block, layer) for block in self.runs_again(layer)]
+            found += [Visit(phase, block, layer) for block in reversed(self.layers[layer])]
+            found += [Visit(phase, PREDICTION, layer)] * (layer in behind)
+        return found + [Visit(phase, *place) for place in first]
 
 
 @lru_cache(maxsize=16)
 def residencies(model: Model, shape: RankShape) -> Residencies:
-    """Of all blocks of a model on a rank, which every stage and pass of a job asks for."""
-    return Residencies(model, shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")))
+    """Return those of all blocks of a model on a rank, which every stage and pass of a job asks for."""
+    layers = tuple(
+        tuple(kind.name for kind in kinds_of(model, layer)) for layer in range(model.predicting.stop)
+    )  # fmt: skip
+    return Residencies(model, shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")), layers)
 
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
-    everything = tensors(model, shape)
+    everything, kinds = tensors(model, shape), all_kinds(model)
     found = {}
     for name in dict.fromkeys(tensor.block for tensor in everything):
         own = [tensor for tensor in everything if tensor.block == name]
-        inside = working_bytes(name, model, shape), forward_working_bytes(name, model, shape)
-        found[name] = _residency(own, shape, *inside, temporary_bytes(name, model, shape))
+        module = kinds[name].WHOLE if name in kinds else None
+        again = shape.recompute == "full" or (module is not None and shape.reruns(module))
+        working = working_bytes(name, model, shape)
+        passing, temporary = forward_working_bytes(name, model, shape), temporary_bytes(name, model, shape)
+        found[name] = _residency(own, shape, working, passing[0], temporary[0], again=again)
         rows = [tensor for tensor in own if tensor.routed]
         if rows:
-            passing = forward_working_rows(name, model, shape)
-            routed = _residency(rows, shape, 0.0, passing, routed_temporary_bytes(name, model, shape))
+            routed = _residency(rows, shape, 0.0, passing[1], temporary[1], again=again)
             found[name] = replace(found[name], routed=routed)
     return found
 
 
 def _residency(
-    parts: Sequence[Tensor], shape: RankShape, working: float, passing: float, temporary: float
+    parts: Sequence[Tensor], shape: RankShape, working: float, passing: float, temporary: float, *, again: bool
 ) -> Residency:
-    module = _WHOLE.get(parts[0].block)
-
     def total(made: str, *, kept: bool, only_for_weights: bool = False) -> float:
         return sum(
             tensor.bytes
@@ -202,12 +189,8 @@ def _residency(
         working=working,
         passing=passing,
         temporary=temporary,
-        again=shape.recompute == "full" or (module is not None and shape.reruns(module)),
+        again=again,
     )
-
-
-_WHOLE: Mapping[str, RecomputeModule] = {"mlp": "mlp", "mixture": "moe"}
-"""The module that is a whole block: its forward runs again as a visit of its own."""
 
 
 # --- the walk -------------------------------------------------------------------------------------------------------

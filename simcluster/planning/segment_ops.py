@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from simcluster.model.kernels import Kernel, in_pieces
 from simcluster.planning.ops import MAIN, MemoryChange, Op, Segment
+from simcluster.planning.parallel import communicator
 from simcluster.planning.works import Collective, Compute, Host
 
 Worker = Callable[[Sequence[Kernel]], Compute]
@@ -102,18 +103,19 @@ class OpsInMaking:
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
         """A collective over an axis that the main lane waits for."""
         self._issued += self._issue.collective
-        split = axis in ("tp", "etp")
-        self._idle(self._issue.late if split else 0.0, "late", layer)
-        self._add(Collective(kind, axis, size), "tp" if split else axis, kind, name, layer)
+        stream = communicator(axis).stream
+        self._idle(self._issue.late if stream == "tp" else 0.0, "late", layer)
+        self._add(Collective(kind, axis, size), stream, kind, name, layer)
 
     def beside(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
-        """A collective on the lane of its axis, from the end of the last main op on; where there is none yet, from the
-        begin on, which is an op of the host of no time."""
-        if self._main < 0 and axis != "tp":
+        """Add a collective on the lane of its stream, from the end of the last main op on; where there is none yet,
+        from the begin on, which is an op of the host of no time."""
+        stream = communicator(axis).stream
+        if self._main < 0 and stream != "tp":
             self._add(Host(0.0), "host", "launch", "begin", layer)
         self._issued += self._issue.collective
         after = (self._main,) if self._main >= 0 else ()
-        self._ops.append(Op(Collective(kind, axis, size), axis, kind, name, layer, axis, after))
+        self._ops.append(Op(Collective(kind, axis, size), stream, kind, name, layer, stream, after))
         self._beside.append(len(self._ops) - 1)
 
     def join(self, count: int | None = None) -> None:
@@ -213,14 +215,12 @@ class OpsInMaking:
         return [*self._ops[:-1], self._launching(), replace(last, after=(*last.after, len(self._ops) - 1))]
 
     def _launching(self) -> Op:
-        """The host's work since it began, from the end of the op that was issued then."""
         first = self._ops[self._begun].work
         done = 0.0 if first.sensitivity is None else first.seconds
         left = Host(max(self._issued - done, 0.0))
         return Op(left, "host", "launch", "launch", lane="host", after=(self._begun,))
 
     def _idle(self, seconds: float, name: str, layer: int = -1) -> None:
-        """The main lane has nothing to do for so long."""
         if seconds:
             self._add(Host(seconds), "host", "launch", name, layer)
 

@@ -24,24 +24,17 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from simcluster.model.casts import weight_casts
-from simcluster.model.context import context_of
+from simcluster.model.ends import embedding_block, lm_head_block, prediction_block
 from simcluster.model.kernels import Block, Kernel
+from simcluster.model.layer_block import weight_casts
 from simcluster.model.layer_sections import local_sizes
-from simcluster.model.layers import (
-    RankShape,
-    attention_block,
-    embedding_block,
-    lm_head_block,
-    mlp_block,
-    prediction_block,
-)
+from simcluster.model.layers import RankShape, all_kinds
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOps
 from simcluster.planning.ops import EXPERTS, Segment
-from simcluster.planning.residency import Phase, residencies, visits
+from simcluster.planning.residency import Phase, residencies
 from simcluster.planning.segment_ops import NO_TIME, Issue, LaunchedKernels, OpsInMaking, Worker, on_layers
 from simcluster.planning.works import Compute
 
@@ -118,15 +111,18 @@ class Passes:
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
         self._token_bytes = _LOSS_BYTES * tokens
-        self._recomputed = _blocks(model, shape)
-        self._plain = _blocks(model, replace(shape, recompute="none"))
+        self._kinds = all_kinds(model)
+        self._recomputed = self._blocks(model, shape)
+        self._plain = self._blocks(model, replace(shape, recompute="none"))
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
-        self._context = context_of(model, shape)
+        self._contexts = {name: kind.context(model, shape) for name, kind in self._kinds.items()}
         self._model = model
-        self._mixture: MixtureOps | None = None
-        if model.moe:
-            self._mixture = MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
+        self._routed = {
+            name: MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
+            for name, kind in self._kinds.items()
+            if kind.ROUTED
+        }
         self._residencies = residencies(model, shape)
         self._made: dict[Hashable, tuple[Pass, Segment]] = {}  # by what is done, whatever the numbers of its layers
 
@@ -154,7 +150,7 @@ class Passes:
         return self._ops(kind, part).launched
 
     def _pass(self, kind: str, part: Pass) -> Segment:
-        alike = [(self._model.has_experts(layer), self._shape.recomputes(layer)) for layer in part.layers]
+        alike = [(self._model.kinds(layer), self._shape.recomputes(layer)) for layer in part.layers]
         name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins, part.casts
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
@@ -167,22 +163,18 @@ class Passes:
             ops.begin_microbatch()
         if part.boundary and kind != "W":
             ops.collective("all_gather", "boundary", self.activation_bytes)
-        order = visits(
-            kind, part.layers, embedding=part.embedding, lm_head=part.lm_head, again=self._residencies.runs_again,
-            predicting=self._model.predicting,
-        )  # fmt: skip
-        for phase, name, layer in order:
-            mixture = self._mixture if name == "mlp" and self._model.has_experts(layer) else None
-            begin, main = len(ops), EXPERTS if mixture else name
+        for phase, name, layer in self._residencies.visits(
+            kind, part.layers, embedding=part.embedding, lm_head=part.lm_head
+        ):
+            block = (self._recomputed if self._shape.recomputes(layer) else self._plain)[name]
+            begin, main = len(ops), EXPERTS if name in self._routed else name
             if part.casts and phase == "forward":
-                weights = (mixture or self._plain[name]).sections
-                ops.compute(weight_casts(self._shape, weights), phase, f"{name}_weight_cast", layer)
-            if mixture:
-                mixture.visit(ops, phase, layer)
+                weights = self._routed.get(name, block).sections
+                ops.compute(weight_casts(self._shape, weights), phase, f"{block.name}_weight_cast", layer)
+            if name in self._routed:
+                self._routed[name].visit(ops, phase, layer)
             else:
-                self._visit(
-                    ops, phase, (self._recomputed if self._shape.recomputes(layer) else self._plain)[name], layer
-                )
+                self._visit(ops, phase, block, layer)
             held, split = self._residencies.of(name, layer), kind in ("I", "W")
             ops.hold(begin, main, held.changes(phase, split=split), held.routed_changes(phase, split=split))
         if kind == "F" and part.lm_head:
@@ -255,9 +247,10 @@ class Passes:
             ops.collective("all_gather", name, gathers, layer)
         last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
         core = next((place for place, kernel in enumerate(rest) if kernel.kind == "attention"), -1)
-        if self._context and core >= 0:
+        context = self._contexts.get(name)
+        if context and core >= 0:
             ops.compute(rest[:core], kind, name, layer)
-            attend(ops, self._context, rest.pop(core), kind, name, layer)
+            attend(ops, context, rest.pop(core), kind, name, layer)
             del rest[:core]
         ops.compute(rest, kind, name, layer)
         if last:
@@ -281,7 +274,6 @@ class Passes:
         return block.name == never or bool(parallel and block.name == mate)
 
     def _gathered(self, block: Block) -> float:
-        """Bytes of what enters a block's body, of all tokens."""
         return self.activation_bytes * (block.gathered / self._model.hidden_size if block.gathered else 1.0)
 
     def _leave(
@@ -338,10 +330,7 @@ class Passes:
         self._leave(ops, own_input, own_weight, kind, block, layer)
         ops.compute(block.entry.backward_of(kind), kind, f"{name}_norm", layer)
 
-
-def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
-    """Every block of the model on a rank, by name."""
-    mlp = [] if model.moe_layers == model.layers else [mlp_block]
-    ahead = [prediction_block] if model.predicting else []
-    made = (block(model, shape) for block in (embedding_block, attention_block, *mlp, *ahead, lm_head_block))
-    return {block.name: block for block in made}
+    def _blocks(self, model: Model, shape: RankShape) -> dict[str, Block]:
+        ends = [embedding_block, *([prediction_block] if model.predicting else []), lm_head_block]
+        own = {name: kind.block(model, shape) for name, kind in self._kinds.items()}
+        return own | {block.name: block for block in (end(model, shape) for end in ends)}

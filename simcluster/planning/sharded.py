@@ -121,7 +121,6 @@ class Sharded:
         self._reductions = []
 
     def _gather(self, number: int, step: int, needs: tuple[Need, ...]) -> None:
-        """The unit of a use, if there is such a use and it needs it."""
         if self._shards == 1 or number >= len(self._uses) or not self._uses[number].gathered:
             return
         unit = self._uses[number].unit
@@ -206,7 +205,6 @@ class Sharded:
         return self._units.sizes[unit] * each
 
     def _place(self, unit: int) -> tuple[int, int]:
-        """Chunk and first layer of a unit; -1 for the ends of the model."""
         for chunk, stretches in enumerate(self._units.chunks):
             for stretch in stretches:
                 if stretch.unit == unit:

@@ -79,7 +79,6 @@ class _Stage:
         return self._boundaries.needs(action, step) + self._offloaded.needs(action, step)
 
     def _pair(self, first: Action, second: Action, step: int) -> None:
-        """A fused pair."""
         keys = [self._boundaries.key(action, step) for action in (first, second)]
         needs = self._needs(first, step) + self._needs(second, step)
         if self._job.overlap_pairs:
@@ -105,7 +104,6 @@ class _Stage:
             self._replicas.after(action, step, part, name)
 
     def _parts(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
-        """The parts of an action, each with what is done in it."""
         split, casts = self._boundaries.arrives_split(action), action in self._casting
         return [
             (part, self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0, casts=casts))
@@ -113,7 +111,6 @@ class _Stage:
         ]
 
     def _segment(self, kind: str, part: ActionPart, *, boundary: bool, begins: bool, casts: bool) -> Segment:
-        """Return the segment of a part of an action; equal parts share one."""
         name = kind, part.work, boundary, begins, casts, part.memory
         found = self._segments.get(name)
         if found is None:

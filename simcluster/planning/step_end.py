@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from simcluster.model.shards import lm_head_parameters_per_tp_rank
+from simcluster.model.parameters import lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced, host_update, stream_update
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.optimizer import Update
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.works import Compute, Host
 
@@ -56,12 +57,12 @@ def end_step(
         assert_never(job.offload.optimizer)
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
     seconds = data.optimizer_seconds(parameters) + others
-    ops = [Op(Compute(seconds), "compute", "optimizer", "optimizer")]
-    if data.matrices:
-        made = data.matrices.update([layer for part in held for layer in part.layers])
-        if made.gathers:
-            block_all(lanes, step, "all_gather", "momentum", made.gathers)
-        ops += [Op(Compute(made.seconds), "compute", "optimizer", "orthogonalize")] if made.seconds else []
+    layers = [layer for part in held for layer in part.layers]
+    made = data.optimizer.update(layers) if data.optimizer else Update()
+    if made.calls:
+        block_all(lanes, step, made.kind, made.called, made.calls)
+    ops = [Op(Compute(seconds + min(made.seconds, 0.0)), "compute", "optimizer", "optimizer")]
+    ops += [Op(Compute(made.seconds), "compute", "optimizer", made.name)] if made.seconds > 0 else []
     update = Segment(tuple(ops))
     if data.outer is None:
         return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))

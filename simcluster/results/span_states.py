@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Int32s, Ints
+from simcluster.planning.parallel import STREAMS as COMMUNICATION
 from simcluster.reference.record import RankOps
 
 BESIDE = ("d2h", "h2d", "storage", "host")
@@ -34,11 +35,9 @@ COMPUTE_KINDS = {
     "optimizer": ("optimizer",),
     "other": ("other",),
 }
-# When several axes are in flight and nothing computes, the first of these is what holds the rank up: the collectives
-# inside a layer block it, a stage boundary is next, and the reduction of gradients is waited for last.
-EXPOSED = ("tp", "cp", "ep", "pp", "dp")
+EXPOSED = COMMUNICATION
 # A late member of one of these groups is a straggler; across stages it is a bubble.
-GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
+GROUPS_OF_A_STAGE = tuple(stream for stream in EXPOSED if stream != "pp")
 STALLS = ("checkpoint", "data", "validation")
 """Kinds of host work, and entries, that stop the rank's process, whether or not other ranks are idle meanwhile."""
 HELD_BY = {"optimizer": "optimizer", "checkpoint": "checkpoint", "offload": "copy"}

@@ -15,14 +15,14 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
-from simcluster.model.shards import lm_head_parameters_per_tp_rank
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import lm_head_parameters_per_tp_rank, parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
 from simcluster.planning.job import Job, Slices
+from simcluster.planning.optimizer import UpdateJob, optimizer_class
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.headroom import usable
-from simcluster.scenario.memory_plan import matrix_share, recipe_of
+from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
@@ -117,7 +117,8 @@ def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
     recipe = recipe_of(scenario)
     if spec.bytes_per_parameter:
         return spec.bytes_per_parameter
-    spared = recipe.moment * matrix_share(scenario.model) if scenario.training.optimizer == "muon" else 0.0
+    job = UpdateJob(scenario.model, Plan(), recipe)
+    spared = optimizer_class(scenario.training.optimizer).of(job, scenario.training).unneeded_per_parameter
     return recipe.gathered + recipe.optimizer - spared
 
 

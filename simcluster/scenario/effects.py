@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.diagnostics import Complaint, RuleError, shown
+from simcluster.model.choices import CONTEXT_METHODS
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.scenario.sections import Collectives, Fsdp, HostMemory
@@ -137,10 +138,13 @@ def _overlaps(scenario: ScenarioFields) -> bool:
 
 def _passes_pieces(scenario: ScenarioFields) -> bool:
     """Does attention over cp compute with one piece of keys and values while another one is under way?"""
-    exchange, software = scenario.parallel.cp_comm, scenario.software
-    if software is not None and software.ring == "torch" and exchange != "all_to_all":
+    parallel, model, software = scenario.parallel, scenario.model, scenario.software
+    method = CONTEXT_METHODS[parallel.cp_comm]
+    if method.traders(model.heads // parallel.tp, max(model.kv_heads // parallel.tp, 1), parallel.cp) == parallel.cp:
+        return False  # whole sequences of fewer heads
+    if software is not None and software.ring == "torch":
         return software.kernels != "compiled"
-    return exchange == "ring"
+    return method.keys == "ring"
 
 
 _DISPATCH = "parallel.expert_dispatch"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
-from simcluster.model.recomputed import RecomputeModule
+from simcluster.model.choices import RecomputeModule
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.rules import broken_rules

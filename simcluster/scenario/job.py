@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.link_values import LinkValues
 from simcluster.collectives.relayed import TokenRoutes
-from simcluster.devices.device import Device, kernels_seconds
+from simcluster.devices.device import Device, kernels_seconds, memory_seconds
 from simcluster.devices.interference import Interference
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.devices.software import Software, latest_of
@@ -32,19 +32,12 @@ from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
+from simcluster.planning.optimizer import Optimizer, UpdateJob, optimizer_class
 from simcluster.planning.parallel import Plan
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.planning.segment_ops import NO_TIME, Issue
 from simcluster.planning.segments import Passes, by_heart
-from simcluster.scenario.memory_plan import (
-    ELEMENT_BYTES,
-    footprints_of,
-    matrix_optimizer_of,
-    offload_of,
-    platform_of,
-    recipe_of,
-    shape_of,
-)
+from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import outer_of, plan_of, schedule_of, slices_of
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
@@ -296,6 +289,20 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         zero_seconds=lambda parameters: passes(parameters, "zero"),
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
-        matrices=matrix_optimizer_of(scenario, device, plan, recipe, bucket / recipe.gradient),
+        optimizer=optimizer_of(scenario, device, plan, recipe, bucket),
         outer=outer_of(scenario, device, recipe),
     )
+
+
+def optimizer_of(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe, bucket: float) -> Optimizer:
+    """Return what updates parameters; ``bucket`` are the bytes of one of gradients."""
+    job = UpdateJob(
+        scenario.model,
+        plan,
+        recipe,
+        scenario.parallel.zero,
+        bucket / recipe.gradient if scenario.overlap.grad_reduce else math.inf,  # Megatron-LM: else there is one
+        partial(memory_seconds, device),
+        partial(kernels_seconds, device, precision="bf16"),
+    )
+    return optimizer_class(scenario.training.optimizer).of(job, scenario.training)

@@ -10,25 +10,19 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
-from simcluster.devices.device import Device
-from simcluster.devices.muon import matrix_passes_seconds, orthogonalized_seconds
-from simcluster.devices.updates import pass_seconds
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
-from simcluster.model.matrices import matrices_of
 from simcluster.model.memory import moved_bytes
 from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
-from simcluster.model.transformer import Model, parameters
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.job import Job, Offload
-from simcluster.planning.matrix_update import MatrixOptimizer
+from simcluster.planning.optimizer import optimizer_class
 from simcluster.planning.parallel import Plan
-from simcluster.planning.residency import LAYER, residencies
+from simcluster.planning.residency import residencies
 from simcluster.planning.sharded_units import unsharded_peak
 from simcluster.scenario.schedule_plan import outer_state
 from simcluster.traffic.nccl import Platform, load_platform
@@ -160,7 +154,7 @@ def offload_of(scenario: Scenario) -> Offload:
     def kept(layers: Sequence[int]) -> float:
         if chosen.modules:
             return sum(moved_bytes(model, shape, layer, chosen.modules) for layer in layers)
-        return sum(blocks.of(name, layer).kept for layer in layers for name in LAYER)
+        return sum(map(blocks.kept, layers))
 
     boxes = Counter(cluster.box_of(rank) for rank in range(scenario.gpus)) if chosen.optimizer == "host" else {}
     return Offload(
@@ -199,7 +193,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 offload=job.offload,
                 experts=experts,
                 steps=scenario.steps,
-                matrices=job.data_parallel.matrices,
+                optimizer=job.data_parallel.optimizer,
                 outer=outer_state(scenario),
             ),
             unsharded=unsharded_peak(job, stage),
@@ -234,8 +228,8 @@ def recipe_words(scenario: Scenario) -> str:
     """One line: 18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
-    muon = f"; matrices under Muon {recipe.moment:g} less" if scenario.training.optimizer == "muon" else ""
-    return f"{recipe.total:g} B a parameter ({parts_of(recipe)}: {recipe.name}{default}{muon})"
+    less = optimizer_class(scenario.training.optimizer).state_in_words(recipe)
+    return f"{recipe.total:g} B a parameter ({parts_of(recipe)}: {recipe.name}{default}{less})"
 
 
 def parts_of(recipe: Recipe) -> str:
@@ -256,40 +250,3 @@ def _changes(before: Recipe, after: Recipe) -> Iterator[str]:
         yield f"weights {before.weight:g} -> {after.weight:g} B"
     if before.optimizer != after.optimizer:
         yield f"optimizer {before.optimizer:g} -> {after.optimizer:g} B"
-
-
-def matrix_optimizer_of(
-    scenario: Scenario, device: Device, plan: Plan, recipe: Recipe, bucket: float
-) -> MatrixOptimizer | None:  # fmt: skip
-    """What updates whole matrices; None under Adam, which knows of none.  ``bucket``: elements of one of gradients."""
-    match scenario.training.optimizer:
-        case "adam":
-            return None
-        case "muon":
-            pass
-        case _:
-            assert_never(scenario.training.optimizer)
-    muon = scenario.training.muon
-
-    def adam(elements: float) -> float:
-        """Of elements among others: without a launch."""
-        once, twice = (pass_seconds(device, each * elements, "optimizer", recipe=recipe) for each in (1, 2))
-        return twice - once
-
-    return MatrixOptimizer(
-        model=scenario.model,
-        plan=plan,
-        distribute=muon.distribute if scenario.parallel.zero else "none",
-        gathered_tp={"blockwise": False, "duplicated": True}[muon.tp_mode],
-        bucket=bucket if scenario.overlap.grad_reduce else math.inf,  # Megatron-LM: else there is one
-        moment=recipe.moment,
-        orthogonalized=lru_cache(partial(orthogonalized_seconds, device, iterations=muon.iterations)),
-        passes=partial(matrix_passes_seconds, device, recipe=recipe),
-        adam=adam,
-    )
-
-
-def matrix_share(model: Model) -> float:
-    """The part of a model's parameters that is in its layers' matrices."""
-    each = [matrices_of(model, layer, tp=1, ep=1, etp=1) for layer in range(model.layers)]
-    return sum(matrix.elements * matrix.count for layer in each for matrix in layer) / parameters(model).total

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint, did_you_mean, listed
+from simcluster.documents.kinds import not_modelled
 from simcluster.documents.suggestions import near_divisors
-from simcluster.model.recomputed import absent_modules
+from simcluster.model.choices import CONTEXT_METHODS, absent_modules
+from simcluster.model.layers import LAYER_KINDS
 from simcluster.model.shards import split_widths
 from simcluster.scenario.schedule_files import is_csv, is_function
 from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
@@ -32,10 +34,13 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     yield from _experts(scenario)
     yield from _recomputed(scenario)
     yield from _predicting(scenario)
-    for name in ("moe", "mla"):
-        if scenario.training.recompute == "operators" and getattr(scenario.model, name):
-            what = f"operators keeps every second product of a plain layer, and the model has {name}"
-            yield ("training", "recompute"), f"{what}; use none, selective or full"
+    mixer, known = scenario.model.mixer, [word for word, kind in LAYER_KINDS.items() if kind.MIXES]
+    if mixer is not None and mixer not in known:
+        near = did_you_mean(mixer, known)
+        yield ("model", "mixer"), f"{mixer!r} is no layer kind that mixes tokens{near}; known: {', '.join(known)}"
+        return
+    for word in dict.fromkeys(word for kinds in scenario.model.kinds_of_layers for word in kinds):
+        yield from not_modelled(f"layers of kind {word}", LAYER_KINDS[word].MODELLED_WITH, scenario)
 
 
 def _predicting(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -98,9 +103,11 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
     elif parallel.sequence_parallel and length // cp % tp:
         what = f"sequence parallelism splits the {length // cp} tokens of a sequence on a rank over tp {tp}"
         yield where, f"{what}, which does not go; use cp {listed(near_divisors(length // math.gcd(length, tp), cp))}"
-    if parallel.cp_comm == "all_to_all" and model.heads // tp % cp:
+    traders = CONTEXT_METHODS[parallel.cp_comm].traders(model.heads // tp, max(model.kv_heads // tp, 1), cp)
+    if model.heads // tp % traders:
         fix = listed(near_divisors(max(model.heads // tp, 1), cp))
-        what = f"all_to_all gives each of cp {cp} ranks as many of the {model.heads // tp} heads of a tp rank"
+        each = f"cp {cp} ranks" if traders == cp else f"{traders} ranks of cp {cp}"
+        what = f"{parallel.cp_comm} gives each of {each} as many of the {model.heads // tp} heads of a tp rank"
         yield where, f"{what}, and that does not go; use cp {fix}, or cp_comm: ring"
 
 

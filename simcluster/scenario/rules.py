@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
 from simcluster.documents.diagnostics import Complaint, listed
+from simcluster.documents.kinds import not_modelled
 from simcluster.documents.suggestions import divisors, near_divisors, near_multiples
 from simcluster.model.recipes import RECIPES
+from simcluster.planning.optimizer import optimizer_class
 from simcluster.planning.parallel import AXES
 from simcluster.scenario.effort import effort_rules
 from simcluster.scenario.model_rules import model_rules, order_rules, schedule_rules, stage_rules
@@ -42,7 +44,7 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
         found += order_rules(scenario)
     found += _device(scenario)
     found += _recompute(scenario)
-    found += _muon(scenario)
+    found += _optimizer(scenario)
     found += outer_rules(scenario)
     found += _interference(scenario)
     found += _faults(scenario)
@@ -158,18 +160,10 @@ def _recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"
 
 
-def _muon(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Whole matrices are somewhere, in formats that the optimizer takes."""
-    training = scenario.training
-    if training.optimizer != "muon":
-        return
-    if scenario.parallel.zero > 1:
-        what = f"ZeRO {scenario.parallel.zero} cuts gradients into parts, and muon takes whole matrices"
-        yield ("parallel", "zero"), f"{what}; use 1 (each matrix on one rank, or gathered: training.muon), or 0"
-    if training.precision == "fp16-mixed":
-        yield ("training", "optimizer"), "muon with fp16 is not supported by Megatron-Core; use bf16-mixed, or adam"
-    if scenario.memory.offload.optimizer != "none":
-        yield ("memory", "offload", "optimizer"), "is not modelled for muon; use none, or training.optimizer: adam"
+def _optimizer(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Check that the optimizer is modelled with the values of other fields."""
+    name = scenario.training.optimizer
+    return not_modelled(f"training.optimizer: {name}", optimizer_class(name).MODELLED_WITH, scenario)
 
 
 def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:

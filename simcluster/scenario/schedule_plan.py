@@ -193,7 +193,6 @@ def outer_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield (*where, "beside"), f"is {outer.beside}, and the next outer step comes after {outer.every}; use fewer"
     others = {
         "an offloaded optimizer (memory.offload.optimizer)": scenario.memory.offload.optimizer != "none",
-        "Muon (training.optimizer)": scenario.training.optimizer == "muon",
         "a checkpoint in the step (checkpoint)": scenario.checkpoint is not None,
         "experts on ranks of their own (parallel.ep, etp)": scenario.model.moe is not None
         and (parallel.ep > 1 or parallel.etp not in (None, 0, parallel.tp)),

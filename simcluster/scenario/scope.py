@@ -21,7 +21,8 @@ from simcluster.scenario.scenario import Scenario
 
 
 class Limited(NamedTuple):
-    """The ``values`` of a field or section for which a short way is proved, and ``otherwise`` why not for others.
+    """The ``values`` of a field or section for which a short way is proved, and ``otherwise`` why not for others ("":
+    it does not know them).
 
     ``too``: is it proved for another value as well, since other fields leave nothing for it to say?
     """
@@ -55,7 +56,7 @@ class Scope:
         """
         for path, limited in self.limited.items():
             if _value(scenario, path) not in limited.values and not limited.too(scenario):
-                return limited.otherwise
+                return limited.otherwise or f"{self.name} does not know {path} {_value(scenario, path)}"
         for fault in scenario.faults:
             if fault.kind not in self.faults:
                 return f"{self.name} does not know faults of kind {fault.kind}"

@@ -18,8 +18,7 @@ from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
 from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
-from simcluster.model.kept import OffloadModule
-from simcluster.model.layer_sections import ActivationInput, ContextExchange, ContextShares, Logits
+from simcluster.model.choices import CONTEXT_METHODS, ActivationInput, ContextShares, Logits, OffloadModule
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
@@ -71,7 +70,7 @@ class Parallel(Spec):
     """Data parallelism: replicas of the model; default: the GPUs over tp x pp x cp."""
     cp: Count = 1
     """Context parallelism: ranks that share every sequence."""
-    cp_comm: ContextExchange = "ring"
+    cp_comm: Annotated[str, WordOf(lambda: CONTEXT_METHODS)] = "ring"
     """How queries meet keys and values of other cp ranks: passed around a ring, overlapped with attention in pieces;
     gathered before it; or exchanged for heads (all_to_all)."""
     cp_shares: ContextShares = "zigzag"

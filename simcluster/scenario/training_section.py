@@ -12,11 +12,11 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.kinds import Accepts
+from simcluster.documents.kinds import Accepts, WordOf
 from simcluster.documents.spec import Count, Spec
-from simcluster.model.layer_sections import Attention
-from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
+from simcluster.model.choices import RECOMPUTE_MODULES, Attention, RecomputeModule
 from simcluster.model.transformer import Recompute
+from simcluster.planning.optimizers import OPTIMIZERS
 
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
 MemoryRecipe = Literal[
@@ -84,7 +84,7 @@ class Training(Spec):
     """With recompute selective: the parts of a layer that run again, by Megatron-Core's names."""
     recompute_every: Count = 1
     """With recompute k: only layers whose number divides by k are recomputed (0, k, 2 k, ...)."""
-    optimizer: Literal["adam", "muon"] = "adam"
+    optimizer: Annotated[str, WordOf(lambda: OPTIMIZERS)] = "adam"
     """Adam, or Muon on the layers' matrices, which keeps one moment of them, and Adam on the rest."""
     muon: Muon = Muon()
     """How Muon updates matrices."""

@@ -18,6 +18,9 @@ _FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED | _OUTER
 FOLDING = Scope(
     "folding",
     free=_FREE,
-    limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
+    limited={
+        "collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",)),
+        "model.mixer": Limited("", (None, "attention")),
+    },
     faults=_FAULTS,
 )

@@ -16,18 +16,10 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW, Device, kernel_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.model.casts import weight_casts
+from simcluster.model.ends import embedding_block, lm_head_block, prediction_block
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layers import (
-    RankShape,
-    attention_block,
-    embedding_block,
-    lm_head_block,
-    mixture_edges,
-    mlp_block,
-    prediction_block,
-)
-from simcluster.model.mixture_sections import mixture
+from simcluster.model.layer_block import weight_casts
+from simcluster.model.layers import RankShape, kinds_of
 from simcluster.model.transformer import Model
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.job import facts_of, job_of
@@ -152,15 +144,11 @@ def layer_sections(
     if embedding:
         add_block(embedding_block(model, shape), 1)
     plain = replace(shape, recompute="none")
-    sorts = Counter((shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
-    for (again, experts), count in sorts.items():
-        made = shape if again else plain
-        add_block(attention_block(model, made), count)
-        if experts:
-            edges = mixture_edges(model, made)
-            add("mixture", (edges.entry, *mixture(model, made).sections, edges.exit), count, made)
-        else:
-            add_block(mlp_block(model, made), count)
+    sorts = Counter((shape.recomputes(layer), model.kinds(layer)) for layer in layers)
+    first = {model.kinds(layer): layer for layer in reversed(layers)}
+    for (again, kinds), count in sorts.items():
+        for kind in kinds_of(model, first[kinds]):
+            add(kind.name, kind.sections(model, shape if again else plain), count)
     if not lm_head:
         return found
     if ahead := model.predicting:

@@ -32,9 +32,9 @@ from simcluster.documents.reading import read_document, validate
 from simcluster.documents.spec import Spec
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import tabulate
-from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
+from simcluster.faults.capacities import in_cluster, joint_capacities, own_machines, with_permanent
 from simcluster.faults.ranks import rank_disturbances, slowness
-from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
+from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_disturbances, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.results.timeline import mean_step, step_ends

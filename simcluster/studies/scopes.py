@@ -14,10 +14,15 @@ from simcluster.scenario.sections import Fsdp, HostMemory
 from simcluster.scenario.training_section import Muon
 from simcluster.schedules import SCHEDULES
 
+_MIXER = Limited("", (None, "attention"))
+
 PLAN = Scope(
     "the search for layouts",
-    free=EVERYWHERE | ANY_JOB - {"steps", "replicas", "overlap.pairs"},
+    free=(EVERYWHERE | ANY_JOB) - {"steps", "replicas", "overlap.pairs", "parallel.cp_comm", "training.optimizer"},
     limited={
+        "model.mixer": _MIXER,
+        "parallel.cp_comm": Limited("", ("ring", "all_gather", "all_to_all")),
+        "training.optimizer": Limited("", ("adam", "muon")),
         "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
         "data.loader": Limited("data.loader: layouts are searched with batches that are there; leave it out", (None,)),
         "overlap.pairs": Limited(
@@ -61,7 +66,7 @@ QUICK = Scope(
         "data.loader": Limited("batches are loaded during the step", (None,)),
         "training.outer": Limited("workers train separately", (None,)),
         "steps": Limited("several steps are simulated", (1,)),
-        "training.optimizer": Limited("the optimizer is Muon", ("adam",)),
+        "training.optimizer": Limited("the optimizer is not Adam", ("adam",)),
         "collectives.detail": Limited("collectives are simulated step by step", ("flow",)),
         "engine": Limited("engine: reference or simpy is asked for", ("auto", "compiled")),
         "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
@@ -77,6 +82,7 @@ QUICK = Scope(
         "overlap.pairs": Limited("passes of a pair overlap", (False,)),
         "training.muon": Limited("the optimizer is Muon", (Muon(),)),
         "fsdp": Limited("parameters are sharded by FSDP", (Fsdp(),)),
+        "model.mixer": _MIXER,
         "model.mtp_layers": Limited("layers predict more tokens", (None,)),
         "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
         "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", (), _by_name),
@@ -108,6 +114,7 @@ REPLICAS = Scope(
     "the sweep of replicas",
     free=EVERYWHERE | ANY_JOB,
     limited={
+        "model.mixer": _MIXER,
         "checkpoint": Limited("method sweep plays no checkpoint; use auto", (None,)),
         "data.loader": Limited("method sweep plays no loader; use auto", (None,)),
         "training.outer": Limited("method sweep plays no outer step; use auto", (None,)),

@@ -14,7 +14,7 @@ from simcluster.longrun.launch.run_point import RunCheck, Seen
 from simcluster.longrun.studies.losses import tokens_to_loss
 from simcluster.longrun.studies.train import TrainingRun
 from simcluster.longrun.studies.train_stages import stage_scenarios
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.studies.whatif.remedies import Values, graded
 

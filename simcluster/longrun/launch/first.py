@@ -19,7 +19,7 @@ from simcluster.documents.composing import to_yaml
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.longrun.launch.first_layout import FirstLayout, first_layout
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.keys import description

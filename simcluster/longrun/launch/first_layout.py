@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import HEADROOM, usable
 from simcluster.scenario.rules import broken_rules

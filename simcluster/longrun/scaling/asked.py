@@ -12,7 +12,7 @@ from simcluster.base.units import DAY, format_seconds
 from simcluster.devices.device import load_device
 from simcluster.longrun.budget.critical_batch import kaplan_critical_batch
 from simcluster.longrun.budget.loss_laws import FLOP_PER_TOKEN, LossLaw, loss_law
-from simcluster.model.transformer import parameters as parameters_of
+from simcluster.model.parameters import parameters as parameters_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay
 

@@ -28,8 +28,9 @@ from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
 from simcluster.model.packing.rules import PACKING
+from simcluster.model.parameters import parameters
 from simcluster.model.recipes import RECIPES
-from simcluster.model.transformer import Model, parameters
+from simcluster.model.transformer import Model
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.whatif.sensitivities import RESOURCES
 from simcluster.topology import TOPOLOGIES

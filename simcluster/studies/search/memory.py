@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from simcluster.model.recipes import state_bytes
-from simcluster.planning.residency import LAYER, residencies
+from simcluster.planning.residency import residencies
 from simcluster.scenario.fits import held
 from simcluster.scenario.memory_plan import recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
@@ -76,7 +76,7 @@ class LayoutMemory:
         if name not in self._known:
             blocks = residencies(self._base.model, shape_of(layout.on(self._base)))
             layers = range(self._base.model.layers)
-            self._known[name] = min(sum(blocks.of(block, layer).kept for block in LAYER) for layer in layers)
+            self._known[name] = min(map(blocks.kept, layers))
         return self._known[name]
 
 

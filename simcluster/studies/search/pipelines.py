@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.model.shards import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.model.parameters import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.planning.job import DataParallel, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_layers
 from simcluster.planning.works import Collective
@@ -145,13 +145,13 @@ class StageCalls:
         return OwnedParameters(common, experts)
 
     def spared(self, held: Holdings) -> float:
-        """Return the most bytes of optimizer state that a rank's matrices do without, where one works on whole ones."""
-        matrices, shards = self.data.matrices, (self.shards, self.expert_shards) if self.zero else (1, 1)
+        """Return the most bytes of Adam's state that a rank's matrices do without."""
+        optimizer, shards = self.data.optimizer, (self.shards, self.expert_shards) if self.zero else (1, 1)
         found = 0.0
         for kind, count in ((False, held.layers - held.mixtures), (True, held.mixtures)):
-            if count and matrices:
-                own = matrices.elements([self._first[kind]])
-                found += count * matrices.moment * (own.common / shards[0] + own.experts / shards[1])
+            if count and optimizer:
+                own = optimizer.unneeded([self._first[kind]])
+                found += count * (own.common / shards[0] + own.experts / shards[1])
         return found
 
     def update(self, held: Holdings) -> tuple[float, float]:

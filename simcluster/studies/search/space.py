@@ -18,14 +18,13 @@ from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.suggestions import divisors
 from simcluster.model.transformer import Recompute
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.sections import Parallel
 from simcluster.schedules import SCHEDULES, schedules_with
 from simcluster.studies.search.layout import Layout, own_layout, same_program
 from simcluster.studies.search.legal import REASONS, SAME, LayoutRules
 
 MOST_SEQUENCES = 16
 """The largest micro batch that is tried by default."""
-COMMS: tuple[str, ...] = get_args(Parallel.model_fields["cp_comm"].annotation)
+COMMS = ("ring", "all_gather", "all_to_all")  # those that the bounds are proved for
 LONG_SEQUENCE = 32_768
 """Tokens from which on cp is tried by default; below, only if the scenario has it."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters
 from simcluster.results.overlap import Key
 from simcluster.results.path_estimate import path_seconds_under
 from simcluster.results.result import Result

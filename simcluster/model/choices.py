@@ -1,4 +1,6 @@
-"""What of a layer backward can run again by itself: the modules of Megatron-Core's ``--recompute-modules``.
+"""Choices that decide kernels and tensors of a layer; and modules that backward can run again alone.
+
+The modules are those of Megatron-Core's ``--recompute-modules``.
 
 ``core_attn``, the attention between projections; ``mla_up_proj``, what makes heads of latent attention's narrow
 vectors, and their rotation; ``layernorm``, norms that stand by themselves: in front of latent attention and of experts
@@ -10,11 +12,23 @@ last three keep their input (Megatron-LM, core/transformer/transformer_config.py
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from simcluster.model.kernels import Section
 
+Attention = Literal["fused", "unfused"]
+Logits = Literal["fp32", "in-place", "gathered"]
+Probabilities = Literal["combine", "activation"]
+ActivationInput = Literal["16-bit", "fp8"]
+Kernels = Literal["fused", "compiled", "eager"]
+Accumulate = Literal["fused", "separate"]
+ContextShares = Literal["zigzag", "contiguous"]
+Ring = Literal["transformer-engine", "torch"]
+Rope = Literal["fused", "steps"]
+Bias = Literal["product", "own"]
+OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
 RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
@@ -37,3 +51,26 @@ def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) ->
 def again(section: Section, *, when: bool) -> Section:
     """A section whose forward runs again in backward, ``when`` that is asked for."""
     return replace(section, recompute=section.forward) if when else section
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMethod:
+    """How the ranks of a cp group, which share every sequence, bring queries and keys together.
+
+    Groups of ``traders`` ranks trade tokens for heads on ``trade_axis``; of those that remain between the groups,
+    ``keys`` and values go round a "ring" or are gathered ("gather") on ``key_axis``.  ``traders``, a divisor of cp, is
+    a function of heads and key-value heads of a tp rank and of cp.
+    """
+
+    keys: Literal["ring", "gather"]
+    traders: Callable[[int, int, int], int] = lambda heads, kv_heads, cp: 1
+    trade_axis: str = "cp"
+    key_axis: str = "cp"
+
+
+CONTEXT_METHODS: dict[str, ContextMethod] = {
+    "ring": ContextMethod("ring"),
+    "all_gather": ContextMethod("gather"),
+    "all_to_all": ContextMethod("ring", lambda heads, kv_heads, cp: cp),
+}
+"""Every method of context parallelism by the word of ``parallel.cp_comm``."""

@@ -1,0 +1,185 @@
+"""Attention as a layer kind: norm, queries, keys and values, positions, core attention, projection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, assert_never
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model import eager_sections as eager
+from simcluster.model.choices import RecomputeModule
+from simcluster.model.context import Context, context_of
+from simcluster.model.core_sections import fused_core, has_fused_softmax, unfused_core
+from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.kernels import Block, Section
+from simcluster.model.layer_block import layer_block, norm_of
+from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
+from simcluster.model.layer_sections import (
+    FP32_BYTES,
+    MASK_BYTES,
+    LocalSizes,
+    RankShape,
+    biased,
+    join,
+    linear,
+    local_sizes,
+    rotation,
+)
+from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import Model
+
+
+class Attention(LayerKind):
+    """Attention with as many key-value heads as the model has, or fewer than heads (grouped)."""
+
+    name = "attention"
+    MIXES = SQUARE = True
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
+
+    def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
+        """Yield queries, keys and values as three matrices (Megatron-Core's ``muon_split_qkv``), and the projection."""
+        shard, hidden = tensor_shard(model, tp), model.hidden_size
+        query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
+        yield WeightMatrix(query, hidden, "rows")
+        yield WeightMatrix(kv, hidden, "rows", count=2)
+        yield WeightMatrix(hidden, query, "columns")
+
+    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+        """Return queries, keys and values as one."""
+        *inputs, projection = self.matrices(model, tp)
+        rows = sum(each.rows * each.count for each in inputs)
+        return [WeightMatrix(rows, model.hidden_size, "rows"), projection]
+
+    def vectors(self, model: Model, tp: int = 1) -> int:
+        """Count biases, that of the projection on every rank, and sinks."""
+        shard = tensor_shard(model, tp)
+        width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
+        return width * model.qkv_bias + model.hidden_size * model.projection_bias + _sinks(model, tp)
+
+    def block(self, model: Model, shape: RankShape) -> Block:
+        """Return norm; QKV, rotation, core attention, projection; dropout and residual add.
+
+        Unfused core attention works on the full square, since its products cannot skip the masked half: it executes
+        4 n s q / tp FLOP where the fused kernel executes ``causal_factor`` of that.  Selective recompute runs the core
+        again, a fused one where the software does (``RankShape.core_again``).  PyTorch's own attention, eager or
+        compiled, reads keys and values copied for every head (``eager_sections``).
+        """
+        local = local_sizes(model, shape)
+        core = core_sections(model, shape, local)
+        product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
+        projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
+        turned = _turned(model, shape, local)
+        if model.qkv_bias and {"product": False, "own": True}[shape.bias]:
+            turned = join((biased("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
+        if model.qk_norm:
+            heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
+            turned = join((norm_of("qk_norm", model, shape, heads, residual=False), turned), "none")
+        match shape.kernels:
+            case "fused":
+                pass
+            case "compiled":
+                turned = join((turned, eager.expansion(shape, local)), "none")
+            case "eager":
+                width = local.query + 2 * local.kv
+                copied = join((turned, eager.expansion(shape, local)), "none")
+                turned = join((eager.split_grad("qkv", model, shape, local, 3, width), copied), "none")
+            case _:
+                assert_never(shape.kernels)
+        return layer_block("attention", model, shape, local, (product, turned, core, projection))
+
+    def context(self, model: Model, shape: RankShape) -> Context | None:
+        """Return how the ranks of cp share the core attention."""
+        return context_of(model, shape)
+
+    def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
+        """Return the FLOPs of the core attention, which has no weights.
+
+        Its backward is 2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which forms the
+        scores again ("flash", arXiv:2307.08691).  A causal mask halves all (``Model.causal_factor``).
+        """
+        widths = model.query_size + model.heads * model.value_dim
+        core = 2.0 * tokens * model.sequence_length * widths * model.causal_factor
+        return Flops(core, core * {"model": 2.0, "flash": 2.5}[backward], 0.0)
+
+    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return those of the core."""
+        return core.forward if module == "core_attn" else 0.0
+
+    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the gradients of queries, keys and values."""
+        local = local_sizes(model, shape)
+        return shape.element_bytes * local.tokens * (local.query + local.kv + local.value), 0.0
+
+    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
+        """Return inputs of norm and matmuls, queries, keys and values, and what the core keeps."""
+        inputs = [replace(each, moved_by="qkv_linear") for each in operands("attention", "qkv_input", model, shape)]
+        return attention_tensors(model, shape, inputs)
+
+
+def attention_tensors(
+    model: Model, shape: RankShape, inputs: Sequence[Tensor], freed_by: tuple[RecomputeModule, ...] = ()
+) -> list[Tensor]:
+    """Return what the backward of an attention reads, whose queries, keys and values are made of ``inputs``."""
+    e, local = shape.element_bytes, local_sizes(model, shape)
+    hidden = e * local.edge_tokens * local.hidden
+    query, kv, value, output = (
+        e * local.tokens * width for width in (local.query, local.kv, local.value, local.output)
+    )
+    return [
+        Tensor("attention", "attention_norm_input", hidden, "input", moved_by="attn_norm"),
+        *inputs,
+        *([Tensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
+        Tensor("attention", "query", query, "kept", freed_by=freed_by, moved_by="core_attn"),
+        Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept", freed_by=freed_by, moved_by="core_attn"),
+        Tensor("attention", "value", value, "kept", freed_by=freed_by, moved_by="core_attn"),
+        *_core_tensors(model, shape),
+        Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied", moved_by="attn_proj"),
+        *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
+        *mask("attention", "attention_dropout_mask", model, shape),
+        Tensor(
+            "attention", "projection_output_grad", e * local.tokens * local.hidden, made="I", read="W", in_fp8="cast"
+        ),
+        Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W", in_fp8="cast"),
+    ]
+
+
+def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
+    """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares.
+
+    Where a fused core runs again its statistics are all that it saves: its operands are the checkpoint's input, and its
+    output is the projection's operand.  The output that it gives again comes when that operand has been read.
+    """
+    local = local_sizes(model, shape)
+    heads, keys, rows = local.heads, local.columns, local.tokens * local.heads
+    if shape.attention == "fused":
+        return [Tensor("attention", "log_sum_exp", FP32_BYTES * rows, "core" if shape.core_again else "kept")]
+    square = rows * keys
+    sizes = {"softmax_output": shape.element_bytes * square}
+    if shape.element_bytes < FP32_BYTES and not has_fused_softmax(shape, shape.micro_batch * heads, keys):
+        sizes["softmax_output_in_fp32"] = FP32_BYTES * square
+    if shape.dropout:
+        sizes["softmax_dropout_mask"] = MASK_BYTES * square
+        sizes["softmax_dropout_output"] = shape.element_bytes * square
+    return [Tensor("attention", name, size, "core") for name, size in sizes.items()]
+
+
+def core_sections(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the core attention: one fused kernel, or matmuls and a softmax."""
+    match shape.attention:
+        case "fused":
+            return fused_core(model, shape, local)
+        case "unfused":
+            return unfused_core(shape, local)
+    assert_never(shape.attention)
+
+
+def _turned(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Positions of queries and keys: one kernel for both, or the steps of whose expression the software has."""
+    if shape.kernels == "eager":
+        return eager.rotation(model, shape, local)
+    return {"fused": rotation, "steps": eager.rotation_in_steps}[shape.rope](model, shape, local)
+
+
+def _sinks(model: Model, tp: int) -> int:
+    return tensor_shard(model, tp).heads * (model.attention_sinks is True)

@@ -1,0 +1,168 @@
+"""A mixture of experts as a layer kind, in the place of an MLP; its kernels are in ``mixture_sections``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model.choices import RecomputeModule, again
+from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.kernels import Block, Section
+from simcluster.model.layer_block import norm_of
+from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
+from simcluster.model.layer_sections import FP32_BYTES, RankShape, join, local_sizes, residual_add
+from simcluster.model.mixture import Moe
+from simcluster.model.mixture_sections import is_clamped, is_sorted, mixture, routed
+from simcluster.model.mlp import mlp_biases, mlp_matrices
+from simcluster.model.transformer import Model
+
+_SHARED: tuple[RecomputeModule, ...] = ("moe", "shared_experts")
+_tensor = partial(Tensor, "mixture")
+
+
+class Experts(LayerKind):
+    """Router, shared experts that every token visits, and routed ones on the ranks of ep."""
+
+    name = "mixture"
+    WHOLE = "moe"
+    ROUTED = True
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
+        "training.recompute": Allowed(
+            ("none", "full", "selective"),
+            "operators keeps every second product of a plain layer, and the model has moe; use none, selective or full",
+        ),
+    }
+
+    def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
+        """Yield router, gate of the shared experts, shared experts and routed ones."""
+        moe = _moe(model)
+        yield WeightMatrix(moe.experts, model.hidden_size, "none")
+        if moe.shared_gate:
+            yield WeightMatrix(1, model.hidden_size, "none")
+        if moe.shared_width:
+            yield from mlp_matrices(model, moe.shared_width // tp)
+        yield from mlp_matrices(model, moe.expert_ffn_hidden_size // etp, experts=True, count=moe.experts // ep)
+
+    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+        """Return those of experts: the router's is none of the library's."""
+        return [each for each in self.matrices(model, tp, etp=etp) if each.split != "none"]
+
+    def vectors(self, model: Model, tp: int = 1) -> int:
+        """Count biases of router and shared experts."""
+        moe = _moe(model)
+        return moe.experts * moe.router_bias + (mlp_biases(model, moe.shared_width // tp) if moe.shared_width else 0)
+
+    def expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
+        """Return experts / ep of them, each split over etp."""
+        moe = _moe(model)
+        ffn = moe.expert_ffn_hidden_size // etp
+        each = sum(matrix.elements for matrix in mlp_matrices(model, ffn)) + mlp_biases(model, ffn)
+        return moe.experts // ep * each
+
+    def parameters_used(self, model: Model) -> int:
+        """Return all but those of experts that a token does not visit."""
+        moe = _moe(model)
+        return self.parameters(model) + self.expert_parameters(model) // moe.experts * moe.top_k
+
+    def weights_used(self, model: Model) -> int:
+        """Return those of the experts that a token visits and of shared ones; not the router's, as Megatron-LM."""
+        moe = _moe(model)
+        return model.hidden_size * (moe.top_k * moe.expert_ffn_hidden_size + moe.shared_width) * model.mlp_matrices
+
+    def block(self, model: Model, shape: RankShape) -> Block:
+        """Return norm and residual add; the body is empty: what is between them is a ``Mixture``."""
+        local = local_sizes(model, shape)
+        entry, add = norm_of("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
+        entry = again(entry, when=shape.reruns("layernorm"))
+        return Block("mlp", join([entry], shape.recompute), Section(), join([add], shape.recompute))
+
+    def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
+        """Return norm, mixture and residual add."""
+        edges = self.block(model, shape)
+        return edges.entry, *mixture(model, shape).sections, edges.exit
+
+    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return those of all, or of the shared experts."""
+        tokens, shared = model.sequence_length, _moe(model).shared_width
+        return {
+            "moe": 2.0 * tokens * self.weights_used(model),
+            "shared_experts": 2.0 * tokens * model.hidden_size * shared * model.mlp_matrices,
+        }.get(module, 0.0)
+
+    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
+        """Return an MLP's tensors of every row that visits an expert, the rows themselves before and behind them, what
+        the router found, and an MLP's tensors of the shared experts.
+
+        Rows behind the experts stay for the gradient of the weights that they are multiplied with; where the activation
+        function multiplies (``RankShape.probabilities``), they do not.
+        """
+        moe, there = _moe(model), routed(model, shape)
+        e, local = shape.element_bytes, local_sizes(model, shape)
+        hidden = e * local.edge_tokens * local.hidden
+        rows, wide = there.row_bytes * there.rows, e * there.rows * there.ffn
+        inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
+        output = _tensor("experts_output", there.row_bytes * there.sent, freed_by=("moe",))
+        return [
+            _tensor("mlp_norm_input", hidden, moved_by="mlp_norm"),
+            *(  # the router's, too
+                replace(tensor, in_fp8="no")
+                for tensor in operands("mixture", "mlp_input", model, shape, freed_by=("layernorm",))
+            ),
+            _tensor("router_probabilities", FP32_BYTES * local.edge_tokens * (moe.experts + 2 * moe.top_k),
+                   freed_by=("moe",)),
+            _tensor("experts_input", rows, read="W", in_fp8="cast", routed=True, freed_by=("moe",),
+                   moved_by="expert_fc1"),
+            *(_tensor(f"experts_{name}", wide, in_fp8="input", routed=True, freed_by=("moe",), moved_by="moe_act")
+              for name in inputs),
+            *([_tensor("experts_clamped", len(inputs) * wide, in_fp8="input", routed=True,
+                      freed_by=("moe", "moe_act"))] if is_clamped(model, shape) else []),
+            _tensor("experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
+            *([output] if shape.probabilities == "combine" else []),
+            *mask("mixture", "mlp_dropout_mask", model, shape),
+            _tensor("experts_down_output_grad", rows, made="I", read="W", in_fp8="cast", routed=True),
+            _tensor("experts_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast", routed=True),
+            _tensor("router_output_grad", FP32_BYTES * local.edge_tokens * moe.experts, made="I", read="W"),
+            *_shared(model, shape, e * local.tokens * moe.shared_width / shape.tp, inputs),
+        ]  # fmt: skip
+
+    def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return rows on their way between experts; zero unless ``shape.temporaries``.
+
+        While rows travel back the function that calls dispatch, experts and combine still names what it had of each:
+        the rows as they left and as they came, and the experts' output sorted and as it arrives (Megatron-LM,
+        core/transformer/moe/moe_layer.py, ``MoELayer.forward``, whose local names live until it returns), beside the
+        output of the shared experts.  Where rows are not sorted, what came is what the experts keep.
+        """
+        if not shape.temporaries:
+            return 0.0, 0.0
+        there, local = routed(model, shape), local_sizes(model, shape)
+        away = 2 * there.row_bytes * there.sent if shape.ep * shape.expert_tp > 1 else 0.0
+        shared = shape.element_bytes * local.edge_tokens * local.hidden if _moe(model).shared_width else 0.0
+        rows = (2 if is_sorted(shape, there) else 1) * there.row_bytes * there.rows
+        return away + shared + rows, rows
+
+    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the gradients of rows, and of what the activation function read."""
+        there = routed(model, shape)
+        wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
+        return (there.row_bytes * there.rows + wide,) * 2
+
+
+def _shared(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]) -> list[Tensor]:
+    if not wide:
+        return []
+    tokens = shape.element_bytes * local_sizes(model, shape).tokens
+    return [
+        *(_tensor(f"shared_{name}", wide, in_fp8="input", freed_by=_SHARED) for name in inputs),
+        _tensor("shared_product", wide, read="W", in_fp8="cast", freed_by=_SHARED),
+        _tensor("shared_down_output_grad", tokens * model.hidden_size, made="I", read="W", in_fp8="cast"),
+        _tensor("shared_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast"),
+    ]
+
+
+def _moe(model: Model) -> Moe:
+    assert model.moe is not None
+    return model.moe

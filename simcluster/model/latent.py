@@ -1,0 +1,165 @@
+"""Latent attention as a layer kind (DeepSeek-V2, arXiv:2405.04434): heads are made from narrow vectors of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model.attention import Attention, attention_tensors, core_sections
+from simcluster.model.choices import RecomputeModule, again
+from simcluster.model.eager_sections import TURNED, TURNED_BACK, rotation_steps
+from simcluster.model.kept import Tensor
+from simcluster.model.kernels import Block, Section
+from simcluster.model.layer_block import layer_block
+from simcluster.model.layer_kind import Flops, WeightMatrix
+from simcluster.model.layer_sections import LocalSizes, RankShape, both_ways, join, linear, local_sizes, memory, norm
+from simcluster.model.mixture import Mla
+from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import Model
+
+
+class LatentAttention(Attention):
+    """Attention whose keys and values of all heads are made from one narrow vector, as ``model.mla`` says."""
+
+    MIXES = False  # ``model.mla`` chooses it
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
+        "training.recompute": Allowed(
+            ("none", "full", "selective"),
+            "operators keeps every second product of a plain layer, and the model has mla; use none, selective or full",
+        ),
+    }
+
+    def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
+        """Yield what makes narrow vectors, which every tp rank has whole, what makes heads of them, the projection."""
+        heads, hidden, mla = tensor_shard(model, tp).heads, model.hidden_size, _mla(model)
+        if mla.q_lora_rank:
+            yield WeightMatrix(mla.q_lora_rank, hidden, "none")
+        yield WeightMatrix(mla.kv_lora_rank + mla.qk_rope_head_dim, hidden, "none")
+        yield WeightMatrix(heads * mla.qk_head_dim, mla.q_lora_rank or hidden, "rows")
+        yield WeightMatrix(heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank, "rows")
+        yield WeightMatrix(hidden, heads * mla.v_head_dim, "columns")
+
+    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+        """Return each of them."""
+        return list(self.matrices(model, tp))
+
+    def vectors(self, model: Model, tp: int = 1) -> int:
+        """Count norms of the narrow vectors, which every tp rank has whole, and sinks.
+
+        (Megatron-LM, multi_latent_attention.py.)
+        """
+        mla = _mla(model)
+        sinks = tensor_shard(model, tp).heads * (model.attention_sinks is True)
+        return mla.kv_lora_rank + (mla.q_lora_rank or 0) + sinks
+
+    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return those of the core, or of what makes heads."""
+        if module != "mla_up_proj":
+            return super().flops_again(model, module, core)
+        return 2.0 * model.sequence_length * sum(each.elements for each in self.matrices(model) if each.split == "rows")
+
+    def block(self, model: Model, shape: RankShape) -> Block:
+        """Return norm; narrow vectors of tokens, and their norms; from these the rank's heads; then as any attention.
+
+        Under sequence parallelism the narrow vectors are gathered, not the hidden state, but where queries come from
+        it.  Megatron-LM, core/transformer/multi_latent_attention.py; keys are put together by a copy (position and
+        content).
+        """
+        mla = _mla(model)
+        local = local_sizes(model, shape)
+        heads = local.heads
+        core = core_sections(model, shape, local)
+        down = _narrowed(shape, local, mla)
+        narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
+        low = mla.q_lora_rank or local.hidden
+        queries = linear("latent_query", shape, local.tokens, low, heads * mla.qk_head_dim, bias=False)
+        width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        keys = linear("latent_key", shape, local.tokens, mla.kv_lora_rank, width, bias=False)
+        turned = _rotation(shape, local, mla)
+        projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
+        heads_again = shape.reruns("mla_up_proj")
+        made = again(join((queries, keys), "none"), when=heads_again)
+        block = layer_block("attention", model, shape, local, (made, again(turned, when=heads_again), core, projection))
+        before = again(block.entry, when=shape.reruns("layernorm"))
+        inner = again(norm("latent_norm", shape, narrow, residual=False), when=heads_again)
+        gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
+        return replace(block, entry=join((before, *down, inner), shape.recompute), gathered=gathered)
+
+    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
+        """Return the norm's output, which narrow vectors are made of; those; what their norms give; then as any."""
+        mla = _mla(model)
+        local = local_sizes(model, shape)
+        tokens, edge = (
+            shape.element_bytes * local.tokens,
+            shape.element_bytes * local.edge_tokens,
+        )
+        normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
+        gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
+        found = [
+            Tensor("attention", "latent_input", edge * model.hidden_size, read="W", in_fp8="cast",
+                   freed_by=("layernorm",), moved_by="qkv_linear"),
+            Tensor("attention", "latent", edge * mla.down),
+            Tensor("attention", "latent_normed", edge * normed, read="W", in_fp8="cast", freed_by=("mla_up_proj",)),
+            Tensor("attention", "latent_output_grad", edge * mla.down, made="I", read="W", in_fp8="cast"),
+        ]  # fmt: skip
+        if shape.sequence_parallel and shape.tp > 1:
+            found.append(Tensor("attention", "latent_gathered", tokens * gathered, made="I", read="W"))
+        return attention_tensors(model, shape, found, ("mla_up_proj",))
+
+
+def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
+    """The products that make a token's narrow vectors: one for keys and values with the part that is turned, one for
+    queries; back, the gradients of what both read are added up."""
+
+    def product(name: str, width: int) -> Section:
+        return linear(name, shape, local.edge_tokens, local.hidden, width, bias=False)
+
+    keys = product("latent_key_down", mla.kv_lora_rank + mla.qk_rope_head_dim)
+    if not mla.q_lora_rank:
+        return (keys,)
+    size = 3 * shape.element_bytes * local.edge_tokens * local.hidden
+    summed = Section(input_grad=(memory("latent_down_grad", size),))
+    return (summed, product("latent_query_down", mla.q_lora_rank), keys)
+
+
+def _rotation(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
+    """Return the heads made of their parts: even and odd elements put next to each other, positions turned, the key's
+    part given to all heads.
+
+    By one kernel for queries and one for keys and values, each of which is copied; or in steps, with queries, keys and
+    values put together by copies of their own, and back their gradients.
+    """
+    e, tokens, heads = shape.element_bytes, local.tokens, local.heads
+    if {"fused": True, "steps": False}[shape.rope]:
+        copied = 2 * e * tokens * (local.query + local.kv)
+        return both_ways("latent_rope", copied, copied)
+    turned = e * tokens * (heads + 1) * mla.qk_rope_head_dim  # the keys' part is one head
+    plain = e * tokens * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    query, keys = e * tokens * local.query, e * tokens * local.kv
+    steps = Section(
+        rotation_steps("latent_rope", turned, {"pairs": (2, 1), **TURNED}),
+        input_grad=rotation_steps(
+            "latent_rope_input_grad", turned, {**TURNED_BACK, "pairs": (4, 4), "pairs_sum": (3, 1)}
+        ),
+    )
+    given = keys - e * tokens * heads * mla.qk_nope_head_dim  # positions, the same for all heads
+    copies = Section(
+        forward=(
+            memory("latent_query_copy", 2 * query),
+            memory("latent_key_copy", 2 * keys - given),
+            memory("latent_value_copy", 2 * e * tokens * local.value),
+        ),
+        input_grad=(
+            memory("latent_position_grad", given),
+            memory("latent_query_grad_copy", 2 * query),
+            memory("latent_key_grad_copy", 2 * plain),
+        ),
+    )
+    return join((steps, copies), "none")
+
+
+def _mla(model: Model) -> Mla:
+    assert model.mla is not None
+    return model.mla

@@ -1,0 +1,180 @@
+"""The spec of a layer kind: one part of a layer, from its norm to its residual add, on one rank.
+
+A layer has one kind that mixes tokens (attention) and one that does not (an MLP, or a mixture of experts).  A kind
+answers what the part holds, computes, keeps and sends; most answers follow from its weight matrices.  Pure counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model.choices import RecomputeModule
+from simcluster.model.context import Context
+from simcluster.model.kept import Tensor, as_kept
+from simcluster.model.kernels import Block, Section
+from simcluster.model.layer_sections import RankShape, local_sizes
+from simcluster.model.transformer import Model
+
+Split = Literal["rows", "columns", "none"]
+AttentionBackward = Literal["model", "flash"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMatrix:
+    """``count`` weights of rows x columns on one rank, each split over those that split an expert or all else (tp)."""
+
+    rows: int
+    columns: int
+    split: Split
+    experts: bool = False
+    count: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of one of them on the rank."""
+        return self.rows * self.columns
+
+    def whole(self, ranks: int) -> WeightMatrix:
+        """Return the same matrix gathered from the ranks that split it."""
+        rows, columns = (ranks if self.split == each else 1 for each in ("rows", "columns"))
+        return replace(self, rows=self.rows * rows, columns=self.columns * columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """FLOPs by pipeline phase: F (forward), I (gradient of the input) and W (gradient of the weights)."""
+
+    forward: float
+    input_grad: float
+    weight_grad: float
+
+    @property
+    def backward(self) -> float:
+        """B = I + W."""
+        return self.input_grad + self.weight_grad
+
+    @property
+    def total(self) -> float:
+        """F + I + W."""
+        return self.forward + self.backward
+
+    def __add__(self, other: Flops) -> Flops:
+        return Flops(
+            self.forward + other.forward, self.input_grad + other.input_grad, self.weight_grad + other.weight_grad
+        )
+
+
+class LayerKind:
+    """A kind of part of a layer; ``name`` is that of its ops and of its tensors' block.
+
+    ``WHOLE`` is the recompute module that runs all of it again, if there is one.  ``MIXES``: ``model.mixer`` may name
+    it.  ``ROUTED``: its tokens travel to experts over ep.  ``SQUARE``: its core works on all pairs of tokens.
+
+    ``MODELLED_WITH`` lists by field of a scenario the values that the kind is modelled with; the scenario rejects
+    others by name.  The default allows only what holds for any kind: what is for attention alone, and what needs to
+    know more of a kind, is rejected.
+    """
+
+    name: ClassVar[str]
+    WHOLE: ClassVar[RecomputeModule | None] = None
+    MIXES: ClassVar[bool] = False
+    ROUTED: ClassVar[bool] = False
+    SQUARE: ClassVar[bool] = False
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
+        "model.position": Allowed(("learned", "none")),
+        "model.bias": Allowed((False,)),
+        "model.causal": Allowed((True,)),
+        "model.layer_norms": Allowed((None, 2)),
+        "model.parallel_residual": Allowed((None,)),
+        "model.qk_norm": Allowed((None,)),
+        "model.attention_window": Allowed((None,)),
+        "model.full_attention_every": Allowed((None,)),
+        "model.attention_sinks": Allowed((None,)),
+        "model.mla": Allowed((None,)),
+        "parallel.cp": Allowed((1,)),
+        "training.attention": Allowed(("fused",)),
+        "training.recompute": Allowed(("none", "full")),
+        "memory.offload.modules": Allowed(((),)),
+    }
+
+    # --- what it holds --------------------------------------------------------------------------------------------
+
+    def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
+        """Yield the weight matrices of a rank in the order of their use; the last makes the hidden state again."""
+        raise NotImplementedError
+
+    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+        """Return the weight matrices as the library multiplies them: some may be one."""
+        return list(self.matrices(model, tp, etp=etp))
+
+    def vectors(self, model: Model, tp: int = 1) -> int:
+        """Return the number of parameters of a rank that are in no matrix (biases, inner norms), without experts'."""
+        return 0
+
+    def parameters(self, model: Model, tp: int = 1) -> int:
+        """Return the number of parameters of a rank, without those of routed experts."""
+        own = (each for each in self.matrices(model, tp) if not each.experts)
+        return sum(each.elements * each.count for each in own) + self.vectors(model, tp)
+
+    def expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
+        """Return the number of parameters of a rank's routed experts."""
+        return 0
+
+    def parameters_used(self, model: Model) -> int:
+        """Return the number of parameters that a token meets: those of the routed experts that it visits."""
+        return self.parameters(model)
+
+    # --- what it computes -----------------------------------------------------------------------------------------
+
+    def block(self, model: Model, shape: RankShape) -> Block:
+        """Return its kernels by pass, with what is gathered and reduced over tp between them (``kernels.Block``)."""
+        raise NotImplementedError
+
+    def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
+        """Return all its kernels in forward order."""
+        return self.block(model, shape).sections
+
+    def context(self, model: Model, shape: RankShape) -> Context | None:
+        """Return how the ranks of cp share its core kernel; None where sequences are whole."""
+        return None
+
+    def weights_used(self, model: Model) -> int:
+        """Return the number of weights of its matrices that a token is multiplied with."""
+        return sum(each.elements * each.count for each in self.matrices(model))
+
+    def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
+        """Return the FLOPs of so many tokens of whole sequences that are not multiplications by weights."""
+        return Flops(0.0, 0.0, 0.0)
+
+    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return the FLOPs of one sequence that selective recompute of a module runs again; ``core`` is its core's."""
+        return 0.0
+
+    # --- what it keeps --------------------------------------------------------------------------------------------
+
+    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
+        """Return what its backward reads, in 16 bits, in the order in which it is made."""
+        raise NotImplementedError
+
+    def kept(self, model: Model, shape: RankShape) -> list[Tensor]:
+        """Return what its backward reads in the precision in which it is kept."""
+        return as_kept(self.tensors(model, shape), shape)
+
+    def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return what lives inside its forward alone beyond what it keeps, and the part that goes with routed rows."""
+        return 0.0, 0.0
+
+    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the gradients that live inside its backward beyond what F kept, and the part that goes with routed
+        rows; the gradient that comes in is not counted."""
+        return 0.0, 0.0
+
+
+def incoming_bytes(model: Model, shape: RankShape) -> float:
+    """Return the gradient that comes into a block: gathered under sequence parallelism, and the shard as well."""
+    local = local_sizes(model, shape)
+    tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
+    return local.hidden * (tokens + (edge if edge < tokens else 0.0))

@@ -1,0 +1,88 @@
+"""An MLP as a layer kind: norm, widening matmul, activation function, narrowing matmul."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model import eager_sections as eager
+from simcluster.model.choices import RecomputeModule
+from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.kernels import Block
+from simcluster.model.layer_block import layer_block
+from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
+from simcluster.model.layer_sections import RankShape, activation, join, linear, local_sizes
+from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import Model
+
+
+class Mlp(LayerKind):
+    """Two matrices, or three with a gate."""
+
+    name = "mlp"
+    WHOLE = "mlp"
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
+
+    def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
+        """Yield gate and up as the one that they are (Megatron-LM), and down."""
+        return mlp_matrices(model, tensor_shard(model, tp).ffn)
+
+    def vectors(self, model: Model, tp: int = 1) -> int:
+        """Count the biases."""
+        return mlp_biases(model, tensor_shard(model, tp).ffn)
+
+    def block(self, model: Model, shape: RankShape) -> Block:
+        """Return norm; widening matmul (gate and up as one), activation, narrowing matmul; dropout and residual add."""
+        local = local_sizes(model, shape)
+        widths = model.mlp_matrices - 1
+        up = linear("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.mlp_bias)
+        down = linear("mlp_down", shape, local.tokens, local.ffn, local.hidden, bias=False)
+        if shape.kernels != "eager":
+            return layer_block("mlp", model, shape, local, (up, activation(model, shape, local), down))
+        parts = eager.split_grad("mlp_up", model, shape, local, widths, widths * local.ffn)
+        active = join((parts, eager.activation(model, shape, local)), "none")
+        return layer_block("mlp", model, shape, local, (up, active, down))
+
+    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return those of all its matmuls."""
+        return 2.0 * model.sequence_length * self.weights_used(model) if module == "mlp" else 0.0
+
+    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the gradients of what the activation function read; that of its output is as large as that, kept."""
+        local = local_sizes(model, shape)
+        return shape.element_bytes * local.tokens * local.ffn * (2 if model.gated_mlp else 1), 0.0
+
+    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
+        """Return inputs of the norm, of the matmuls and of the activation function."""
+        e, local = shape.element_bytes, local_sizes(model, shape)
+        ffn = e * local.tokens * local.ffn
+        inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
+        norm_input = Tensor("mlp", "mlp_norm_input", e * local.edge_tokens * local.hidden, moved_by="mlp_norm")
+        shared = model.layer_norms == 1  # the norm and what it gave are the attention's
+        product = "mlp_product" if model.gated_mlp else "gelu_output"
+        return [
+            *([] if shared or model.parallel_residual else [norm_input]),
+            *([] if shared else operands("mlp", "mlp_input", model, shape, freed_by=("mlp",))),
+            *(
+                Tensor("mlp", name, ffn, "other" if name == "up" else "kept", in_fp8="input", freed_by=("mlp",))
+                for name in inputs
+            ),
+            Tensor("mlp", product, ffn, read="W", in_fp8="cast", freed_by=("mlp",)),
+            *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
+            *mask("mlp", "mlp_dropout_mask", model, shape),
+            Tensor("mlp", "mlp_down_output_grad", e * local.tokens * local.hidden, made="I", read="W", in_fp8="cast"),
+            Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W", in_fp8="cast"),
+        ]
+
+
+def mlp_matrices(model: Model, ffn: int, *, experts: bool = False, count: int = 1) -> Iterator[WeightMatrix]:
+    """Yield the matrices of ``count`` MLPs of a width."""
+    yield WeightMatrix((model.mlp_matrices - 1) * ffn, model.hidden_size, "rows", experts, count)
+    yield WeightMatrix(model.hidden_size, ffn, "columns", experts, count)
+
+
+def mlp_biases(model: Model, ffn: int) -> int:
+    """Count the biases of an MLP of a width; that of its output is not split."""
+    return ((model.mlp_matrices - 1) * ffn + model.hidden_size) * model.mlp_bias

@@ -1,0 +1,192 @@
+"""Muon: a nearly orthogonal update of each weight matrix, by Newton-Schulz matmuls in 16 bits.
+
+An iteration on X, m x n with m the smaller, is A = X X^T, B = b A + c A A, X = a X + B X: 4 m^2 n + 2 m^3 FLOP.  The
+passes are those of PyTorch's operations in NVIDIA-NeMo/Emerging-Optimizers (orthogonalized_optimizer.py: weight decay,
+momentum, update; muon_utils.py, ``newton_schulz``: norm, division, cast there and back, scale), with those of
+Megatron-LM's copy of the master weights.  Muon: K. Jordan, 2024; arXiv:2502.16982.
+
+Megatron-Core's layer-wise distributed optimizer (``dist_muon``, core/optimizer/layer_wise_optimizer.py) gives each
+matrix to one of the ranks that hold it, the largest first to the one that has least; the fullest rank decides.  In
+Moonlight's (arXiv:2502.16982 section 2.3) a rank has its part of every bucket, as ZeRO cuts them; it gathers the
+matrices that its parts lie in, orthogonalizes them whole and keeps its parts.  Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, Literal, Self, assert_never
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model.kernels import Kernel
+from simcluster.model.layer_kind import WeightMatrix
+from simcluster.model.recipes import Recipe
+from simcluster.planning.optimizer import Optimizer, Update, UpdateJob
+
+_FP32, _BF16 = 4.0, 2.0
+
+
+@dataclass(frozen=True)
+class MuonOptimizer(Optimizer):
+    """Muon on the matrices of layers, which keep one moment, and Adam on all else.
+
+    ``distribute``: matrices are updated by the ranks that hold them as whole "layers", or gathered from parts
+    ("gather") of buckets, or all by each rank ("none").  ``gathered_tp``: they are gathered over the ranks that split
+    them, too.
+    """
+
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
+        "parallel.zero": Allowed(
+            (0, 1),
+            "ZeRO {value} cuts gradients into parts, and muon takes whole matrices; use 1 (each matrix on one rank, or "
+            "gathered: training.muon), or 0",
+        ),
+        "training.precision": Allowed(
+            ("bf16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"),
+            "muon with fp16 is not supported by Megatron-Core; use bf16-mixed, or training.optimizer: adam",
+        ),
+        "memory.offload.optimizer": Allowed(("none",)),
+        "training.outer": Allowed((None,)),
+    }
+
+    distribute: Literal["layers", "gather", "none"] = "layers"
+    gathered_tp: bool = False
+    iterations: int = 5
+
+    @classmethod
+    def of(cls, job: UpdateJob, training: Any) -> Self:
+        """Return the optimizer with the options of ``training.muon``."""
+        muon = training.muon
+        gathered_tp = {"blockwise": False, "duplicated": True}[muon.tp_mode]
+        return cls(job, muon.distribute if job.zero else "none", gathered_tp, muon.iterations)
+
+    @classmethod
+    def state_in_words(cls, recipe: Recipe) -> str:
+        """Say how much less a matrix keeps than other parameters."""
+        return f"; matrices under Muon {recipe.moment:g} less"
+
+    def spared_by(self, matrix: WeightMatrix) -> float:
+        """Return the bytes of one of Adam's two moments."""
+        return self.job.recipe.moment * matrix.elements
+
+    def update(self, layers: Sequence[int]) -> Update:
+        """Return the gathers and the time on the fullest rank; never shorter than Adam's."""
+        seconds, calls = 0.0, list[tuple[str, float]]()
+        orthogonalized = cache(self._orthogonalized_seconds)
+        for mine in self.held(layers):
+            ranks, split, axis, over = self._group(mine)
+            own, whole = self._own(mine, ranks), float(_elements(mine))
+            counted = whole / (1 if self.distribute == "none" else ranks)
+            if self.distribute == "gather" and ranks > 1:
+                calls.append((over, _BF16 * whole))
+                seconds += self._passes_seconds(counted)
+            else:
+                seconds += sum(each.count * self._passes_seconds(float(each.elements)) for each in own)
+            if self.gathered_tp and split > 1:
+                size = _FP32 * split * _elements(each for each in own if each.split != "none")
+                calls += [(axis, size)] if size else []
+                own = [each.whole(split) for each in own]
+            seconds += sum(each.count * orthogonalized(each.rows, each.columns) for each in own)
+            seconds -= self.job.adam_seconds(counted)
+        return Update(max(0.0, seconds), "orthogonalize", tuple(calls), called="momentum")
+
+    def spared(self, layers: Sequence[int]) -> float:
+        """Return the bytes of a moment of the matrices, less what whole ones are more than an even part."""
+        found, moment = 0.0, self.job.recipe.moment
+        for mine in self.held(layers):
+            ranks = self._group(mine)[0]
+            even = _elements(mine) / (1 if self.distribute == "none" else ranks)
+            kept = _elements(self._own(mine, ranks)) if self.distribute == "layers" else even
+            found += even * moment - (kept - even) * (moment + _FP32)
+        return found
+
+    def _orthogonalized_seconds(self, rows: int, columns: int) -> float:
+        """Return the time of the matmuls, and of the passes over all of a matrix around them."""
+        passes = (_FP32, 2 * _FP32, _FP32 + _BF16, _BF16 + _FP32, 2 * _FP32)  # norm, division, cast, cast back, scale
+        around = math.fsum(self.job.pass_seconds(float(rows * columns) * size) for size in passes)
+        return self.job.matmul_seconds(newton_schulz(rows, columns, self.iterations)) + around
+
+    def _passes_seconds(self, elements: float) -> float:
+        """Return the time of passes over elements whose state the rank has: decay, momentum, update, copy."""
+        recipe = self.job.recipe
+        weight = _FP32 if recipe.master else recipe.weight
+        passes = [2 * weight, 2 * recipe.moment + recipe.gradient, 2 * weight + _FP32]
+        passes += [weight + recipe.weight] if recipe.master else []
+        return math.fsum(self.job.pass_seconds(elements * size) for size in passes)
+
+    def _group(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
+        """Return how many ranks hold the same and split one, and the axes of the latter and of the former."""
+        plan = self.job.plan
+        if mine[0].experts and plan.experts_apart:
+            axis = "tp" if plan.expert_tp == plan.tp else "etp"
+            return plan.expert_replicas, plan.expert_tp, axis, "edp"
+        return plan.replicas, plan.tp, "tp", "dp"
+
+    def _own(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
+        """Return what the fullest rank orthogonalizes."""
+        if self.distribute == "none" or ranks == 1:
+            return list(held)
+        if self.distribute == "layers":
+            given = _whole(held, ranks)
+        elif self.distribute == "gather":
+            given = _parts(held, ranks, self.job.bucket)
+        else:
+            assert_never(self.distribute)
+        fullest = max(given, key=lambda own: sum(each.elements * many for each, many in own.items()))
+        return [replace(each, count=many) for each, many in fullest.items()]
+
+
+def newton_schulz(rows: int, columns: int, iterations: int) -> tuple[Kernel, ...]:
+    """Return the matmuls that make a matrix nearly orthogonal; each moves its operands and what it adds to once."""
+    m, n = min(rows, columns), max(rows, columns)
+
+    def matmul(name: str, columns: int, depth: int, *, added: bool) -> Kernel:
+        elements = m * depth + depth * columns + m * columns * (2 if added else 1)
+        return Kernel(name, "matmul", 2.0 * m * columns * depth, _BF16 * elements, m, columns, depth)
+
+    once = (
+        matmul("gram", m, n, added=False),
+        matmul("polynomial", m, m, added=True),
+        matmul("update", n, m, added=True),
+    )
+    return once * iterations
+
+
+def _elements(matrices: Iterable[WeightMatrix]) -> int:
+    return sum(each.elements * each.count for each in matrices)
+
+
+def _whole(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatrix]]:
+    """Deal out matrices, the largest first to the rank that has least."""
+    loads = [(0, rank) for rank in range(ranks)]
+    given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
+    for each in sorted(held, key=lambda each: -each.elements):
+        for _ in range(each.count):
+            load, rank = heapq.heappop(loads)
+            given[rank][replace(each, count=1)] += 1
+            heapq.heappush(loads, (load + each.elements, rank))
+    return given
+
+
+def _parts(held: Sequence[WeightMatrix], ranks: int, bucket: float) -> list[Counter[WeightMatrix]]:
+    """Return the matrices in which each rank's parts lie, of buckets of at least this many elements."""
+    given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
+    inside: list[WeightMatrix] = []
+    size = 0
+    singles = [replace(each, count=1) for each in held for _ in range(each.count)]
+    for place, each in enumerate(singles):
+        inside.append(each)
+        size += each.elements
+        if size >= bucket or place == len(singles) - 1:
+            begin = 0
+            for one in inside:
+                end = begin + one.elements
+                for rank in range(begin * ranks // size, -(-end * ranks // size)):
+                    given[rank][one] += 1
+                begin = end
+            inside, size = [], 0
+    return given

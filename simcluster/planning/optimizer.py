@@ -1,0 +1,141 @@
+"""The spec of an optimizer: what its state weighs, what an update takes and sends, and what it is not modelled with.
+
+All methods have neutral defaults, those of Adam, which works on one element after the other: a kind of optimizer
+overrides what differs.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, ClassVar, Self
+
+from simcluster.documents.kinds import Allowed
+from simcluster.model.kernels import Kernel
+from simcluster.model.layer_kind import WeightMatrix
+from simcluster.model.layers import matrices_of
+from simcluster.model.parameters import parameters
+from simcluster.model.recipes import Recipe
+from simcluster.model.transformer import Model
+from simcluster.planning.optimizers import OPTIMIZERS
+from simcluster.planning.owned_parameters import OwnedParameters
+from simcluster.planning.parallel import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateJob:
+    """The job whose parameters an optimizer updates.
+
+    A bucket of gradients has ``bucket`` elements (infinite: there is one).  ``pass_seconds`` is the time of a kernel
+    that moves the given bytes, and ``matmul_seconds`` that of matmuls in 16 bits.
+    """
+
+    model: Model
+    plan: Plan
+    recipe: Recipe
+    zero: int = 0
+    bucket: float = float("inf")
+    pass_seconds: Callable[[float], float] = lambda size: 0.0
+    matmul_seconds: Callable[[Sequence[Kernel]], float] = lambda kernels: 0.0
+
+    def adam_seconds(self, elements: float) -> float:
+        """Return the time of Adam's update of elements among others: without a launch."""
+        traffic = self.recipe.update_traffic
+        return self.pass_seconds(2 * elements * traffic) - self.pass_seconds(elements * traffic)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an update of a stage does in addition to Adam's of all parameters of the rank.
+
+    Collectives of one ``kind``, named ``called``, come first: ``calls`` of (axis, bytes).  Then comes computation of
+    ``seconds``, named ``name``; if that is negative, Adam's update is shorter.
+    """
+
+    seconds: float = 0.0
+    name: str = "update"
+    calls: tuple[tuple[str, float], ...] = ()
+    kind: str = "all_gather"
+    called: str = "update"
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer of a job.
+
+    ``MODELLED_WITH`` lists by field of a scenario the values that the optimizer is modelled with; the scenario rejects
+    others by name.  The default allows nothing that splits or moves the optimizer's state.
+    """
+
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
+        "parallel.zero": Allowed((0,)),
+        "memory.offload.optimizer": Allowed(("none",)),
+        "training.outer": Allowed((None,)),
+    }
+
+    job: UpdateJob
+
+    @classmethod
+    def of(cls, job: UpdateJob, training: Any) -> Self:
+        """Return the optimizer with the options that the section ``training`` of a scenario has for it."""
+        return cls(job)
+
+    @classmethod
+    def state_in_words(cls, recipe: Recipe) -> str:
+        """Say how the state differs from the recipe's bytes per parameter; "" if it does not."""
+        return ""
+
+    def spared_by(self, matrix: WeightMatrix) -> float:
+        """Return the bytes of Adam's state that one matrix does without."""
+        return 0.0
+
+    def update(self, layers: Sequence[int]) -> Update:
+        """Return what the update of a stage with these layers does in addition to Adam's."""
+        return Update()
+
+    # --- what follows ---------------------------------------------------------------------------------------------
+
+    def spared(self, layers: Sequence[int]) -> float:
+        """Return by how many bytes the state of the fullest rank of a stage is below that of Adam."""
+        held = self.unneeded(layers)
+        return held.per_replica(self.job.plan) if self.job.zero else held.total
+
+    def unneeded(self, layers: Sequence[int]) -> OwnedParameters:
+        """Return the bytes of Adam's state that the matrices of these layers do without on a rank that updates all."""
+        found = OwnedParameters()
+        if type(self).spared_by is Optimizer.spared_by:
+            return found
+        for held in self.held(layers):
+            size = sum(each.count * self.spared_by(each) for each in held)
+            apart = held[0].experts and self.job.plan.experts_apart
+            found += OwnedParameters(0.0, size) if apart else OwnedParameters(size)
+        return found
+
+    @property
+    def unneeded_per_parameter(self) -> float:
+        """Return the bytes of Adam's state per parameter that the whole model does without."""
+        model = self.job.model
+        return self.unneeded(range(model.layers)).total / parameters(model).total
+
+    def held(self, layers: Iterable[int]) -> list[list[WeightMatrix]]:
+        """Return the matrices of layers on a rank, in order: those of experts last, in a list of their own."""
+        model, plan = self.job.model, self.job.plan
+        sizes = {"tp": plan.tp, "ep": plan.ep, "etp": plan.expert_tp}
+        known = {model.kinds(layer): layer for layer in layers}
+        of_kind = {kind: matrices_of(model, layer, **sizes) for kind, layer in known.items()}
+        held = [each for layer in layers for each in of_kind[model.kinds(layer)]]
+        kinds = ([each for each in held if each.experts == experts] for experts in (False, True))
+        return [mine for mine in kinds if mine]
+
+
+class Adam(Optimizer):
+    """Adam: two moments of every parameter, updated in one pass."""
+
+    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
+
+
+def optimizer_class(word: str) -> type[Optimizer]:
+    """Return the optimizer that a word of ``OPTIMIZERS`` names."""
+    found: type[Optimizer] = resolve_name(OPTIMIZERS[word])
+    return found

@@ -1,0 +1,10 @@
+"""The optimizers that a scenario can name, each by the place of its class, which is imported when it is asked for.
+
+To add one: write a subclass of ``optimizer.Optimizer`` in its own file, and a line in ``OPTIMIZERS``.
+"""
+
+OPTIMIZERS: dict[str, str] = {
+    "adam": "simcluster.planning.optimizer:Adam",
+    "muon": "simcluster.planning.muon:MuonOptimizer",
+}
+"""Every optimizer by the word of ``training.optimizer``."""

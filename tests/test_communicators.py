@@ -1,0 +1,149 @@
+"""What every communicator promises, whoever adds it: its groups share out the ranks, and its time is booked by name.
+
+The communicators are those of ``COMMUNICATORS``, and the methods of context parallelism those of ``CONTEXT_METHODS``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import tiny_scenario
+
+from simcluster.base.errors import InputError
+from simcluster.model.choices import CONTEXT_METHODS
+from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
+from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, Plan, communicator, spanning
+from simcluster.planning.works import Collective
+from simcluster.results.span_states import EXPOSED
+from simcluster.scenario.scenario import Scenario
+from simcluster.step.simulate import replay, simulate
+from simcluster.studies.scopes import PLAN, QUICK
+from simcluster.studies.search.space import COMMS
+
+every_axis = pytest.mark.parametrize("axis", COMMUNICATORS)
+every_method = pytest.mark.parametrize("method", CONTEXT_METHODS)
+PLANS = [
+    Plan(),
+    Plan(tp=2, cp=4, dp=2, pp=2, order=("cp", "tp", "pp", "dp")),
+    Plan(tp=2, cp=2, dp=4, pp=2, ep=4, etp=1, shard=4),
+    Plan(tp=2, dp=4, workers=2),
+    Plan(tp=2, dp=2, pp=2, copies=((0, 1),)),
+]
+
+
+@every_axis
+@pytest.mark.parametrize("plan", PLANS, ids=range(len(PLANS)))
+def test_its_groups_share_out_the_ranks(axis: str, plan: Plan) -> None:
+    """Every rank is in one group (of the embedding's, those of its stages), in order of the groups' first ranks."""
+    groups = plan.groups(axis)
+    counts = np.bincount(groups.ravel(), minlength=plan.num_ranks)
+    ends = np.isin(plan.stages(), [0, plan.pp - 1]) * (1 + (plan.pp == 1))
+    assert (counts == (ends if axis == "embedding" else 1)).all()
+    assert (np.diff(groups[:, 0]) > 0).all()
+
+
+@every_axis
+def test_its_stream_has_an_entry_of_the_breakdown(axis: str) -> None:
+    assert STREAMS == EXPOSED
+    for pipelined in (False, True):
+        assert communicator(axis).stream_of(pipelined=pipelined) in STREAMS
+
+
+def blocked(axis: str, scenario: Scenario, programs: list[StageProgram]) -> list[StageProgram]:
+    """Programs that end with an all-reduce over the axis."""
+    stream = communicator(axis).stream_of(pipelined=scenario.parallel.pp > 1)
+    op = Op(Collective("all_reduce", axis, 4e9), stream, "all_reduce", "mine")
+    return [
+        StageProgram(each.stage, {**each.lanes, MAIN: [*each.lanes[MAIN], Item(Segment((op,)), "mine")]})
+        for each in programs
+    ]
+
+
+@every_axis
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> None:
+    """And nowhere else: the step is as much longer as the entry of its stream."""
+    document: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 8}, "gpus": 8, "engine": engine}
+    scenario = tiny_scenario(
+        **document, parallel={"tp": 2, "cp": 2, "pp": 2, "dp": 1}, training={"global_batch": 2, "attention": "fused"}
+    )
+    before, after = replay(scenario), replay(scenario, change=partial(blocked, axis, scenario))
+    entry = f"exposed_{communicator(axis).stream_of(pipelined=True)}"
+    if Plan(tp=2, cp=2, pp=2).groups(axis).shape[1] == 1:
+        assert after.step_time == before.step_time
+    else:
+        more = after.step_time - before.step_time
+        assert more > 0
+        one, two = (run.times.breakdown[entry] for run in (before, after))
+        assert two - one == pytest.approx(more, rel=0.05)
+
+
+def test_a_stream_without_an_entry_is_refused() -> None:
+    with pytest.raises(InputError, match="stream 'ring' of a communicator is none of a timeline"):
+        Communicator("ring", spanning("cp"))
+
+
+def test_an_axis_that_names_none_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no communicator 'sharded'; did you mean 'shard'"):
+        Plan().groups("sharded")
+
+
+# --- methods of context parallelism -----------------------------------------------------------------------------------
+
+
+def job(method: str, cp: int = 4, **parallel: Any) -> Scenario:
+    return tiny_scenario(
+        cluster={"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 2}, gpus=8,
+        model={"heads": 8, "kv_heads": 8, "hidden_size": 512, "sequence_length": 1024},
+        parallel={"cp": cp, "cp_comm": method, **parallel}, training={"attention": "fused", "global_batch": 8},
+    )  # fmt: skip
+
+
+@every_method
+@pytest.mark.parametrize("cp", [2, 4])
+def test_all_engines_simulate_a_method_alike(method: str, cp: int) -> None:
+    found = simulate(job(method, cp))
+    assert found.step_time == simulate(job(method, cp), engine="reference").step_time
+    assert found.step_time == simulate(job(method, cp), folded=False).step_time
+    assert found.times.breakdown["straggler_wait"] == 0
+    axes = set(CONTEXT_METHODS[method].key_axis.split()) | set(CONTEXT_METHODS[method].trade_axis.split())
+    assert {communicator(axis).stream for axis in axes} == {"cp"}
+
+
+@every_method
+def test_methods_differ(method: str) -> None:
+    times = {each: simulate(job(each)).step_time for each in CONTEXT_METHODS}
+    assert [each for each, seconds in times.items() if seconds == times[method]] == [method]
+
+
+@every_method
+@pytest.mark.parametrize(("heads", "kv_heads", "cp"), [(8, 8, 4), (8, 1, 4), (3, 3, 2), (64, 8, 8)])
+def test_traders_divide_the_ranks(method: str, heads: int, kv_heads: int, cp: int) -> None:
+    assert cp % CONTEXT_METHODS[method].traders(heads, kv_heads, cp) == 0
+
+
+@every_method
+def test_heads_that_cannot_be_traded_are_refused(method: str) -> None:
+    traders = CONTEXT_METHODS[method].traders(2, 2, 4)
+    parallel = {"cp": 4, "tp": 1, "cp_comm": method}
+    more: dict[str, Any] = {"model": {"heads": 2, "kv_heads": 2, "hidden_size": 512, "sequence_length": 1024}}
+    more |= {"cluster": {"topology": "flat", "gpus": 4}, "training": {"attention": "fused"}, "parallel": parallel}
+    if 2 % traders:
+        with pytest.raises(InputError, match=f"{method} gives each of"):
+            tiny_scenario(gpus=4, **more)
+    else:
+        assert tiny_scenario(gpus=4, **more).parallel.cp_comm == method
+
+
+@every_method
+def test_a_fast_path_knows_a_method_or_refuses_it(method: str) -> None:
+    assert QUICK.obstacle(job(method))
+    assert (method in COMMS) == (PLAN.obstacle(job(method)) == "")
+
+
+def test_a_method_that_names_none_is_refused() -> None:
+    with pytest.raises(InputError, match="did you mean 'ring'"):
+        job("rings")

@@ -1,0 +1,240 @@
+"""What every layer kind promises, whoever adds it: its answers agree with each other, and what it does not know it
+refuses by name.
+
+The kinds are those of ``LAYER_KINDS``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import pytest
+from conftest import tiny_scenario
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.base.errors import InputError
+from simcluster.model.flops import layer_flops
+from simcluster.model.kept import is_kept
+from simcluster.model.layer_kind import LayerKind
+from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of
+from simcluster.model.mixture import Mla, Moe
+from simcluster.model.parameters import parameters
+from simcluster.model.transformer import Model
+from simcluster.scenario.scenario import Scenario
+from simcluster.step.planned import fold, plan
+from simcluster.step.simulate import simulate
+from simcluster.studies.scopes import PLAN, QUICK
+
+every_kind = pytest.mark.parametrize("word", LAYER_KINDS)
+SIZES: dict[str, Any] = {
+    "layers": 2, "hidden_size": 256, "heads": 8, "kv_heads": 4, "ffn_hidden_size": 1024, "vocab_size": 1024,
+    "sequence_length": 512, "norm": "rmsnorm", "position": "none", "gated_mlp": True, "bias": False,
+}  # fmt: skip
+MOE = Moe(experts=8, top_k=2, expert_ffn_hidden_size=128, shared_experts=1)
+MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
+COMMON = {
+    "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
+    "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
+    "clamped_activation", "mtp_layers", "mixer",
+}  # fmt: skip
+"""Fields of a model that are for layers of any kind, or for its ends."""
+
+
+def model_with(word: str, **more: Any) -> Model:
+    """A model that has the kind in all layers."""
+    kind = LAYER_KINDS[word]
+    own: dict[str, Any] = {"moe": MOE} if kind.ROUTED else {}
+    if word == "latent_attention":
+        own = {"mla": MLA.model_dump(), "kv_heads": 8}
+    elif kind.MIXES:
+        own["mixer"] = word
+    return Model(**{**SIZES, **own, **more})
+
+
+def job(word: str, model_length: int = 512, **sections: Any) -> Scenario:
+    model = model_with(word, sequence_length=model_length).model_dump(exclude_none=True)
+    parallel = {"tp": 2, "sequence_parallel": True, **sections.pop("parallel", {})}
+    cluster = {"topology": "flat", "gpus": 8}
+    training = {"global_batch": 4, "dropout": False, "attention": "fused", **sections.pop("training", {})}
+    return tiny_scenario(cluster=cluster, gpus=8, model=model, parallel=parallel, training=training, **sections)
+
+
+def of(word: str, model: Model) -> LayerKind:
+    (found,) = [kind for kind in kinds_of(model, 0) if kind is LAYER_KINDS[word]]
+    return found
+
+
+shapes = st.builds(
+    RankShape,
+    micro_batch=st.sampled_from([1, 2]),
+    tp=st.sampled_from([1, 2, 4]),
+    sequence_parallel=st.booleans(),
+    dropout=st.booleans(),
+)
+
+
+@every_kind
+def test_the_model_has_it(word: str) -> None:
+    assert of(word, model_with(word)).name
+
+
+@every_kind
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tensor_parallel_ranks_split_matrices_as_they_say(word: str, tp: int) -> None:
+    model = model_with(word)
+    kind = of(word, model)
+    whole, parts = (list(kind.matrices(model, ranks)) for ranks in (1, tp))
+    assert [part if part.experts else part.whole(tp) for part in parts] == whole
+    assert all(matrix.columns == model.hidden_size for matrix in whole[:1])
+    assert whole[-1].rows == model.hidden_size
+    assert sum(each.elements * each.count for each in kind.products(model, tp)) <= sum(
+        each.elements * each.count for each in parts
+    )
+
+
+@every_kind
+def test_parameters_are_those_of_matrices_and_vectors(word: str) -> None:
+    model = model_with(word)
+    kind = of(word, model)
+    matrices = sum(each.elements * each.count for each in kind.matrices(model))
+    assert kind.parameters(model) + kind.expert_parameters(model) == matrices + kind.vectors(model)
+    assert kind.parameters(model) <= kind.parameters_used(model) <= matrices + kind.vectors(model)
+    plain = model_with("attention") if word == "attention" else model
+    one = parameters(plain.model_copy(update={"layers": 1})).total
+    kinds = sum(each.parameters(plain) + each.expert_parameters(plain) for each in kinds_of(plain, 0))
+    assert parameters(plain).total - one == kinds + plain.layer_norm_parameters
+
+
+@every_kind
+@given(shape=shapes)
+@settings(max_examples=25, deadline=None)
+def test_kernels_of_all_ranks_do_its_flops(word: str, shape: RankShape) -> None:
+    """Matmuls of F, I and W; the router's product is not counted, as in Megatron-LM."""
+    model = model_with(word)
+    kind, counted = of(word, model), layer_flops(model, shape.micro_batch, attention_backward="flash")
+    expected = counted.attention if kind.MIXES or word == "latent_attention" else counted.mlp
+    narrow = sum(each.elements for each in kind.matrices(model) if each.split == "none" and not kind.ROUTED)
+    again = 1 if shape.sequence_parallel else shape.tp  # what every rank does without sequence parallelism
+    more = 2.0 * shape.micro_batch * model.sequence_length * narrow * (again - 1)
+    for phase, flops in (("forward", expected.forward), ("input_grad", expected.input_grad),
+                         ("weight_grad", expected.weight_grad)):  # fmt: skip
+        kernels = [kernel for section in kind.sections(model, shape) for kernel in getattr(section, phase)]
+        done = shape.tp * sum(kernel.flops for kernel in kernels if not kernel.name.startswith("router"))
+        if kind.ROUTED and not shape.sequence_parallel and shape.tp > 1:
+            continue  # tp ranks would send the same tokens: a scenario is refused
+        assert done == pytest.approx(flops + more, rel=1e-9), phase
+
+
+@every_kind
+@given(shape=shapes)
+@settings(max_examples=25, deadline=None)
+def test_kernels_have_names_of_their_own_and_recompute_is_a_forward(word: str, shape: RankShape) -> None:
+    model = model_with(word)
+    kind = of(word, model)
+    for phase in ("forward", "input_grad", "weight_grad"):
+        found = Counter(kernel.name for section in kind.sections(model, shape) for kernel in getattr(section, phase))
+        assert max(found.values(), default=1) == 1, phase
+    full = replace(shape, recompute="full")
+    for section in kind.sections(model, full):
+        assert section.recompute == section.forward
+    assert not any(section.recompute for section in kind.sections(model, shape))
+
+
+@every_kind
+@given(shape=shapes)
+@settings(max_examples=25, deadline=None)
+def test_it_keeps_what_backward_reads(word: str, shape: RankShape) -> None:
+    """Of every matmul by weights its input until W and, where the backward is split, the gradient of its output."""
+    model = model_with(word)
+    kind = of(word, model)
+    kept = kind.kept(model, shape)
+    assert len({each.name for each in kept}) == len(kept)
+    assert all(each.block == kind.name and each.bytes > 0 for each in kept)
+    assert all(each.read == "W" for each in kept if each.made == "I")
+    assert any(each.read == "W" and each.made == "F" for each in kept)
+    assert any(each.made == "I" for each in kept)
+    full = replace(shape, recompute="full")
+    some = sum(each.bytes for each in kind.kept(model, full) if is_kept(each, full))
+    assert some <= sum(each.bytes for each in kept if is_kept(each, shape))
+    for own, routed in (kind.forward_working_bytes(model, shape), kind.gradient_bytes(model, shape)):
+        assert 0 <= routed <= own
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "sections",
+    [{}, {"training": {"recompute": "full"}}, {"parallel": {"pp": 2}, "pipeline": {"schedule": "zb-h1"}}],
+    ids=["plain", "full", "split"],
+)
+def test_all_engines_simulate_it_alike(word: str, sections: dict[str, Any]) -> None:
+    scenario = job(word, **sections)
+    plain = simulate(scenario)
+    assert plain.step_time == simulate(scenario, engine="reference").step_time
+    assert plain.step_time == simulate(scenario, folded=False).step_time
+
+
+@every_kind
+def test_a_scenario_has_the_values_that_it_is_modelled_with(word: str) -> None:
+    for path, allowed in LAYER_KINDS[word].MODELLED_WITH.items():
+        assert attrgetter(path)(job(word)) in allowed.values, path
+
+
+@every_kind
+def test_a_fast_path_knows_it_or_refuses_it_by_name(word: str) -> None:
+    scenario = job(word)
+    mixer = scenario.model.mixer
+    for scope in (QUICK, PLAN):
+        known = mixer in scope.limited["model.mixer"].values
+        assert scope.obstacle(scenario).endswith(f"model.mixer {mixer}") != known
+    assert fold(scenario, plan(scenario)) is not None
+
+
+# --- what a kind says nothing of --------------------------------------------------------------------------------------
+
+
+class Copies(LayerKind):
+    """A kind that says nothing more than its name."""
+
+    name = "copies"
+    MIXES = True
+
+
+REFUSED: list[tuple[str, Any]] = [
+    ("parallel.cp", 2), ("training.attention", "unfused"), ("training.recompute", "selective"),
+    ("training.recompute", "operators"), ("model.qk_norm", "head"), ("model.attention_window", 128),
+    ("model.attention_sinks", True), ("model.causal", False), ("model.position", "rope"), ("model.bias", True),
+    ("model.layer_norms", 4), ("model.parallel_residual", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value"), REFUSED)
+def test_a_kind_that_says_nothing_refuses_by_name(path: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYER_KINDS, "copies", Copies())
+    section, _, name = path.partition(".")
+    document = {section: {name: value}}
+    model = {**model_with("attention").model_dump(exclude_none=True), "mixer": "copies", **document.pop("model", {})}
+    with pytest.raises(InputError, match=rf"{path}: .*layers of kind copies"):
+        tiny_scenario(
+            cluster={"topology": "flat", "gpus": 8}, gpus=8, model=model,
+            training={"global_batch": 8, "dropout": False, **document.pop("training", {})}, **document,
+        )  # fmt: skip
+
+
+def test_the_neutral_answers_name_every_field_of_a_model() -> None:
+    """A new field is for layers of any kind (COMMON), or a kind that does not know it refuses it."""
+    named = {path.removeprefix("model.") for path in LayerKind.MODELLED_WITH if path.startswith("model.")}
+    assert named | COMMON == {*Model.model_fields}
+    assert not named & COMMON
+
+
+def test_a_word_that_names_no_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="'atention' is no layer kind that mixes tokens; did you mean 'attention'"):
+        tiny_scenario(model={"mixer": "atention"})
+    with pytest.raises(InputError, match="'mixture' is no layer kind that mixes tokens"):
+        tiny_scenario(model={"mixer": "mixture"})
+    with pytest.raises(InputError, match="there is no layer kind 'atention'; did you mean 'attention'"):
+        kinds_of(Model(**{**SIZES, "mixer": "atention"}), 0)
