@@ -22,7 +22,7 @@ cdef class Buffers:
     cdef double* given_doubles(self, str name, object values)
     cdef int* given_ints(self, str name, object values)
     cdef void* records(self, str name, object dtype, int room)
-    cdef void* given_records(self, str name, object columns)
+    cdef void* given_records(self, str name, object columns, object dtype=*)
     cdef object fill(self, str name, str number, object values)
     cpdef object column(self, str name, str number)
     cpdef object read(self, str name)

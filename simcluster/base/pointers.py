@@ -86,9 +86,10 @@ class Buffers:
         records += [SimpleNamespace(**dict.fromkeys(dict(dtype), 0)) for _ in range(room - len(records))]
         return records
 
-    def given_records(self, name: str, columns: Any) -> Any:
-        """Return records whose int32 fields are filled from the columns of the same names."""
-        records = self.records(name, [(number, np.int32) for number in columns], len(next(iter(columns.values()))))
+    def given_records(self, name: str, columns: Any, dtype: Any = None) -> Any:
+        """Return records whose fields, int32 unless ``dtype`` names them, are filled from columns of the same names."""
+        dtype = dtype or [(number, np.int32) for number in columns]
+        records = self.records(name, dtype, len(next(iter(columns.values()))))
         for number, values in columns.items():
             self.fill(name, number, values)
         return records

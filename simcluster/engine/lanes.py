@@ -50,8 +50,6 @@ class LaneStates:
         self.queue = queue
         self.count = lanes = int(instances.lane_first.max())
         self.lanes_over = self.events = 0
-        self.ready_lanes = buffers.ints("ready_lanes", lanes)
-        self.at = buffers.ints("at", lanes)
         self._lane_op = buffers.given_ints("lane_op", templates.lane_op)
         self.following = buffers.ints("following", lanes)
         self._own = buffers.given_doubles("own", instances.seconds)
@@ -66,37 +64,29 @@ class LaneStates:
 
     def _put_at_first_ops(self, tables: Tables) -> None:
         """Set every lane to its first op."""
-        buffers, templates, instances = self.buffers, tables.templates, tables.instances
-        template: cython.p_int = buffers.given_ints("template", instances.template)
-        op_first: cython.p_int = buffers.given_ints("op_first", instances.op_first)
-        rank_first: cython.p_int = buffers.given_ints("rank_first", instances.rank_first)
-        own_seconds: cython.p_int = buffers.given_ints("own_seconds", instances.own_seconds)
-        number: cython.p_int = buffers.given_ints("number", instances.number)
-        slowness: cython.p_double = buffers.given_doubles("slowness", instances.slowness)
-        template_lane: cython.p_int = buffers.given_ints("template_lane", templates.lane_first)
-        lane_op_first: cython.p_int = buffers.given_ints("lane_op_first", templates.lane_op_first)
-        lane_rank: cython.p_int = buffers.given_ints("lane_rank", templates.lane_rank)
-        records = buffers.records("lanes", LANE, self.count)
+        templates, instances = tables.templates, tables.instances
+        many = len(instances.template)
+        instance = np.repeat(np.arange(many), np.diff(instances.lane_first))
+        of_template = templates.lane_first[instances.template] - instances.lane_first[:many]
+        like = np.arange(self.count) + of_template[instance]  # the lane of the template
+        first, rank = templates.lane_op_first[like], instances.rank_first[instance] + templates.lane_rank[like]
+        columns = {
+            "due": np.full(self.count, np.inf),
+            "slowness": instances.slowness[rank],
+            "last": first - 1,
+            "stop": templates.lane_op_first[like + 1],
+            "base": instances.op_first[instance],
+            "template": templates.op_first[instances.template][instance],
+            "instance": instance,
+            "own": instances.own_seconds[instance],
+            "rank": rank,
+            "number": instances.number[rank],
+            "waits_from": np.full(self.count, -1),
+        }
+        records = self.buffers.given_records("lanes", columns, LANE)
         self.state = cython.cast(cython.pointer(LaneState), records) if cython.compiled else records
-        instance: cython.int
-        lane: cython.int
-        like: cython.int  # the lane of the template
-        for instance in range(len(instances.template)):
-            for lane in range(self._lane_first[instance], self._lane_first[instance + 1]):
-                like = lane - self._lane_first[instance] + template_lane[template[instance]]
-                self.at[lane] = lane_op_first[like]
-                self.state[lane].last = lane_op_first[like] - 1
-                self.state[lane].stop = lane_op_first[like + 1]
-                self.state[lane].base = op_first[instance]
-                self.state[lane].template = self._template_first[instance]
-                self.state[lane].instance = instance
-                self.state[lane].own = own_seconds[instance]
-                self.state[lane].rank = rank_first[instance] + lane_rank[like]
-                self.state[lane].number = number[self.state[lane].rank]
-                self.state[lane].slowness = slowness[self.state[lane].rank]
-                self.state[lane].waits_from = -1
-                self.state[lane].due = _INFINITE
-                self.ready_lanes[lane] = lane
+        self.at = self.buffers.given_ints("at", first)
+        self.ready_lanes = self.buffers.given_ints("ready_lanes", np.arange(self.count))
         self.ready_count = self.count
 
     def place(self, lane: cython.int, at: cython.int) -> cython.int:

@@ -26,7 +26,6 @@ cdef class TemplateOps:
     cdef int* _peer
     cdef int _peers
     cdef int whose(self, int instance, int wait) noexcept
-    cdef object _read_ops(self, object templates)
     cdef object _close(self, object templates, object instances)
     cdef object _find_runs(self, object templates)
     cdef bint _computes(self, int place) noexcept

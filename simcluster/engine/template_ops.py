@@ -35,7 +35,11 @@ class TemplateOps:
         self.wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
         self._peer = buffers.given_ints("peer", instances.peer)
         self._peers = instances.peer.shape[1]
-        self._read_ops(templates)
+        columns = {name: getattr(templates, name) for name in ("seconds", "sensitivity", "slot", "work", "place")}
+        count = len(templates.seconds)
+        columns |= {"wait_first": templates.wait_first[:count], "wait_end": templates.wait_first[1:]}
+        records = buffers.given_records("ops", columns | {"open": np.ones(count)}, OP)
+        self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
         self._close(templates, instances)
         self._find_runs(templates)
 
@@ -43,28 +47,6 @@ class TemplateOps:
         """Return for which instance an instance waits."""
         peer: cython.int = self.wait_peer[wait]
         return instance if peer < 0 else self._peer[instance * self._peers + peer]
-
-    def _read_ops(self, templates: Templates) -> None:
-        """Copy the columns of all templates' ops to records."""
-        seconds: cython.p_double = self.buffers.given_doubles("seconds", templates.seconds)
-        sensitivity: cython.p_double = self.buffers.given_doubles("sensitivity", templates.sensitivity)
-        slot: cython.p_int = self.buffers.given_ints("slot", templates.slot)
-        work: cython.p_int = self.buffers.given_ints("work", templates.work)
-        meeting: cython.p_int = self.buffers.given_ints("place", templates.place)
-        wait_first: cython.p_int = self.buffers.given_ints("wait_first", templates.wait_first)
-        count: cython.int = templates.op_first.max()
-        records = self.buffers.records("ops", OP, count)
-        self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
-        place: cython.int
-        for place in range(count):
-            self.ops[place].seconds = seconds[place]
-            self.ops[place].sensitivity = sensitivity[place]
-            self.ops[place].slot = slot[place]
-            self.ops[place].work = work[place]
-            self.ops[place].place = meeting[place]
-            self.ops[place].wait_first = wait_first[place]
-            self.ops[place].wait_end = wait_first[place + 1]
-            self.ops[place].open = 1
 
     def _close(self, templates: Templates, instances: Instances) -> None:
         """Close the ops for which others wait."""
