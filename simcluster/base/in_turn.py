@@ -34,7 +34,7 @@ def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) ->
 
 
 def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Int32s:
-    """Numbers of entries of these owners, ``counts`` of each, one after the other from its ``following``."""
+    """Return the entries of these owners, ``counts`` of each, in turn from its ``following``."""
     by_owner = np.arange(len(those), dtype=np.int32)
     by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)
     if (those[1:] >= those[:-1]).all():

@@ -152,7 +152,7 @@ def _mask_signals_to_end(how: int) -> None:
 
 
 def _work(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -> None:
-    """What a member does, until the ``other`` end of its pipe is closed everywhere."""
+    """Work on tasks until the ``other`` end of the pipe is closed everywhere."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what the one that began it does about it
     try:
         _mask_signals_to_end(signal.SIG_UNBLOCK)

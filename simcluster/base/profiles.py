@@ -50,14 +50,13 @@ class Window:
         return begin if begin < self.end else math.inf
 
     def _turn(self, number: int) -> tuple[float, float]:
-        """Begin and end of the window with this number."""
         if math.isinf(self.period):
             return self.start, min(self.end, on_grid(self.start + self.length))
         begin = on_grid(self.start + number * self.period)
         return begin, min(self.end, on_grid(begin + self.length))
 
     def _number(self, instant: float) -> int:
-        """The window that has begun last."""
+        """Return the window that began last."""
         if math.isinf(self.period):
             return 0
         number = int((instant - self.start) // self.period)

@@ -84,7 +84,7 @@ def clipped(text: str, longest: int) -> str:
 
 
 def _fields_of(it: object) -> str:
-    """The class with its fields: those that are numbers or words with what they are, the others named."""
+    """Return the class with its fields: numbers and words with their values, others by name."""
     named = ((name, getattr(it, name)) for name in getattr(type(it), "__dataclass_fields__", ()))
     told = (
         f"{name}={_number(value)}" if isinstance(value, bool | int | float | str) else name for name, value in named

@@ -121,7 +121,7 @@ class Store:
 
     @contextmanager
     def _complaints(self) -> Iterator[None]:
-        """What SQLite has to say, in words that help."""
+        """Raise SQLite's errors as InputError."""
         try:
             yield
         except sqlite3.OperationalError as problem:
@@ -143,12 +143,12 @@ class Store:
 
 
 def _sealed(row: Mapping[str, Any]) -> str:
-    """A row as it is stored: the CRC-32 of its JSON, and that."""
+    """Return a row as it is stored: the CRC-32 of its JSON, and the JSON."""
     text = json.dumps(row)
     return f"{zlib.crc32(text.encode()):08x} {text}"
 
 
 def _whole(stored: bytes | None) -> bytes | None:
-    """The JSON of a row as it is stored; None for one that is damaged."""
+    """Return the JSON of a row as it is stored; None for a damaged one."""
     seal, _, text = (stored or b"").partition(b" ")
     return text if seal == b"%08x" % zlib.crc32(text) else None

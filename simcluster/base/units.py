@@ -220,7 +220,7 @@ def _written(unit: str) -> PlainSerializer:
 
 
 def _text_of(dimension: str, units: str) -> WithJsonSchema:
-    """What editors are told of a quantity: a number and a unit, as text."""
+    """Return the schema of a quantity for editors: a number and a unit, as text."""
     pattern = rf"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*{units}\s*$"
     examples = [each.strip('" ') for each in re.split(r",| or ", _EXAMPLES[dimension])]
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples, "x-unit": dimension})

@@ -121,7 +121,7 @@ def _can_be_replaced(found: os.stat_result) -> bool:
 
 
 def _own_stream(found: os.stat_result) -> int | None:
-    """The number of our own output that this file is."""
+    """Return the number of our own output that this file is."""
     for number in (1, 2):
         with suppress(OSError):
             if os.path.samestat(found, os.fstat(number)):
@@ -130,7 +130,7 @@ def _own_stream(found: os.stat_result) -> int | None:
 
 
 def _direct(path: Path, found: os.stat_result) -> IO[bytes]:
-    """What is no file that could be replaced: behind what was said before, where that goes there, too."""
+    """Open what cannot be replaced; after what is already written, where our own output goes there, too."""
     number = _own_stream(found)
     if number is None:
         return path.open("wb")
@@ -183,7 +183,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _keep(file: int, found: os.stat_result) -> None:
-    """Mode, and owner where that is allowed, of the file that is replaced."""
+    """Keep the mode, and where allowed the owner, of the file that is replaced."""
     with suppress(OSError, AttributeError):  # there are none on Windows
         if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
             os.fchown(file, found.st_uid, found.st_gid)

@@ -103,7 +103,7 @@ def _status(argv: list[str] | None) -> int:
 
 
 def _of_the_system(problem: Exception) -> str:
-    """What is said of a failure that is the system's; "" of one that is ours."""
+    """Return the message for a failure of the system; "" for one of ours."""
     if isinstance(problem, OSError) and problem.errno in _FULL:
         if problem.filename is None:
             _say_no_more()
@@ -156,7 +156,6 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
 
 
 def _commands_with(option: str) -> list[str]:
-    """The commands that have an option of this name."""
     return [
         f"simcluster {name}"
         for name, said in _SAID["commands"].items()
@@ -259,6 +258,6 @@ def _note(text: str) -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on stderr, whoever writes there; what escapes is printed by ``main``, behind this."""
+    """Silence stderr; what escapes is printed by ``main`` afterwards."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
         yield

@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{self._own_words(message)}; see {self.prog} --help")
 
     def _own_words(self, message: str) -> str:
-        """What argparse complains of, as what is wrong and what to write."""
+        """Return argparse's complaint as what is wrong and what to write."""
         if message.startswith(_REQUIRED):
             names = message.removeprefix(_REQUIRED).split(", ")
             needs = " ".join([*self._names(), *(self._written(each) for each in names if each[0] == "-")])
@@ -90,12 +90,11 @@ class Parser(argparse.ArgumentParser):
         return f"{name}: {what}"
 
     def _names(self) -> list[str]:
-        """What it takes without an option's name before it."""
         taken = [action for action in self._actions if not action.option_strings and action.required]
         return [action.metavar if isinstance(action.metavar, str) else action.dest.upper() for action in taken]
 
     def _written(self, name: str) -> str:
-        """An argument as a command line has it: --size S, NAME."""
+        """Return an argument as a command line has it: --size S, NAME."""
         action = self.options.get(name.partition("/")[0])
         if action is None:
             return name
@@ -103,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         return f"{name.partition('/')[0]} {metavar}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """argparse's own, with the nearest choice."""
+        """Check as argparse does, and offer the nearest choice."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), known)
@@ -173,7 +172,7 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"unknown option {name!r}{self._near(name)}; see {self.prog} --help")
 
     def _near(self, name: str) -> str:
-        """What was meant by an option that there is not: a key of the scenario, another option."""
+        """Return what an unknown option may mean: a key of the scenario, another option."""
         if self.takes_overrides:
             from simcluster.scenario.paths import homes, is_section  # heavy: only for a mistake
 
@@ -198,11 +197,10 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _long(self) -> dict[str, str]:
-        """Every option's long name, by where its value is kept."""
         return {action.dest: max(action.option_strings, key=len) for action in self._actions if action.option_strings}
 
     def _meant(self, name: str) -> str:
-        """What an option of another program's name is here; "" where there is none such."""
+        """Return the option that another program's name means; "" where there is none."""
         words = set(name.strip("-").split("-"))
         drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
         dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_PLAYERS if words & _PROCESSES else ())}
@@ -212,7 +210,6 @@ class Parser(argparse.ArgumentParser):
         return f"; use {' or '.join(found)}" if found else ""
 
     def _options_there(self) -> str:
-        """All options, instead of one that is like none."""
         long = self._long
         keys = "; a key of the document is changed by --set KEY=VALUE" if self.takes_overrides else ""
         return f"; use one that it has: {', '.join(long.values())}{keys}"
@@ -228,7 +225,7 @@ class Parser(argparse.ArgumentParser):
         return self.takes_overrides or any("files" in kinds for kinds in self.values.values())
 
     def _takes_value(self, argument: str) -> bool:
-        """Is it an option, alone, whose value comes next?"""
+        """Return whether an argument is an option whose value comes next."""
         action = self.options.get(argument)
         return action is not None and action.nargs != 0
 
@@ -246,7 +243,7 @@ def _rank(text: str) -> int:
 
 
 def _time(text: str) -> Fraction:
-    """A number exactly as written: 0.1 is one tenth."""
+    """Return a number exactly as written: 0.1 is one tenth."""
     from fractions import Fraction  # slow to import
 
     try:
@@ -310,14 +307,14 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
 
 
 def _as_option(key: str, actions: Iterable[Action]) -> str:
-    """ "; it is an option, --sample N" for a key of a document that the command has as an option, or nothing."""
+    """Return "; it is an option, --sample N" for a key that the command has as an option, or ""."""
     option = f"--{key.replace('_', '-')}"
     named = [action for action in actions if option in action.option_strings]
     return f"; the command has an option of that name: leave the key out, and give {option}" if named else ""
 
 
 def _words(args: Namespace, action: Action) -> set[str]:
-    """What was written as an option's value: each, and its parts."""
+    """Return what was written as an option's value, and its parts."""
     value = getattr(args, action.dest, None)
     texts = [
         str(each) for each in (value if isinstance(value, list) else [value]) if each not in (None, action.default)

@@ -119,7 +119,7 @@ def open_quote(line: str) -> str | None:
 
 
 def _split(line: str) -> list[str]:
-    """The words of a line, the last one being what is typed at the moment."""
+    """Return the words of a line, of which the last one is being typed."""
     mark = open_quote(line)
     words = [] if mark is None else shlex.split(line + mark)
     new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
@@ -146,7 +146,6 @@ def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
 
 
 def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
-    """The argument without a name that comes next."""
     kept, _ = parser.split_overrides(before) if parser.takes_overrides else (before, [])
     count, skip = 0, False
     for word in kept:
@@ -159,7 +158,6 @@ def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
 
 
 def _values(parser: Parser, action: argparse.Action, word: str) -> list[str]:
-    """What an argument could be."""
     if action.metavar in _PATHS:
         return _paths(word, parser.prog, several=action.metavar == "A.B=X,Y")
     if action.choices:
@@ -178,7 +176,7 @@ def _values(parser: Parser, action: argparse.Action, word: str) -> list[str]:
 
 
 def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
-    """Paths that begin so, up to their next dot; behind a = the values, behind a comma one more of several."""
+    """Return paths that begin so, up to their next dot; after = the values, after a comma another one."""
     path, equals, value = word.partition("=")
     below = "cluster." if _of_cluster(command) and not word.startswith("cluster.") else ""
     if equals:
@@ -196,7 +194,6 @@ def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
 
 
 def _of_cluster(command: str) -> bool:
-    """The commands whose document is a topology."""
     return command.endswith((" topology", " collective", " replay"))
 
 
@@ -222,7 +219,7 @@ def _begun(word: str, known: Iterable[str]) -> list[str]:
 
 
 def _shipped(kind: str) -> list[str]:
-    """As ``documents.shipped.shipped_names``, which costs pydantic to import."""
+    """Return names as ``documents.shipped.shipped_names`` does, without importing pydantic."""
     package = Path(__file__).parent.parent
     inside = package / "shipped"
     folder = (inside if inside.is_dir() else package.parent) / kind
@@ -230,7 +227,7 @@ def _shipped(kind: str) -> list[str]:
 
 
 def _files(word: str) -> list[str]:
-    """Files and folders that begin so; those with a dot in front only if it is there."""
+    """Return files and folders that begin so; hidden ones only after a dot."""
     folder, slash, name = word.rpartition("/")
     place = Path(f"{folder}{slash}" or ".").expanduser()
     if not place.is_dir():

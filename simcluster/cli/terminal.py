@@ -162,7 +162,7 @@ class _Line:
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
-        """Past the buffer of the stream, which may be in the middle of another write."""
+        """Write past the buffer of the stream, which may be in the middle of another write."""
         try:
             os.write(self._stream.fileno(), text.encode(self._stream.encoding or "ascii", "replace"))
         except (OSError, ValueError):  # no file (a test's stream), or closed: nobody reads it
@@ -186,7 +186,7 @@ class _Above:
 
 
 def _clock(seconds: float) -> str:
-    """12 s, or 3 min 05 s."""
+    """Return 12 s, or 3 min 05 s."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 

@@ -88,7 +88,6 @@ def blamed(function: Callable[..., object], given: Mapping[str, object]) -> str:
 
 
 def _by_place(signature: inspect.Signature) -> list[str]:
-    """Return the arguments that need no name, before any ``*args``."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, one in signature.parameters.items() if one.kind in kinds]
 
@@ -266,7 +265,6 @@ def _called(hint: Any) -> str:
 
 
 def _like(hint: Any) -> str:
-    """Return an example of a type."""
     kind, items = get_origin(hint) or hint, _items(hint)
     inner = _like(items[0]) if items else "..."
     if kind is Literal:

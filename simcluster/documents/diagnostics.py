@@ -118,7 +118,7 @@ def made(model: type[Made], data: Mapping[str, Any], before: str, after: str = "
 
 
 def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
-    """Is another problem an unknown key beside a missing one, of which that is the nearest?"""
+    """Return whether another problem is an unknown key whose nearest is this missing one."""
     problem, beside = other
     return problem["type"] == "extra_forbidden" and beside[:-1] == path and bool(nearest(beside[-1], [str(key)], 0.65))
 
@@ -152,7 +152,7 @@ def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
 
 
 def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
-    """The nearest kind as somebody would write it (``EXAMPLE``), or nothing."""
+    """Return how the nearest kind is written (``EXAMPLE``), or ""."""
     tags = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
     for near in nearest(context["tag"], tags, 0.5):
         for model in _models_at(target, loc):
@@ -163,20 +163,19 @@ def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]
 
 
 def _tags(target: Any, loc: tuple[str | int, ...], name: str) -> str:
-    """The kinds that may stand at a place, by the key that says which it is; or nothing."""
+    """Return the kinds that may stand at a place, or ""."""
     words = [word for model in _models_at(target, loc) for word in get_args(model.model_fields[name].annotation)]
     return f"; the {name}s are {', '.join(words)}" if words else ""
 
 
 def _flow(value: Any) -> str:
-    """A value of an example as YAML in a line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
     return str(value)
 
 
 def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
-    """With the nearest key there, or where else the document has such a one (``Spec.elsewhere``)."""
+    """Return the message with the nearest key there, or elsewhere in the document (``Spec.elsewhere``)."""
     key = path[-1]
     if str(key) in known:  # of another member of a union
         return f"{key!r} does not go with the other keys here; leave it out, or give all keys of one kind"
@@ -226,7 +225,7 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 
 
 def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
-    """What to write instead of a value that is of another type, or beyond a limit."""
+    """Return what to write instead of a value of another type, or beyond a limit."""
     if kind.startswith(("int", "float")) and isinstance(value, str):
         if meant := number_in(value, kind):
             return f"; write {meant}"
@@ -249,20 +248,19 @@ _NO_MODEL, _NO_LIST = ("model_type", "model_attributes_type"), ("list_type", "tu
 
 
 def _required(models: Iterable[type[BaseModel]]) -> list[str]:
-    """Names of the keys that a mapping of one of these models must have."""
     return list(
         dict.fromkeys(name for model in models for name, field in model.model_fields.items() if field.is_required())
     )
 
 
 def _like(target: Any, loc: tuple[str | int, ...]) -> str:
-    """How the mapping at a place begins, by the first key that it must or can have; "" where none is known."""
+    """Return the beginning of the mapping at a place, by its first key; "" where none is known."""
     keys = _required(_models_at(target, loc)) or _fields_at(target, loc)
     return f"{{{keys[0]}: ...}}" if keys else ""
 
 
 def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
-    """How a key that is missing is written: what it takes."""
+    """Return how to write a missing key."""
     fields = [
         model.model_fields[str(loc[-1])] for model in _models_at(target, loc[:-1]) if str(loc[-1]) in model.model_fields
     ]
@@ -283,12 +281,11 @@ def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
 
 
 def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
-    """Names of the fields of the model at a pydantic location; none if it is not a model."""
+    """Return the fields of the models at a pydantic location."""
     return list(dict.fromkeys(name for model in _models_at(target, loc) for name in model.model_fields))
 
 
 def _models_at(target: Any, loc: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """The models that may stand at a pydantic location."""
     candidates = models_in(target)
     for part in loc:
         fields = [model.model_fields[str(part)] for model in candidates if str(part) in model.model_fields]

@@ -141,7 +141,7 @@ def _set(data: dict[str, Any], name: str, value: Any) -> KeyPath:
 
 
 def _add(data: dict[str, Any], name: str, value: Any) -> list[KeyPath]:
-    """Add to the list at a dotted path in place; the paths of its new items."""
+    """Add to the list at a dotted path in place; return the paths of its new items."""
     added = list(value) if isinstance(value, list | tuple) else [value]
     current: Any = data
     for part in name.split("."):

@@ -62,7 +62,7 @@ def _memory_of(size: int) -> int:
 
 
 def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """What a stream holds, but no more than so much; a single ``read(most)`` would take the memory at once."""
+    """Read at most so many bytes, in pieces: a single ``read(most)`` would take the memory at once."""
     pieces: list[bytes] = []
     while most > 0 and (piece := file.read(min(most, _PIECE))):
         pieces.append(piece)
@@ -71,7 +71,7 @@ def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
 
 
 def _refuse_memory(path: Path, size: int, content: bytes) -> None:
-    """A packed JSON text of nothing but brackets takes thirty times its bytes."""
+    """Refuse packed JSON that needs too much memory: brackets alone take thirty times their bytes."""
     if content[:64].lstrip()[:1] not in (b"{", b"["):
         return
     memory = 2 * len(content) + _OBJECT * content.count(b"{") + _ARRAY * content.count(b"[")
@@ -135,7 +135,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
 
 
 def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> None:
-    """Equal values take no room in a file, and all of it in memory: so rows count, and not only bytes."""
+    """Refuse tables by rows as well as bytes: equal values take no room in a file."""
     size, rows = path.stat().st_size, footer.num_rows
     if len(names) > _MOST_COLUMNS:
         raise InputError(f"cannot read {path}: it has {len(names):,} columns; a table has at most {_MOST_COLUMNS:,}")

@@ -92,7 +92,7 @@ def read_document(path: str | Path) -> Document:
 
 @lru_cache(maxsize=16)
 def _shipped_document(text: str, source: str, folder: Path) -> Document:
-    """Read once: every variant of a scenario asks for the same topology again (10 ms)."""
+    """Return a built-in document, read once: variants of a scenario read the same topology again."""
     return parse_document(text, source=source, folder=folder)
 
 
@@ -152,7 +152,7 @@ def parse_value(text: str, source: str) -> Any:
 
 @cache
 def _standard_input() -> bytes:
-    """What is there, of which no more than can be used; read once, since a command asks for its scenario again."""
+    """Return standard input, read once, since a command asks for its scenario again."""
     return sys.stdin.buffer.read(_MAX_BYTES + 1)
 
 

@@ -37,7 +37,7 @@ class Row:
 
 
 def _in_words(problem: Exception) -> str:
-    """Why a file cannot be read, without the words of Python's decoder."""
+    """Return why a file cannot be read, without the words of the decoder."""
     return f"byte {problem.start} is none of it" if isinstance(problem, UnicodeDecodeError) else str(problem)
 
 
@@ -91,7 +91,7 @@ def texts_of(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _typed(text: str) -> Cell:
-    """A cell of a CSV file: nothing, a number, or text."""
+    """Return a cell of a CSV file as None, a number, or text."""
     text = text.strip()
     if _INTEGER.fullmatch(text):
         return int(text)

@@ -70,7 +70,7 @@ def _whole_gradients(scenario: Scenario, footprints: Sequence[Footprint]) -> Ite
 
 
 def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
-    """zb-auto without a limit of memory begins as many microbatches as make the step short."""
+    """Warn of zb-auto without a memory limit, which starts as many microbatches as shorten the step."""
     what = scenario.pipeline.schedule
     limit = what.memory_limit if isinstance(what, ZbAuto) else None
     if schedule.name == "zb-auto" and limit is None and (more := more_than_1f1b(schedule)):
@@ -82,7 +82,7 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
 
 
 def _filled_experts(scenario: Scenario) -> Iterator[str]:
-    """A law of shares that gives an expert more than a router can has the expert filled up to one row per token."""
+    """Warn of a law of shares that gives an expert more than one row per token."""
     moe = scenario.model.moe
     if moe is None:
         return
@@ -202,7 +202,7 @@ def overlaps_off(scenario: Scenario) -> Iterator[Off]:
 
 
 def _of_replicas(scenario: Scenario) -> Iterator[Off]:
-    """Reductions and gathers of parameters, over dp."""
+    """Yield reductions over dp and gathers of parameters that do not overlap."""
     overlap, zero = scenario.overlap, scenario.parallel.zero
     values: dict[str, Any] = {}
     parts = []

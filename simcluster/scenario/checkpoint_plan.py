@@ -140,7 +140,7 @@ def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
 
 
 def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: int) -> OwnedParameters:
-    """Parameters that a rank of a stage holds and has to save."""
+    """Return the parameters that a rank of a stage has to save."""
     held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
     layers = [layer for number in held for layer in slices.of(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
@@ -172,14 +172,13 @@ class _Written:
 
 
 def _first(plan: Plan, axis: str, count: int) -> Bools:
-    """The first ``count`` ranks of every group."""
     found = np.zeros(plan.num_ranks, dtype=bool)
     found[plan.groups(axis)[:, :count]] = True
     return found
 
 
 def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
-    """(numbers of the job's machines, bytes that each writes)."""
+    """Return the numbers of the job's nodes, and the bytes that each writes."""
     hosts, place = np.unique(scenario.cluster.built.hosts[: scenario.gpus], return_inverse=True)
     size = np.zeros(len(hosts))
     np.add.at(size, place.ravel(), by_rank)
@@ -203,7 +202,7 @@ def _seconds(size: Floats, rate: Floats) -> float:
 
 
 def _shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
-    """(machine, share of its NICs that bytes take if they take that long), at most what they may."""
+    """Return nodes, and the share of their NICs that a write takes, up to its limit."""
     if not seconds:
         return ()
     return tuple(zip(hosts, np.minimum(BEHIND, size / rate / seconds).tolist(), strict=True))
@@ -228,7 +227,7 @@ def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
 
 
 def _storage_network(scenario: Scenario) -> bool:
-    """Do machines have NICs for storage of their own, so that a write takes nothing from training?"""
+    """Return whether nodes have NICs for storage alone, so that a write takes nothing from training."""
     return bool(scenario.cluster.built.wiring.storage_nics)
 
 
@@ -322,7 +321,7 @@ def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec
 
 
 def _notes(spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool) -> list[str]:
-    """What was taken for granted."""
+    """Return what is assumed."""
     fullest, copies = float(by_host.max()), copies_of(spec)
     found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest machine"]
     if spec.to:

@@ -62,7 +62,7 @@ class Contents:
             )
 
     def _reached(self, paths: list[Path]) -> list[Path]:
-        """These files and all that they lead to, each once."""
+        """Return these files and all that they lead to, each once."""
         seen = dict.fromkeys(paths)
         while paths:
             path = paths.pop()
@@ -83,7 +83,6 @@ class Contents:
         return self._digests[path]
 
     def _named(self, value: object, folder: Path) -> Iterator[Path]:
-        """The files that texts lead to."""
         if isinstance(value, Mapping):
             for inner in value.values():
                 yield from self._named(inner, folder)
@@ -97,7 +96,6 @@ class Contents:
             yield from self._texts[key]
 
     def _below_one(self, path: Path) -> Iterator[Path]:
-        """The files that a file names."""
         if path.suffix == ".py":
             yield from _imported(path)
         elif path.suffix in _NAMING and path.parent not in map(shipped_folder, _SHIPPED):
@@ -134,7 +132,7 @@ def _hashed(what: object) -> str:
 
 
 def _written(base: Base) -> object:
-    """The base as somebody wrote it; its name where nobody can read it."""
+    """Return the base as its file says; its name where it cannot be read."""
     if not isinstance(base.what, str):
         return base.what
     try:
@@ -158,7 +156,7 @@ def _files_of(text: str, folder: Path) -> Iterator[Path]:
 
 
 def _imported(path: Path) -> Iterator[Path]:
-    """The files that a Python file imports from beside it, or from here."""
+    """Yield the files that a Python file imports from its folder, or from the current one."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -174,7 +172,7 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """What changes when a file is written."""
+    """Return what changes when a file is written."""
     try:
         found = path.stat()
     except OSError:

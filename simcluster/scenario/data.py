@@ -29,7 +29,7 @@ _STREAMS = Streams()
 
 
 def _rate(value: object) -> float:
-    """ "2 M tokens/s" is 2e6; so is "2M tokens/s", and the number alone."""
+    """Return 2e6 for "2 M tokens/s", "2M tokens/s" and the number."""
     text = value
     if isinstance(value, str):
         found = _TOKENS_A_SECOND.fullmatch(value)
@@ -245,7 +245,7 @@ def _section(path: str) -> str:
 
 
 def _value(document: Mapping[str, Any], path: str) -> str | None:
-    """What a document says at a dotted path, as text; None for nothing, and for what is added to a list."""
+    """Return the text at a dotted path of a document; None for nothing, and for additions to a list."""
     value: Any = document
     for key in path.split("."):
         if not isinstance(value, Mapping) or key not in value:

@@ -77,7 +77,7 @@ def _fields(text: str) -> tuple[str, ...]:
 
 
 def _shared(scenario: ScenarioFields) -> bool:
-    """Do several ranks hold the same parameters, experts' or others?"""
+    """Return whether several ranks hold the same parameters."""
     plan = plan_of(scenario, schedule_of(scenario))
     return plan.replicas > 1 or plan.expert_replicas > 1 or bool(plan.copies)
 
@@ -87,7 +87,7 @@ def _several_slices(scenario: ScenarioFields) -> bool:
 
 
 def _ordered(scenario: ScenarioFields) -> bool:
-    """Does it matter for any program in which order the passes of one stage come?"""
+    """Return whether the order of the passes of one stage matters to any program."""
     if scenario.parallel.pp > 1:
         return True
     plain = scenario.pipeline.model_copy(update={"schedule": "1f1b"})
@@ -95,7 +95,7 @@ def _ordered(scenario: ScenarioFields) -> bool:
 
 
 def _reordered(scenario: ScenarioFields) -> bool:
-    """Are two axes of two ranks or more in another order than by default?"""
+    """Return whether two axes of several ranks are in another order than by default."""
     parallel = scenario.parallel
     given, usual = (
         [axis for axis in order if getattr(parallel, axis) > 1]
@@ -111,12 +111,12 @@ def _draws(scenario: ScenarioFields) -> bool:
 
 
 def _transfers(scenario: ScenarioFields) -> bool:
-    """Does anything go over links?"""
+    """Return whether anything goes over links."""
     return scenario.gpus > 1 or scenario.memory.offload != HostMemory() or scenario.checkpoint is not None
 
 
 def _runs_again(scenario: ScenarioFields) -> bool:
-    """Does a selective recompute of the attention's core alone find a core that runs again?"""
+    """Return whether a selective recompute of the core alone finds one that runs again."""
     training, software = scenario.training, scenario.software
     only_core = training.recompute == "selective" and training.recompute_modules == ("core_attn",)
     spared = software is not None and software.selective == "unfused-core" and training.attention == "fused"
@@ -124,7 +124,7 @@ def _runs_again(scenario: ScenarioFields) -> bool:
 
 
 def _overlaps(scenario: ScenarioFields) -> bool:
-    """Can a collective or a send run at the same time as computation?  Copies to host memory slow nothing down."""
+    """Return whether a collective or a send can run during compute.  Copies to host memory slow nothing down."""
     parallel, overlap, outer = scenario.parallel, scenario.overlap, scenario.training.outer
     in_layers = (
         (parallel.tp > 1 and (parallel.sequence_parallel or overlap.tensor or overlap.tensor_pieces > 1))
@@ -137,7 +137,7 @@ def _overlaps(scenario: ScenarioFields) -> bool:
 
 
 def _passes_pieces(scenario: ScenarioFields) -> bool:
-    """Does attention over cp compute with one piece of keys and values while another one is under way?"""
+    """Return whether attention over cp computes with one piece while another one is under way."""
     parallel, model, software = scenario.parallel, scenario.model, scenario.software
     method = CONTEXT_METHODS[parallel.cp_comm]
     if method.traders(model.heads // parallel.tp, max(model.kv_heads // parallel.tp, 1), parallel.cp) == parallel.cp:
@@ -288,7 +288,7 @@ def notes_without_effect(scenario: ScenarioFields) -> Iterator[str]:
 
 
 def _is_seeded(fault: FaultSpec, place: int) -> bool:
-    """Has a fault another seed than the one that its place in the list gives it?"""
+    """Return whether a fault has another seed than the default by its place."""
     return getattr(fault, "seed", None) not in (None, place)
 
 
@@ -308,7 +308,7 @@ def _taken_away(each: WithoutEffect, changes: Sequence[tuple[str, Any]]) -> bool
 
 
 def _last(path: str, changes: Sequence[tuple[str, Any]]) -> int:
-    """The number of the last change of a field or of what it is in, from 1; 0 for none."""
+    """Return the number, from 1, of the last change of a field or its section; 0 for none."""
     places = (
         number
         for number, (changed, _) in enumerate(changes, 1)
@@ -338,7 +338,7 @@ def _value(scenario: ScenarioFields, path: str) -> Any:
 
 
 def _is_given(scenario: ScenarioFields, path: str, values: tuple[object, ...]) -> bool:
-    """Has the field another value than its default (one of ``values``, if there are any)?"""
+    """Return whether the field has another value than its default (of ``values``, if there are any)."""
     section, _, name = path.rpartition(".")
     owner = _value(scenario, section) if section else scenario
     if owner is None:

@@ -111,7 +111,7 @@ def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
 
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
-    """The count that is largest beside what is usual for it."""
+    """Return the count that is largest compared with its usual size."""
     coming, buckets = expected_changes(scenario), _buckets(scenario)
     predicting = scenario.model.mtp_layers or 0
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1

@@ -35,7 +35,7 @@ from simcluster.topology import AnyTopology, Cluster
 
 @lru_cache(maxsize=4)
 def _built(topology: AnyTopology) -> Cluster:
-    """The cluster of a topology: scenarios that differ in other things share it, with the routes that it has found."""
+    """Return the cluster of a topology; scenarios that differ in other things share it and its routes."""
     return topology.build()
 
 

@@ -54,7 +54,7 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
 
 
 def _folder(document: Document, where: KeyPath) -> Path:
-    """What a path in a document is relative to: its folder, or where one is if an override set it."""
+    """Return the folder that a path in a document is relative to; the current one in an override."""
     return Path() if document.mark(where).place == "override" else document.folder
 
 
@@ -62,7 +62,7 @@ def _folder(document: Document, where: KeyPath) -> Path:
 
 
 def _resolve_cluster(document: Document) -> Document:
-    """``cluster: {topology: X, parameter: value}`` as ``cluster: {topology: {fields of X with the parameters}}``."""
+    """Return the document with the topology and its parameters as ``cluster.topology``."""
     if "model" not in document.data and (other := what_else(document.data)):
         raise InputError(f"{document.source}: is {other}")
     section = document.data.get("cluster")
@@ -108,7 +108,7 @@ def _resolve_cluster(document: Document) -> Document:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``above`` wins, key by key, down to the innermost mappings."""
+    """Return both mappings merged, key by key; ``above`` wins."""
     merged = dict(below)
     for key, value in above.items():
         inner = merged.get(key)
@@ -118,7 +118,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What a device file says in the place of its path, so that the scenario is complete; InputError with its line."""
+    """Return the fields with the contents of a device file instead of its path."""
     device = fields.get("device")
     if not names_device_file(device):
         return fields
@@ -128,7 +128,7 @@ def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _topology_file(document: Document, name: str) -> Document:
-    """A topology by path (it has a slash or an ending of such files) or by shipped name."""
+    """Read a topology by path (it has a slash or an ending of such files) or by built-in name."""
     by_path = _is_path(name, _TOPOLOGY_ENDINGS)
     if by_path:
         return _read_topology(_folder(document, ("cluster", "topology")) / name)
@@ -136,7 +136,7 @@ def _topology_file(document: Document, name: str) -> Document:
 
 
 def _read_topology(path: Path) -> Document:
-    """The document in a topology file; for a file of another tool, the wish to import it."""
+    """Read a topology file; for a file of another tool, return the request to import it."""
     refuse_shipped("topologies", path)
     if is_importable(path):
         return import_document(path)
@@ -210,7 +210,7 @@ def load_cluster(name: Named, overrides: Changes = ()) -> Cluster:
 
 
 def _resolve_model(document: Document) -> Document:
-    """The preset's fields under those that are given beside it; the preset's name goes."""
+    """Return the document with the preset's fields instead of its name."""
     section = document.data.get("model")
     if not isinstance(section, Mapping) or "preset" not in section:
         return document
@@ -284,7 +284,7 @@ def _resolve_schedule(document: Document) -> Document:
 
 
 def _resolve_faults(document: Document) -> Document:
-    """Laws of faults and of data with the values and weights of a histogram's file in its place."""
+    """Return the document with tables of faults and data read in."""
     changed = dict(document.data)
     faults, data = changed.get("faults"), changed.get("data")
     if isinstance(faults, list | tuple):
@@ -299,7 +299,7 @@ def _resolve_faults(document: Document) -> Document:
 
 
 def _latest(document: Document, place: int, fault: Any) -> Any:
-    """A fault without how slow it was, where an override says so in another word: ``faults.0.speed=50%``."""
+    """Return a fault without its pace where an override sets that by another key: ``faults.0.speed=50%``."""
     if not isinstance(fault, Mapping):
         return fault
     own = [name for name in PACES if name in fault]
@@ -313,7 +313,7 @@ _SPEEDS_OF = {"speeds": "rank", "nic_speeds": "node"}
 
 
 def _with_speeds(document: Document, place: int, fault: Any) -> Any:
-    """A fault whose table of speeds is read in, if it is the path of one."""
+    """Return a fault with its table of speeds read in."""
     named = _SPEEDS_OF.get(str(fault.get("kind"))) if isinstance(fault, Mapping) else None
     if named is None or not isinstance(fault.get("table"), str):
         return fault
@@ -323,7 +323,7 @@ def _with_speeds(document: Document, place: int, fault: Any) -> Any:
 
 
 def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:
-    """A section whose laws under these keys have their tables read in; paths as for schedules."""
+    """Return a section with the tables of its laws read in."""
     read = dict(section) if isinstance(section, Mapping) else section
     for key in keys if isinstance(section, Mapping) else ():
         law = section.get(key)

@@ -127,7 +127,7 @@ def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
 
 
 def _options(scenario: Scenario) -> list[list[Change]]:
-    """Changes by kind, the kinds that are tried together; of one kind only one is made."""
+    """Return changes by kind; only one of a kind is made."""
     parallel = scenario.parallel
     free: list[tuple[bool, str, object]] = [  # cost nothing
         (parallel.tp > 1 and not parallel.sequence_parallel, "parallel.sequence_parallel", True),
@@ -141,7 +141,7 @@ def _options(scenario: Scenario) -> list[list[Change]]:
 
 
 def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[str, Any]]]:
-    """Every way to make so many changes with its cost, cheapest first; equals in the order of the options."""
+    """Return every way to make so many changes with its cost, cheapest first."""
     found = []
     for kinds in combinations(options, number):
         for changes in product(*kinds):
@@ -170,7 +170,7 @@ def _recomputed(scenario: Scenario) -> Iterator[Change]:
 
 
 def _parts(scenario: Scenario) -> tuple[RecomputeModule, ...]:
-    """Modules of mixtures and of latent attention that free much for little time."""
+    """Return modules that free much memory for little time."""
     experts: tuple[RecomputeModule, ...] = ("moe_act", "layernorm") if scenario.model.moe else ()
     return (*experts, "mla_up_proj") if scenario.model.mla else experts
 
@@ -182,7 +182,7 @@ def _sharded(scenario: Scenario) -> Iterator[Change]:
 
 
 def _resharded(scenario: Scenario) -> Iterator[Change]:
-    """What ZeRO 3 has whole: given up behind forward, and no unit ahead of its use."""
+    """Yield changes to what ZeRO 3 holds whole."""
     if scenario.parallel.zero == 3 and not scenario.fsdp.reshard_after_forward:
         yield Change({"fsdp.reshard_after_forward": True}, 0.1)
     if scenario.parallel.zero == 3 and scenario.fsdp.prefetch > 0 and scenario.overlap.param_gather:
@@ -215,7 +215,7 @@ def _longer(scenario: Scenario) -> Iterator[Change]:
 
 
 def _narrower(scenario: Scenario) -> Iterator[Change]:
-    """A schedule that has fewer microbatches in flight."""
+    """Yield schedules with fewer microbatches in flight."""
     pp, name = scenario.parallel.pp, scenario.pipeline.schedule_name
     if pp == 1:
         return
@@ -229,7 +229,7 @@ def _narrower(scenario: Scenario) -> Iterator[Change]:
 
 
 def _numbers(scenario: Scenario) -> Iterator[Change]:
-    """Other number formats: training itself changes, so these come last."""
+    """Yield other number formats; they change training itself, so they come last."""
     if scenario.training.precision == "fp32":
         yield Change({"training.precision": "bf16-mixed"}, 2.0)
     if scenario.training.memory_recipe != "bf16-12" and scenario.training.precision == "bf16-mixed":
@@ -272,7 +272,7 @@ def _waiting(schedule: Schedule) -> int:
 
 
 def _short(footprint: Footprint, held: float, capacity: float) -> str:
-    """What is missing, and which part is the largest."""
+    """Return what is missing, and the largest part."""
     state = footprint.parameters + footprint.gradients + footprint.optimizer
     if state + footprint.buffers > capacity:
         why = f"model state alone is {state / 1e9:.1f} GB a GPU: more GPUs are needed"

@@ -37,7 +37,7 @@ def is_importable(path: str | Path) -> bool:
 
 
 def _is_astra_network(path: Path) -> bool:
-    """A YAML file with ASTRA-sim's keys at its top, which no topology file has."""
+    """Return whether a YAML file has ASTRA-sim's keys at its top."""
     try:
         with path.open("rb") as file:
             head = file.read(1_000_000)

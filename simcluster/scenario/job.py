@@ -142,7 +142,7 @@ def real_tokens_per_step(scenario: Scenario) -> float:
 
 
 def _real(scenario: Scenario, attention: float) -> tuple[float, float]:
-    """The part of tokens that are no padding, and of whole sequences' core attention what those have."""
+    """Return the shares of real tokens and of whole sequences' core attention."""
     if scenario.data is None or scenario.data.documents is None:
         return 1.0, attention
     packed = scenario.data.packed(scenario.seed, batch_of(scenario), scenario.dp)

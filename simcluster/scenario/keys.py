@@ -80,11 +80,11 @@ def _of_type(annotation: Any) -> Fragment:
     return dict(_PLAIN[annotation])
 
 
-def _form(form: Any) -> Fragment:
+def form_of(form: Any) -> Fragment:
     """Return the schema of a type, of words, or a schema itself."""
-    if isinstance(form, dict) and "type" in form:
+    if isinstance(form, dict):
         return form
-    return {"enum": [*form]} if isinstance(form, tuple | dict) else fragment_of(form)
+    return {"enum": [*form]} if isinstance(form, tuple) else fragment_of(form)
 
 
 def any_of(fragments: Iterable[Fragment]) -> Fragment:
@@ -201,7 +201,7 @@ class ScenarioKey:
         """Its type as a fragment of a JSON schema."""
         own = fragment_of(self._field.annotation, self._field.metadata)
         more = next((each for each in self._field.metadata if isinstance(each, Accepts)), None)
-        return any_of(own if each is ... else _form(each) for each in more.forms()) if more else own
+        return any_of(own if each is ... else form_of(each) for each in more.forms()) if more else own
 
     @property
     def takes(self) -> str:

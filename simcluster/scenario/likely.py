@@ -117,7 +117,7 @@ def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
 
 
 def _traits(scenario: Scenario) -> Iterator[str]:
-    """What few studies, or none, have steps of."""
+    """Yield what few validated studies have."""
     if scenario.parallel.cp > 1:
         yield "context parallelism"
     if scenario.model.moe:
@@ -185,7 +185,7 @@ def nearest_to(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]
 
 
 def _apart(kind: RunKind, groups: Mapping[str, Any]) -> Iterator[str]:
-    """How far the run is from what was validated on such GPUs with such sharding."""
+    """Yield how the run differs from what was validated on such GPUs with such sharding."""
     near = groups.get(f"{kind.generation}, {kind.sharding}")
     if not kind.generation:
         yield "a GPU of another generation"

@@ -57,7 +57,7 @@ class Loading:
 
     @property
     def _remedy(self) -> str:
-        """How many workers, loading ahead, keep up with the step; nothing where they do."""
+        """Return how many workers, loading ahead, keep up with the step; "" where they do."""
         enough = math.ceil(self.batch / self.step * (1 - 1e-9))
         if self.exposed == 0 or (self.ahead and enough <= self.workers):
             return ""

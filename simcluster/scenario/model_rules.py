@@ -44,14 +44,14 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _predicting(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """What shards parameters knows the layers of multi-token prediction."""
+    """Check that no layers of multi-token prediction are sharded by ZeRO 3."""
     if scenario.model.predicting and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
         yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or leave mtp_layers out"
 
 
 def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Modules that run again are in the model."""
+    """Check that the model has the modules that run again."""
     training, model, where = scenario.training, scenario.model, ("training", "recompute_modules")
     if training.recompute != "selective":
         return
@@ -68,7 +68,7 @@ def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """What tensor and sequence parallelism split must divide."""
+    """Check the divisors of tensor and sequence parallelism."""
     model, parallel = scenario.model, scenario.parallel
     tp = parallel.tp
     split = {"heads": model.heads} | split_widths(model)
@@ -86,7 +86,7 @@ def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """What context parallelism splits must divide, and the attention must come in pieces."""
+    """Check the divisors of context parallelism, and that the attention comes in pieces."""
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
     if cp == 1:
@@ -112,7 +112,7 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """There are experts to share, on ranks that there are, by mechanisms that know of them."""
+    """Check expert parallelism."""
     moe, parallel = scenario.model.moe, scenario.parallel
     if moe is None:
         return
@@ -127,7 +127,7 @@ def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Keys of the dispatcher that say something, and collectives that can be played as it makes them."""
+    """Check keys of the dispatcher, and that its collectives can be simulated."""
     how, where = scenario.parallel.expert_dispatch, ("parallel", "expert_dispatch")
     relayed = [name for name in ("sms", "reach") if getattr(how, name) != type(how).model_fields[name].default]
     if relayed and not how.relays:
@@ -138,7 +138,7 @@ def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
-    """Every rank of ep has as many experts, every rank of etp as much of each."""
+    """Check that ranks of ep have equally many experts, and ranks of etp equal parts of each."""
     if moe.experts % ep:
         fix = listed(near_divisors(moe.experts, ep))
         yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
@@ -149,7 +149,7 @@ def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
 
 
 def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
-    """The ranks of a stage, tp x cp x dp for all else, are etp x ep x (those that hold the same) for experts."""
+    """Check that the tp x cp x dp ranks of a stage are whole groups of etp x ep ranks."""
     tp, ep, cp, dp = parallel.tp, parallel.ep, parallel.cp, parallel.dp
     ranks = tp * cp * dp
     if ranks % (ep * etp):
@@ -161,7 +161,7 @@ def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
 
 
 def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> Iterator[Complaint]:
-    """What is not for experts that are shared out otherwise than all else: each group of ep x etp ``together``."""
+    """Check what is not modelled for experts on other ranks than all else, in groups of ``together``."""
     group, tp = scenario.fsdp.shard_group, scenario.parallel.tp
     if apart and group and group * tp % together:
         what = f"shard groups of {group} x tp {tp} ranks do not hold whole groups of ep x etp = {together}"
@@ -172,7 +172,7 @@ def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> I
 
 
 def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
-    """Are tied embeddings where their gradients can be summed: on one stage, or once each on the first and last?"""
+    """Return whether tied embeddings are on one stage, or once each on the first and last."""
     first, last = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     if copies:
         return any(first in stages and last in stages for stages in copies)
@@ -248,7 +248,7 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[Complaint]:
-    """There are fused pairs whose halves can run beside each other."""
+    """Check that there are fused pairs whose halves can overlap."""
     where = ("overlap", "pairs")
     if scenario.overlap.pairs and not any(schedule.fused):
         what = f"{schedule.name} on pp {scenario.parallel.pp} has no fused pairs [F|B] whose halves could overlap"

@@ -92,7 +92,7 @@ def is_section(path: str) -> bool:
 
 @cache
 def _homes() -> dict[str, list[str]]:
-    """Paths by their last part, and by other names of it."""
+    """Return the paths by their last part, and by other names of it."""
     found: dict[str, list[str]] = {}
     for path in dict.fromkeys(key.plain_path for key in scenario_keys() if "*" not in key.path):
         if path.rpartition(".")[2] not in ("source", "kind", "name") and path != "cluster.topology":

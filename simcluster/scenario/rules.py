@@ -73,7 +73,7 @@ def oversize(topology: TopologySpec) -> str | None:
 
 
 def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """tp x pp x dp x cp = gpus, at most what the cluster has."""
+    """Check that tp x pp x dp x cp is the number of GPUs, at most what the cluster has."""
     parallel, gpus, cluster_gpus = scenario.parallel, scenario.gpus, scenario.cluster.built.num_gpus
     fixed = parallel.tp * parallel.pp * parallel.cp
     if gpus > cluster_gpus:
@@ -112,7 +112,7 @@ def _smaller(gpus: int) -> str:
 
 
 def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Every replica gets the same number of whole microbatches."""
+    """Check that every replica gets the same number of whole microbatches."""
     training, dp, pp = scenario.training, scenario.parallel.dp, scenario.parallel.pp
     batch, together = training.global_batch, dp * training.micro_batch
     sizes = f"dp {dp} x micro_batch {training.micro_batch}"
@@ -126,7 +126,7 @@ def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """The GPU is known, and computes in the precision of the run."""
+    """Check that the GPU is known, and computes in the precision of the run."""
     try:
         device = scenario.cluster.device
     except InputError as error:
@@ -140,7 +140,7 @@ def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _memory_recipe(training: Training, device: Device) -> Iterator[Complaint]:
-    """The named recipe keeps weights in a format that the matmuls of the run read."""
+    """Check that the named recipe keeps weights in a format that the matmuls read."""
     name, precision = training.memory_recipe, training.precision
     if name is None or precision in (recipe := RECIPES[name]).precisions:
         return
@@ -153,7 +153,7 @@ def _memory_recipe(training: Training, device: Device) -> Iterator[Complaint]:
 
 
 def _recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """What keeps every second product keeps what a fused attention gives."""
+    """Check that recompute: operators has a fused attention."""
     training = scenario.training
     if training.recompute == "operators" and training.attention == "unfused":
         what = "operators keeps the result of a fused attention, and training.attention is unfused"
@@ -167,7 +167,7 @@ def _optimizer(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """What slows computation down leaves some of the GPU, and is asked for where it is modelled."""
+    """Check that interference leaves some of the GPU, and is modelled where it is asked for."""
     choice, where = scenario.overlap.interference, ("overlap", "interference")
     held = scenario.parallel.expert_dispatch.multiprocessors
     if isinstance(choice, str) and not held:
@@ -185,7 +185,7 @@ def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Shard groups of equally many ranks, and units that are gathered ahead of use."""
+    """Check shard groups of equally many ranks, and units that are gathered ahead of use."""
     fsdp, parallel = scenario.fsdp, scenario.parallel
     if parallel.zero != 3:
         return
@@ -199,7 +199,7 @@ def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """There is a way to host memory, and what the host does has a rate."""
+    """Check that there is a way to host memory, and a rate of the host."""
     chosen, cluster = scenario.memory.offload, scenario.cluster.built
     where = ("memory", "offload")
     if chosen.optimizer == "host" and chosen.host_update is None:
@@ -215,7 +215,7 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Each fault's own rules, and of some kinds there is only one."""
+    """Check each fault's own rules, and kinds of which there is only one."""
     first: dict[str, int] = {}
     of_data = scenario.data.lengths if scenario.data else None
     for place, fault in enumerate(scenario.faults):
@@ -226,7 +226,7 @@ def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _checkpoint(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """The step behind which a checkpoint is taken is played, and something says how long its write takes."""
+    """Check that the step before the checkpoint is simulated, and that its write has a duration."""
     checkpoint = scenario.checkpoint
     if checkpoint is None:
         return

@@ -27,7 +27,7 @@ Positive = Annotated[float, Field(strict=False, gt=0)]
 
 
 def _percent(value: object) -> object:
-    """ "2 %" is 0.02; yes and no are no numbers."""
+    """Return 0.02 for "2 %"; refuse booleans."""
     wrong = InputError(f"must be a share, got {str(value)[:40]!r}; write a number from 0 to 1, or as in 2 %")
     if isinstance(value, bool):
         raise wrong

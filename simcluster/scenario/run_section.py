@@ -25,7 +25,7 @@ _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 
 
 def _tokens(value: object) -> object:
-    """ "15.6T" is 15.6e12, and so is "15.6T tokens"."""
+    """Return 15.6e12 for "15.6T" and "15.6T tokens"."""
     if not isinstance(value, str):
         return value
     if found := _COUNT.fullmatch(value):
@@ -76,7 +76,7 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
 
 
 def _misplaced(number: int, end: float, begin: float, goal: float, last: bool) -> str:
-    """What is wrong with the tokens at which a stage ends; "" if nothing is."""
+    """Return what is wrong with the tokens at which a stage ends; "" if nothing is."""
     if end <= begin:
         before = f"where stage {number} ends; they come in their order: write more than {begin:g}"
         return f"ends at {end:g} tokens and begins at {begin:g}, {before}"
@@ -91,7 +91,7 @@ _STEPS = re.compile(r"\d{1,12}\s+steps?")
 
 
 def _interval(value: object) -> str:
-    """ "auto", "83 steps" or "20 min"; InputError for what is none of them."""
+    """Return "auto", "83 steps" or "20 min"; InputError for others."""
     text = value.strip() if isinstance(value, str) else ""
     if text == "auto" or (_STEPS.fullmatch(text) and int(text.split()[0])):
         return text
@@ -105,13 +105,13 @@ def _interval(value: object) -> str:
 
 
 def _steps(value: object) -> object:
-    """ "1000 steps" is 1000."""
+    """Return 1000 for "1000 steps"."""
     number, _, unit = str(value).strip().partition(" ") if isinstance(value, str) else ("", "", "")
     return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
 
 
 def _failures(value: object) -> object:
-    """A name, or a list of one's own."""
+    """Return a name or a list as a section."""
     if isinstance(value, str):
         return {"of": value}
     return {"also": value} if isinstance(value, list | tuple) else value

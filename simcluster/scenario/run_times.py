@@ -249,7 +249,7 @@ TIMES: dict[str, type[TimeSpec]] = {
 
 
 def _as_document(value: object) -> object:
-    """ "5 min" is a fixed time; so is what only says seconds or per_gpu."""
+    """Return "5 min", and a mapping without a kind, as a fixed time."""
     if isinstance(value, Mapping) and "kind" not in value:
         return {"kind": "fixed", "seconds": "0 s", **value}
     if isinstance(value, Mapping | TimeSpec):

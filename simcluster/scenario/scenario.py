@@ -218,7 +218,7 @@ def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", a
 
 
 def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = ".") -> Scenario:
-    """What a file or a document says, changed by what others may have said; ``python`` if all of it may run code."""
+    """Read a file or a document with changes; ``python`` if all of it may run code."""
     if isinstance(what, Mapping):
         if what and all("." in str(path) for path in what):
             raise InputError(
@@ -246,7 +246,7 @@ def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Data as a file has them, where parts of them are specs."""
+    """Return data as a file has them, where parts of them are specs."""
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json", exclude_none=True)
         return {key: inner for key, inner in dumped.items() if key != "dp" or inner}  # 0: left out
@@ -286,7 +286,7 @@ def scenario_path(path: str | Path) -> Path:
 
 
 def _of_another_kind(name: str) -> str:
-    """What a name that is no scenario's is the name of, and what is done with it; "" where nothing is called so."""
+    """Return what else has this name and what to do with it; "" where nothing has it."""
     if name in presets("models.yaml"):
         return f"is a model, no scenario; make one of it: simcluster new --model {name} --cluster dgx_h100 --gpus 64"
     if name in device_names():

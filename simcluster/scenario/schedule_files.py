@@ -81,7 +81,7 @@ def function_in(name: str) -> ScheduleFunction:
 
 
 def _require_actions(made: Schedule, name: str) -> None:
-    """InputError for what stands in the place of an action, a hop or a number: type hints hold nobody to them."""
+    """Raise InputError for values that are no actions, hops or numbers."""
     if not isinstance(made.name, str):
         raise InputError(f"{name} returned a schedule whose name is {shown(made.name)}; a name is a text")
     for stage, row in enumerate(made.rows):

@@ -204,7 +204,7 @@ def outer_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _on_one_site(scenario: ScenarioFields, workers: int) -> Iterator[Complaint]:
-    """Slowest on the grid is dp, so that workers lie one after the other."""
+    """Order the grid with dp slowest, so that workers are consecutive."""
     order = scenario.parallel.order
     slower = [axis for axis in order[order.index("dp") + 1 :] if getattr(scenario.parallel, axis) > 1]
     if scenario.cluster.built.machines_per_site and workers > 1 and slower:

@@ -8,7 +8,7 @@ loader's alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,7 +21,7 @@ from simcluster.documents.shipped import shipped_names
 from simcluster.faults.pace import Paced
 from simcluster.model.transformer import Model
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
-from simcluster.scenario.keys import Fragment, ScenarioKey, any_of, fragment_of
+from simcluster.scenario.keys import Fragment, ScenarioKey, any_of, form_of, fragment_of
 from simcluster.scenario.run_times import TIMES, FixedTime
 from simcluster.scenario.sections import LONG_NAMES, Parallel
 from simcluster.topology import TOPOLOGIES, SitesSpec
@@ -49,7 +49,6 @@ def scenario_schema() -> dict[str, Any]:
 
 
 def _models(top: type[BaseModel]) -> list[type[BaseModel]]:
-    """All that are below one, each once."""
     found: dict[type[BaseModel], None] = {}
 
     def below(model: type[BaseModel]) -> None:
@@ -64,13 +63,20 @@ def _models(top: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def _object(model: type[BaseModel]) -> Fragment:
-    """A mapping with the fields of a model as its keys."""
+    """Return the schema of a mapping with the fields of a model as its keys."""
     properties = {name: _property(model, name) for name in model.model_fields}
+    for base, (name, forms, text) in _EXTRA.items():
+        if issubclass(model, base):
+            properties[name] = {**any_of(map(form_of, forms())), "description": text}
     found: Fragment = {
         "type": "object",
         "description": inspect.cleandoc(model.__doc__ or "").replace("``", "`"),
         "properties": properties,
-        "required": [name for name, field in model.model_fields.items() if field.is_required()],
+        "required": [
+            name
+            for name, field in model.model_fields.items()
+            if field.is_required() and not any(name == key and issubclass(model, base) for base, key in _OPTIONAL)
+        ],
         "additionalProperties": False,
     }
     for base, liberty in _LIBERTIES.items():
@@ -96,13 +102,13 @@ def _in_topology(model: type[BaseModel]) -> bool:
 
 
 def _part(model: type[BaseModel]) -> Fragment:
-    """The same with nothing required: what stands beside a topology's name is merged into it."""
+    """Return the schema with nothing required: keys next to a topology's name are merged into it."""
     found = _object(model)
     return {key: _parts_for(value) for key, value in found.items() if key not in ("required", "anyOf")}
 
 
 def _parts_for(value: Any) -> Any:
-    """With references to parts in place of those to whole models."""
+    """Return a schema with references to parts instead of whole models."""
     if isinstance(value, dict):
         return {key: _parts_for(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -119,18 +125,35 @@ def _topology_models() -> set[str]:
 # --- what the loader allows -------------------------------------------------------------------------------------------
 
 
-def _either(found: Fragment, *keys: str) -> None:
-    """One of these is there, or all that is required otherwise."""
-    found["anyOf"] = [*({"required": [key]} for key in keys), {"required": found["required"]}]
-    found["required"] = []
+_EXTRA: Mapping[type[BaseModel], tuple[str, Callable[[], Iterable[Any]], str]] = {
+    ScenarioFields: (
+        "framework", lambda: (ScenarioKey("", ScenarioFields, "software").fragment,), "Another word for software.",
+    ),
+    Model: (
+        "preset", lambda: (tuple(presets("models.yaml")), A_PATH),
+        "A built-in model (simcluster list models), or the path of a config.json; keys next to it win.",
+    ),
+    PresetSpec: (
+        "preset", lambda: (tuple(presets("links.yaml")),),
+        "A built-in link (simcluster list links); keys next to it win.",
+    ),
+    Software: ("base", lambda: (software_names(),), "Built-in software, which has the defaults."),
+    Histogram: ("file", lambda: (str,), "A CSV file of values and weights, instead of both."),
+}  # fmt: skip
+"""Keys of files that models do not have, since reading replaces them: by class the key, its forms, its text."""
+_OPTIONAL = {(Histogram, "values"), (FixedTime, "seconds")}
+"""Required fields that a file may leave out."""
 
 
-def _of_scenario(found: Fragment) -> None:
-    found["properties"]["framework"] = {**found["properties"]["software"], "description": "Another word for software."}
+def _by_preset(found: Fragment) -> None:
+    """Require the preset, or all that is required without it."""
+    if found["required"]:
+        found["anyOf"] = [{"required": ["preset"]}, {"required": found["required"]}]
+        found["required"] = []
 
 
 def _of_cluster(found: Fragment) -> None:
-    """A topology by name or path with its parameters beside it, or written out; dumps of machines in a list."""
+    """Allow a topology by name or path with its parameters next to it, or dumps of nodes in a list."""
     topology = found["properties"]["topology"]
     parameters: dict[str, list[Fragment]] = {}
     for spec in TOPOLOGIES.values():
@@ -147,35 +170,10 @@ def _of_cluster(found: Fragment) -> None:
     found["additionalProperties"] = True  # of a file of another tool
 
 
-def _of_model(found: Fragment) -> None:
-    ways: Fragment = any_of([{"enum": list(presets("models.yaml"))}, A_PATH])
-    said = "A model that ships, by name (simcluster list models), or the path of a config.json; keys beside it win."
-    found["properties"] = {"preset": {**ways, "description": said}, **found["properties"]}
-    _either(found, "preset")
-
-
-def _of_link(found: Fragment) -> None:
-    said = "A link that ships, by name (simcluster list links); keys beside it win."
-    found["properties"]["preset"] = {"enum": list(presets("links.yaml")), "description": said}
-    if found["required"]:
-        _either(found, "preset")
-
-
 def _of_parallel(found: Fragment) -> None:
     for long, short in LONG_NAMES.items():
         said = f"Another name of {short}: {found['properties'][short]['description']}"
         found["properties"][long] = {**found["properties"][short], "description": said}
-
-
-def _of_software(found: Fragment) -> None:
-    said = "What ships under this name stands for all that is left out."
-    found["properties"]["base"] = {"enum": [*software_names()], "description": said}
-
-
-def _of_histogram(found: Fragment) -> None:
-    said = "A CSV file of values and weights, in place of both."
-    found["properties"]["file"] = {**_TEXT, "description": said}
-    found["required"] = [name for name in found["required"] if name != "values"]
 
 
 def _of_paced(found: Fragment) -> None:
@@ -183,25 +181,17 @@ def _of_paced(found: Fragment) -> None:
     found["anyOf"] = [{"required": [name]} for name in ("slowdown", "speed", "factor")]
 
 
-def _of_fixed_time(found: Fragment) -> None:
-    found["required"] = []  # per_gpu alone will do
-
-
 def _of_sites(found: Fragment) -> None:
-    """A site's GPU is that of the whole."""
+    """Allow a site without a GPU: it has that of the whole."""
     found["properties"]["site"] = _parts_for(found["properties"]["site"])
 
 
 _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
-    ScenarioFields: _of_scenario,
     ClusterSpec: _of_cluster,
     SitesSpec: _of_sites,
-    Model: _of_model,
-    PresetSpec: _of_link,
+    Model: _by_preset,
+    PresetSpec: _by_preset,
     Parallel: _of_parallel,
-    Software: _of_software,
-    Histogram: _of_histogram,
     Paced: _of_paced,
-    FixedTime: _of_fixed_time,
 }
 """By class: what its mapping may be besides its fields."""

@@ -149,7 +149,7 @@ def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _section(annotation: Any) -> type[Spec] | None:
-    """The section that a field is, which may be left out; None for a field that is none."""
+    """Return the section that a field is; None for a field that is none."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     wanted = [part for part in parts if part is not NoneType]
     only = wanted[0] if len(wanted) == 1 else None
@@ -157,7 +157,7 @@ def _section(annotation: Any) -> type[Spec] | None:
 
 
 def _value(scenario: Scenario, path: str) -> Any:
-    """A field's value; its default where the section that it is in is left out."""
+    """Return a field's value; its default where its section is missing."""
     found: Any = scenario
     for name in path.split("."):
         if found is None:

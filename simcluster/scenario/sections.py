@@ -107,7 +107,6 @@ LONG_NAMES = {
 
 
 def _layers_per_stage(value: object) -> object:
-    """Checks even, auto or a list of whole numbers."""
     if value in ("even", "auto"):
         return value
     items = value if isinstance(value, list | tuple) else ()
@@ -117,7 +116,7 @@ def _layers_per_stage(value: object) -> object:
 
 
 def _layout(value: object) -> object:
-    """Checks a layout slice by slice; a list of it as tuples."""
+    """Check a layout slice by slice; return a list of it as tuples."""
     if not isinstance(value, str | list | tuple) or not value:
         raise InputError(f'must be a layout slice by slice, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
     if not isinstance(value, str):
@@ -167,7 +166,6 @@ class Pipeline(Spec):
 
 
 def _buffers(value: object) -> object:
-    """Complains about a word that is neither ``auto`` nor ``none`` nor an amount."""
     if isinstance(value, str) and value not in ("auto", "none") and not any(letter.isdigit() for letter in value):
         raise InputError(f'must be auto, none or an amount with its unit, as in "1 GB"; got {shown(value)}')
     return value
@@ -198,7 +196,6 @@ class HostMemory(Spec):
     @model_validator(mode="before")
     @classmethod
     def _all_of_modules(cls, document: object) -> object:
-        """Modules without a part are moved whole."""
         if isinstance(document, Mapping) and document.get("modules"):
             return {"activations": 1.0, **document}
         return document
@@ -229,7 +226,6 @@ class Memory(Spec):
 
 
 def _mechanism(value: object) -> object:
-    """Complains about a word that is neither ``none`` nor ``auto``."""
     if isinstance(value, str) and value not in ("none", "auto"):
         raise InputError(
             f"must be none, auto or a mechanism such as {{kind: factor, compute: 0.189}}, {{kind: sms, channels: 24}} "

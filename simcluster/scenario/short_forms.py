@@ -77,7 +77,7 @@ def titled(name: str, document: Mapping[str, Any], changes: Sequence[tuple[str, 
 
 
 def _in_words(path: str, value: object) -> str:
-    """The key and its value; the key alone where the value is a section or a list."""
+    """Return the key and its value; the key alone for a section or a list."""
     key = path.removesuffix("+")
     if isinstance(value, Mapping | list | tuple):
         return key

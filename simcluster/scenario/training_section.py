@@ -27,7 +27,7 @@ MemoryRecipe = Literal[
 
 
 def _modules(value: object) -> object:
-    """Modules from one name, or a list of them in any order."""
+    """Return modules from one name, or a list of them in any order."""
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
         known = ", ".join(RECOMPUTE_MODULES)
@@ -101,7 +101,7 @@ class Training(Spec):
     @model_validator(mode="before")
     @classmethod
     def _modules_alone(cls, document: object) -> object:
-        """Modules listed as ``recompute``, or without it, are those of a selective one."""
+        """Take modules listed as ``recompute``, or without it, as those of a selective one."""
         if not isinstance(document, Mapping):
             return document
         listed = document.get("recompute")

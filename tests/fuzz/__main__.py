@@ -24,7 +24,6 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from functools import lru_cache
 from pathlib import Path
 from random import Random
 
@@ -74,9 +73,7 @@ def jobs(inputs: int, seed: int, kinds: Iterable[str]) -> list[Job]:
 def warm(commands: Iterable[str] = WARM) -> None:
     """Import all that a case might, and read what most read, so that no case pays for it."""
     from simcluster import cli
-    from simcluster.documents import reading
 
-    reading.compose = lru_cache(maxsize=256)(reading.compose)
     for command in cli.COMMANDS:
         importlib.import_module(cli.module_of(command))
     for name in (

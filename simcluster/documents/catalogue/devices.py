@@ -48,7 +48,7 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 
 @cache
 def _catalogue() -> dict[str, dict[str, Any]]:
-    """Every entry with what it stands on filled in."""
+    """Return every entry with the values of its base filled in."""
     filled: dict[str, dict[str, Any]] = {}
     for name, entry in presets("devices.yaml").items():
         own = {key: value for key, value in entry.items() if key != "base"}
