@@ -34,22 +34,34 @@ def test_launcher_options_behind_a_program_say_how_many_gpus_there_are() -> None
     assert not found.unknown
 
 
+RUN = f"torchrun --nproc_per_node 8 {TRAINS}"
+
+
 @pytest.mark.parametrize(
-    ("launcher", "words"),
+    ("text", "words", "said"),
     [
-        ("torchrun --nproc_per_node 2 --nnodes 2", "the script starts 2 on each of 2 machines"),
-        ("torchrun --nproc_per_node 16 --nnodes 1", "the script starts 16 on one machine"),
+        (f"torchrun --nproc_per_node 2 --nnodes 2 {TRAINS}", "the script starts 2 on each of 2 machines", True),
+        (f"torchrun --nproc_per_node 16 --nnodes 1 {TRAINS}", "the script starts 16 on one machine", True),
+        (f"torchrun --nproc_per_node 8 --nnodes 2 {TRAINS}", "the script starts", False),
+        (f"torchrun --nproc_per_node 4 --nnodes 1 {TRAINS}", "the script starts", False),
+        (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "what $SETTINGS sets is not known", True),
+        (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "activate", False),
+        (f"{RUN} --tokenizer-type NullTokenizer", "NullTokenizer adds a token", True),
+        (f"{RUN} --num-experts 8", "a token goes to 2 of the experts", True),
+        (f"{RUN} --num-experts 8 --moe-router-topk 2", "a token goes to", False),
+        (f"{RUN} --kd --num-layers-teacher 4", "--kd: the forward pass of the teacher is not played", True),
+        (
+            f"export TORCH_DISTRIBUTED_DEBUG=DETAIL\nenv NCCL_BLOCKING_WAIT=1 {RUN}",
+            "without NCCL_BLOCKING_WAIT=1, TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            True,
+        ),
+        (f"export TORCH_DISTRIBUTED_DEBUG=INFO NCCL_BLOCKING_WAIT=0\n{RUN}", "NCCL", False),
     ],
 )
-def test_machines_of_other_sizes_than_the_cluster_s_are_told(launcher: str, words: str) -> None:
-    assert told(imported(f"{launcher} {TRAINS}"), words)
-
-
-@pytest.mark.parametrize(
-    "launcher", ["torchrun --nproc_per_node 8 --nnodes 2", "torchrun --nproc_per_node 4 --nnodes 1"]
-)
-def test_machines_as_the_cluster_s_are_not(launcher: str) -> None:
-    assert not told(imported(f"{launcher} {TRAINS}"), "the script starts")
+def test_what_is_assumed_is_told(text: str, words: str, said: bool) -> None:
+    found = imported(text)
+    assert told(found, words) is said
+    assert not found.unknown
 
 
 DEEPSPEED = f"deepspeed --num_nodes 1 {TRAINS} --fp16 --deepspeed --deepspeed_config ds.json"
@@ -131,30 +143,6 @@ def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:
     assert imported(text, count="8").document["training"]["micro_batch"] == 8
 
 
-def test_a_file_that_sets_variables_and_is_not_there_is_told() -> None:
-    found = imported(f". $SETTINGS\nsource venv/bin/activate\ntorchrun --nproc_per_node 8 {TRAINS}")
-    assert told(found, "what $SETTINGS sets is not known")
-    assert not told(found, "activate")
-
-
-def test_the_null_tokenizer_adds_a_token() -> None:
-    found = imported(f"torchrun --nproc_per_node 8 {TRAINS} --tokenizer-type NullTokenizer")
-    assert found.document["model"]["vocab_size"] == 1001
-    assert told(found, "NullTokenizer adds a token")
-
-
-def test_how_many_experts_a_token_goes_to_is_told_where_it_is_not_given() -> None:
-    text = f"torchrun --nproc_per_node 8 {TRAINS} --num-experts 8"
-    assert told(imported(text), "a token goes to 2 of the experts")
-    assert not told(imported(f"{text} --moe-router-topk 2"), "a token goes to")
-
-
-def test_a_teacher_of_distillation_is_told() -> None:
-    found = imported(f"torchrun --nproc_per_node 8 {TRAINS} --kd --num-layers-teacher 4")
-    assert told(found, "--kd: the forward pass of the teacher is not played")
-    assert not found.unknown
-
-
 @pytest.mark.parametrize(
     ("launcher", "gpus"),
     [
@@ -228,13 +216,6 @@ def test_variables_that_a_command_hands_to_the_script_it_starts(starts: str, tp:
     found = imported(starts, files)
     assert (found.document["parallel"]["tp"], found.document["gpus"]) == (tp, 8)
     assert imported(starts, files, TP="8").document["parallel"]["tp"] == 8
-
-
-def test_collectives_that_the_host_waits_for_are_told() -> None:
-    train = f"torchrun --nproc_per_node 8 {TRAINS}"
-    checked = imported(f"export TORCH_DISTRIBUTED_DEBUG=DETAIL\nenv NCCL_BLOCKING_WAIT=1 {train}")
-    assert told(checked, "without NCCL_BLOCKING_WAIT=1, TORCH_DISTRIBUTED_DEBUG=DETAIL")
-    assert not told(imported(f"export TORCH_DISTRIBUTED_DEBUG=INFO NCCL_BLOCKING_WAIT=0\n{train}"), "NCCL")
 
 
 @pytest.mark.parametrize(
