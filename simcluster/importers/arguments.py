@@ -101,7 +101,7 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
     options, problems = _options(words[begin:], repeated=repeated)
     behind = [name for name in _OF_TORCHRUN if name in options]
     launcher = [*words[:begin], *(f"--{name}={' '.join(options.pop(name))}" for name in behind)]
-    return Arguments(options, tuple(launcher), _launched(launcher), problems)
+    return Arguments(options, tuple(launcher), launcher_options(launcher), problems)
 
 
 def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
@@ -144,11 +144,11 @@ def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[s
     return found, tuple(dict.fromkeys(strays[:1] + problems))
 
 
-def _launched(words: list[str]) -> dict[str, str]:
-    """Return the options of the launcher, with the word behind each."""
+def launcher_options(words: Sequence[str]) -> dict[str, str]:
+    """Return the options of a launcher by name without dashes, each with its value or the word after it."""
     found: dict[str, str] = {}
-    for word, after in zip(words, [*words, ""][1:], strict=True):
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
+    for word, after in zip(words, [*words, ""][1:], strict=False):
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
             found[name.replace("_", "-")] = value if equals else after
     return found

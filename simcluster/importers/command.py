@@ -58,6 +58,7 @@ _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py",), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
 """Kinds whose files of these endings have arguments and variables; those of megatron always do."""
 _MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
+_COUNTED = ("mapped", "no_effect", "assumed", "unknown")
 _OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
@@ -65,7 +66,9 @@ def run(args: argparse.Namespace) -> None:
     """Read, translate, check that it loads, write."""
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
-    args.file, args.function = _function_of(args.file)
+    file, _, function = args.file.rpartition(":")
+    named = file.endswith(".py") and function.isidentifier()  # as in config_registry.py:llama3_8b
+    args.file, args.function = (file, function) if named else (args.file, "")
     text = _text(args.file)
     require_kind(text, args.file, args.kind)
     readers = {"hugging-face": _model, "astra-network": _topology}
@@ -81,9 +84,11 @@ def run(args: argparse.Namespace) -> None:
         common.write_text(args.output, written)
     lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed,
              "unknown": found.unknown}  # fmt: skip
+    counts = {name.replace("no_effect", "without effect"): len(lists[name]) for name in _COUNTED}
+    summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count or what != "unknown")
     common.answer(
         args,
-        lambda: f"{common.wrote(args, args.output)}: {_summary(found)}" if args.output else written.removesuffix("\n"),
+        lambda: f"{common.wrote(args, args.output)}: {summary}" if args.output else written.removesuffix("\n"),
         lambda: {"document": found.document, **{key: list(value) for key, value in lists.items()}},
     )
 
@@ -97,19 +102,6 @@ def _tell_unknown(args: argparse.Namespace, found: Imported) -> None:
             f"is not known here (--strict refuses them)",
             file=sys.stderr,
         )
-
-
-def _summary(found: Imported) -> str:
-    counts = {
-        "mapped": found.mapped, "without effect": found.no_effect, "assumed": found.assumed, "unknown": found.unknown
-    }  # fmt: skip
-    return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names or what != "unknown")
-
-
-def _function_of(name: str) -> tuple[str, str]:
-    """Return the file, and the function of it that is named behind a colon, as in config_registry.py:llama3_8b."""
-    file, colon, function = name.rpartition(":")
-    return (file, function) if colon and file.endswith(".py") and function.isidentifier() else (name, "")
 
 
 def _text(name: str) -> str:

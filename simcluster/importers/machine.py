@@ -73,7 +73,10 @@ def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocumen
     machines: list[list[tuple[str, Wire]]] = []  # NIC ports of each
     for number, system in enumerate(copies):
         first = len(machines)
-        names = {node: _name(node, first, number) for node in system.nodes}
+        names = {
+            (machine, text): f"node{first + machine}.{text}" if machine >= 0 else f"domain{number}.{text}"
+            for machine, text in system.nodes
+        }
         for node, kind in system.nodes.items():
             document.node(names[node], kind, host=first + node[0] if kind == "gpu" else None)
         for (a, b), wire in system.links.items():
@@ -85,11 +88,6 @@ def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocumen
     if len(copies) > 1 or spec.fabric is not None or (len(machines) > 1 and all(machines)):
         _add_fabric(document, machines, spec.fabric or FabricParameters())
     return document
-
-
-def _name(node: Node, first: int, system: int) -> str:
-    machine, name = node
-    return f"node{first + machine}.{name}" if machine >= 0 else f"domain{system}.{name}"
 
 
 def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]], fabric: FabricParameters) -> None:

@@ -54,29 +54,12 @@ FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
 
 
-def _valued(name: str, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a flag that stands for a value of another option, as that option."""
-    option, value = FLAG_VALUES.get(name, (name, ""))
-    return option, (value,) if value else words
-
-
-def _is_absent(name: str, words: tuple[str, ...], *, deepspeed: bool) -> bool:
-    """Return whether an option is as if it were not given: Megatron-DeepSpeed has a plain MLP where there is one expert
-    (ParallelTransformerLayer, megatron/model/transformer.py), Megatron-Core a mixture of one."""
-    return name in ABSENT_AT_0 and (words == ("0",) or (words == ("1",) and name == "num-experts" and deepspeed))
-
-
 def _without_settings(words: tuple[str, ...], *, least: int) -> tuple[str, ...]:
     """The words of an option without settings as Hydra takes them, which stand behind the last of all options."""
     count = len(words)
     while count > least and _SETTING.fullmatch(words[count - 1]):
         count -= 1
     return words[:count]
-
-
-def _in_a_section(name: str) -> str:
-    """Return an option as NeMo and Megatron-Bridge write it, in the section that both have it in."""
-    return f"{'train' if 'batch' in name else 'model'}.{name.replace('-', '_')}"
 
 
 def option_called(name: str) -> str:
@@ -106,7 +89,9 @@ class Options:
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Return every option in its place; one that is not modelled and changes the time is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
-        for name, words in ((option_called(name), _valued(name, words)[1]) for name, words in options.items()):
+        for written, words in options.items():
+            value, name = FLAG_VALUES.get(written, ("", ""))[1], option_called(written)
+            words = (value,) if value else words
             if plain.get(name, words) != words:
                 self.problems.add(self.error(name, "is given by two names with two values; keep one"))
             plain[name] = words
@@ -115,7 +100,9 @@ class Options:
             kept = _without_settings(words, least=MAPPED.get(name) != "flag")
             self.unknown += words[len(kept) :]
             plain[name] = kept
-        absent = [name for name, words in plain.items() if _is_absent(name, words, deepspeed="deepspeed" in plain)]
+        one = ("num-experts",) if "deepspeed" in plain else ()  # of which Megatron-DeepSpeed makes a plain MLP
+        absent = [name for name, words in plain.items() if name in ABSENT_AT_0 and words == ("0",)]
+        absent += [name for name in one if plain.get(name) == ("1",)]
         self.no_effect += absent
         plain = {name: words for name, words in plain.items() if name not in absent}
         on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF}
@@ -229,7 +216,12 @@ class Options:
         """Return the value of the first of these that is given; InputError where none is."""
         value = self.get(*names)
         if value is None:
-            name, written = f"{self._dashes}{names[0]}", "" if self._dashes else f", as {_in_a_section(names[0])}"
+            name, written = (
+                f"{self._dashes}{names[0]}",
+                ""
+                if self._dashes
+                else f", as {'train' if 'batch' in names[0] else 'model'}.{names[0].replace('-', '_')}",
+            )
             there = ": it is in the checkpoint (--use-checkpoint-args)" if "use-checkpoint-args" in self.given else ""
             remedy = f"give it as --arg=--{names[0]}=..." if there else f"add it{written}"
             raise InputError(f"{self.source}: {name} is missing{there}; {remedy}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from simcluster.importers.arguments import launcher_options
 from simcluster.importers.shell.state import State, joined
 
 _PER_NODE, _TOTAL = ("ntasks-per-node", "npernode", "ppn"), ("ntasks", "np", "n")
@@ -74,11 +75,7 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
 
 def _by_slurm(words: Sequence[str]) -> dict[str, str]:
     """Return the options of a launcher; those of jsrun (in sets of resources) and mpirun by Slurm's names."""
-    found: dict[str, str] = {}
-    for word, after in zip(words, [*words, ""][1:], strict=False):
-        if word.startswith("-"):
-            name, equals, value = word.lstrip("-").partition("=")
-            found[name.replace("_", "-")] = value if equals else after
+    found = launcher_options(words)
     names = {word.rsplit("/", 1)[-1] for word in words}
     if "jsrun" in names:
         tasks = _number(found, "tasks-per-rs", "a") or 1

@@ -17,7 +17,7 @@ from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl
 from simcluster.importers.graph_document import GraphDocument
 from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.machine import System, join
-from simcluster.importers.xml_tree import Element, not_hwloc, parse_xml
+from simcluster.importers.xml_tree import not_hwloc, parse_xml
 
 Form = Literal["xml", "json", "matrix", "listing", "astra"]
 _FORMS = "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-link JSON or GraphML, ASTRA-sim network"
@@ -54,7 +54,14 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
     raw, source, name = read_bytes(path), str(path), spec.name or path.stem
     form = form_of(raw, source)
     if form == "xml":
-        return _read_xml(parse_xml(raw, source), source, spec)
+        root = parse_xml(raw, source)
+        if root.tag == "system":
+            return nccl_xml.read_nccl(root, spec)
+        if root.tag.rpartition(":")[2] == "graphml":
+            return graph_files.graph_document(graph_files.graph_of_graphml(root, source), "GraphML", spec)
+        if root.tag == "topology":
+            raise not_hwloc(root.place)
+        raise root.error("is not known here; <system> (NCCL's topology XML) or <graphml> is expected")
     text = decode(raw, source)
     if form == "matrix":
         return nvidia_smi.read_matrix(text, source, spec)
@@ -73,16 +80,6 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
             "it with networkx.node_link_data"
         )
     raise InputError(f"{source}: is none of {_FORMS}")
-
-
-def _read_xml(root: Element, source: str, spec: ImportSpec) -> System | GraphDocument:
-    if root.tag == "system":
-        return nccl_xml.read_nccl(root, spec)
-    if root.tag.rpartition(":")[2] == "graphml":
-        return graph_files.graph_document(graph_files.graph_of_graphml(root, source), "GraphML", spec)
-    if root.tag == "topology":
-        raise not_hwloc(root.place)
-    raise root.error("is not known here; <system> (NCCL's topology XML) or <graphml> is expected")
 
 
 def form_of(raw: bytes, source: str) -> Form | None:

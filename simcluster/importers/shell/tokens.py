@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^]]*)\])?(\+?)=")
 _NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])")
+_ESCAPED = re.compile(r"\$'(?:\\.|[^'\\])*+'?", re.DOTALL)
 _OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|&>>?|<<<|<<-?|[<>]\(|>>|>&|<&|>\||[;&|<>()]")
 _BRACKETS = {"(": ")", "{": "}", "[": "]"}
 
@@ -47,16 +48,8 @@ def piece_end(text: str, place: int, *, quoted: bool = False) -> int:
         return place + 1
     if after in ("(", "{", "["):
         return _closing(text, place + 1)
-    if after == "'" and not quoted:
-        return _ansi_end(text, place + 2)
-    found = _NAME.match(text, place)
+    found = (_NAME if after != "'" or quoted else _ESCAPED).match(text, place)
     return found.end() if found else place + 1
-
-
-def _ansi_end(text: str, place: int) -> int:
-    while place < len(text) and text[place] != "'":
-        place += 2 if text[place] == "\\" else 1
-    return place + 1
 
 
 def _closing(text: str, place: int) -> int:
