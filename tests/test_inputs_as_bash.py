@@ -33,7 +33,7 @@ WORDS = pool(r"""
     $A :: "$L" :: "${ARR[@]}" :: ${ARR[@]} :: --x=$N :: "--y z" :: $E :: "$E" :: $(expr 1 + 2) :: "$(expr 3 + 4)" ::
     ${ARR[1]} :: --b="${ARR[*]}" :: "${ARR[1]}" :: -e${N}f :: "$A"$M :: $OPT :: "$OPT" :: ${OPT}x :: a\ b :: $P/$L/$A ::
     --c=$A-$M-$L.json :: "$A"/$M/$L :: --c=`expr 5 + 1`/$M :: ${B:+--b $B} :: "${D:-}" :: $@ :: "$@" :: $((N+1)) ::
-    --f=$((N*2)) :: x#y :: "it's" :: 'q r'
+    --f=$((N*2)) :: x#y :: {1..3} :: a{b,c}d :: "it's" :: 'q r'
 """)
 
 
@@ -69,7 +69,7 @@ class Author:
         name = self.one("B", "C", "D")
         inner = self.statement(depth + 1) if depth < 2 else f"{name}=i"
         leaves = self.one("", "; [[ $i == 2 ]] && break", "; [ $i = a ] && continue", f"; {name}+=+")
-        listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"', "p q")
+        listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"', "{1..3}", "a{b,c}")
         subject = self.one("$A", "$M", "$L", "$E", "${P##*/}")
         return self.one(
             f"{name}{self.one('=', '+=')}{self.one(*VALUES)}",
@@ -79,7 +79,7 @@ class Author:
             f"{self.test()} && {name}=t || {name}=e",
             f"case {subject} in {self.one(*CASES)}) B=c0;; *.json) B=c1;; *) {inner} ;; esac",
             f"for i in {listed}; do {name}=${{{name}}}$i{leaves}; done",
-            f'f() {{ [ "$1" = x ] && return; {name}=f$#$1; }}\nf {self.one("x", "$M 2", "a b", "$OPT")}',
+            f'f() {{ local X=$1; [ "$1" = x ] && return; {name}=f$#$X; }}\nf {self.one("x", "$M 2", "a b", "$OPT")}',
             f"ARR+=({self.one(*VALUES)}); {name}=${{ARR[@]}}",
             f"while [ $# -gt {self.one('0', '1')} ]; do case $1 in u|w) {name}+=$2; shift;; esac; shift; done",
             f"set -- {self.one(*WORDS)} {self.one(*WORDS)}; {name}=x$#",
@@ -122,7 +122,8 @@ WRITTEN = pool(r"""
     declare -A B; B[7b]=32; B["13b"]=40; C=${B[7b]}; B= ::
     declare -A B=([q]=1 [r]=2); for k in "${!B[@]}"; do D+=$k; done; D=${#D}; B= :: ARR[1]=y; ARR[3]=z; B=${ARR[*]} ::
     B=$(( ${U:-3} * 2 )); C=$((N * ${Z:-5} + ${E:-7})) :: is() { [[ $1 == *70* ]]; }; is $M && B=y; is x || C=n ::
-    f() { false; }; f || B=1 :: (B=1; A=2); C=$A; B= :: V=B; export "$V"="6 7" :: V=C; declare "$V=6" ::
+    f() { false; }; f || B=1 :: (B=1; A=2); C=$A; B= :: f() { local A=q C; C=1; B=$A; }; f; D=$A$C ::
+    f() { local A=2; g; }; g() { B=$A; }; f; C=$A :: V=B; export "$V"="6 7" :: V=C; declare "$V=6" ::
     V=B; export $V=$M :: for ((i=1; i<4; i++)); do B+=$i; done :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2} ::
     set -- a b c; B="${@: -1}"; C=${*:2:1} :: [[ llama3-8b =~ ([0-9]+)b$ ]] && B=${BASH_REMATCH[1]} ::
     for i; do B+=$i; done :: Q=(1 2 3); B=$(( ${Q[0]} + ${Q[1]} * 2 )); C=$((${#Q[@]} - 1)) ::

@@ -250,6 +250,9 @@ def _run_command(statement: Statement, state: State) -> bool | None:
     if raw and raw[0] in ("[", "test"):
         return is_met([word for word in raw[1:] if word != "]"], state, double=False)
     for each in raw[1:] if raw and raw[0] in _DECLARES else []:
+        if state.hidden and raw[0] not in ("export", "readonly"):
+            name = re.split(r"\W", each)[0]
+            state.hidden[-1].setdefault(name, state.variables.get(name))
         if match := ASSIGNMENT.match(each):
             _assign(each, match, state)
         elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
@@ -305,7 +308,11 @@ def _call(body: Statement, words: list[str], state: State) -> bool | None:
     """Read a function with its arguments, and return whether it succeeds."""
     kept, state.positional = state.positional, words
     state.depth, state.calls = state.depth + 1, state.calls + 1
+    state.hidden.append({})
     found = _run(body, state)
+    hidden = state.hidden.pop()
+    kept_values = {name: value for name, value in state.variables.items() if name not in hidden}
+    state.variables = kept_values | {name: value for name, value in hidden.items() if value is not None}
     found = state.returned if state.leaving == "return" else found
     state.depth, state.calls = state.depth - 1, state.calls - 1
     state.positional, state.leaving = kept, ""

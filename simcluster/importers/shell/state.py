@@ -57,6 +57,8 @@ class State:
     leaned: int = 0
     depth: int = 0
     calls: int = 0
+    hidden: list[dict[str, Value | None]] = field(default_factory=list)
+    """For each function being read the values that its own variables hide."""
     line: int = 0
     steps: int = 0
 
