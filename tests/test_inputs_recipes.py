@@ -93,123 +93,113 @@ def test_a_distributed_optimizer_is_on_where_the_optimizer_or_ddp_has_it() -> No
     assert zero == [1, 0]
 
 
-def test_a_recipe_that_trains_adapters_is_refused() -> None:
-    with pytest.raises(InputError, match="small_config trains adapters beside weights that stand still"):
-        recipe("'bf16_mixed'", adapters="default_peft_config('lora')")
+LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')"
+NULL = "tokenizer_type='NullTokenizer', vocab_size=32_000"
+
+
+def own(*lines: str, base: str = "_pretrain_common()", name: str = "own_config") -> Imported:
+    """Import a recipe with these lines between the first and the last one."""
+    body = "".join(f"    {line}\n" for line in (f"cfg = {base}", *lines, "return cfg"))
+    return scenario_from_bridge(f"def {name}():\n{body}", cluster=CLUSTER, source="r.py", function=name, gpus=8)
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("base", "line", "words"),
     [
-        ("from_own('x')", r"wan_1_3b_config .*makes images or films"),
-        ("AutoBridge.from_hf_pretrained('zai-org/GLM-5.1')", "has sparse attention"),
-        ("AutoBridge.from_hf_pretrained('Qwen/Qwen2-Audio-7B')", "takes sound"),
-        ("AutoBridge.from_hf_pretrained('moonshotai/Kimi-Linear-48B-A3B-Base')", "has layers of linear attention"),
+        ("_pretrain_common()", "cfg.peft = default_peft_config('lora')", "own_config trains adapters beside weights"),
+        ("chosen()", "cfg.peft = LoRA(dim=8)", "own_config trains adapters beside weights"),
+        ("llama3_8b_peft_config(scheme='lora')", "", "own_config trains adapters .*, as llama3_8b_peft_config says"),
+        ("_pretrain_common()", LLAMA.replace("meta-llama/Meta-Llama-3-8B", "zai-org/GLM-5.1"), "has sparse attention"),
+        ("_pretrain_common()", LLAMA.replace("meta-llama/Meta-Llama-3-8B", "Qwen/Qwen2-Audio-7B"), "takes sound"),
+        (
+            "_pretrain_common()",
+            LLAMA.replace("meta-llama/Meta-Llama-3-8B", "moonshotai/Kimi-Linear-48B-A3B-Base"),
+            "has layers of linear attention",
+        ),
+        ("_sft_common_vlm()", "", r"own_config .*takes images"),
+        ("_sft_common()", f"{LLAMA}; cfg.model.freeze_vision_model = False", r"own_config .*takes images"),
+        ("base(1)", "", "takes its configuration from base, which is another file's: run it once and give the run_con"),
+        ("ConfigContainer(model=NemotronHProvider8B())", "", "has layers of Mamba-2"),
+        ("ConfigContainer(model=X(num_layers=3))", "", "a class that is not known here"),
+        (
+            "ConfigContainer(model=AutoBridge.from_hf_pretrained('a/Own-7B'))", "",
+            "the model 'a/Own-7B' of the recipe is not known here: only its name is said",
+        ),
     ],
-)
-def test_models_that_are_no_decoders_by_their_names(model: str, words: str) -> None:
-    text = f"def wan_1_3b_config():\n    cfg = _pretrain_common()\n    cfg.model = {model}\n    return cfg\n"
+)  # fmt: skip
+def test_recipes_that_are_refused(base: str, line: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="wan_1_3b_config", gpus=8)
+        own(line or "pass", base=base)
+
+
+def test_a_recipe_is_refused_by_its_name() -> None:
+    with pytest.raises(InputError, match=r"wan_1_3b_config .*makes images or films"):
+        own("cfg.model = from_own('x')", name="wan_1_3b_config")
 
 
 def test_a_class_without_a_size_that_is_given_the_sizes_of_a_model() -> None:
-    text = """
-def own_config():
-    cfg = _pretrain_common()
-    sizes = {"num_layers": 26, "hidden_size": 1152, "num_attention_heads": 4}
-    cfg.model = Gemma3ModelProvider(**sizes, seq_length=2048)
-    cfg.model.moe_router_dtype = "bf16"
-    cfg.model.batch_p2p_comm = False
-    cfg.optimizer.main_params_dtype = torch.float32
-    cfg.model.mla_down_proj_fusion = True
-    cfg.ddp.overlap_param_gather = True
-    cfg.optimizer.overlap_param_gather = False
-    if cfg.model.own:
-        cfg.rng.te_rng_tracker = cfg.model.use_te_rng_tracker = True
-    if cfg.model.own:
-        cfg.model.own_field = True
-    return cfg
-"""
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    lines = (
+        "sizes = {'num_layers': 26, 'hidden_size': 1152, 'num_attention_heads': 4}",
+        "cfg.model = Gemma3ModelProvider(**sizes, seq_length=2048)",
+        "cfg.model.moe_router_dtype = 'bf16'",
+        "cfg.model.batch_p2p_comm = False",
+        "cfg.model.mla_down_proj_fusion = True",
+        "cfg.ddp.overlap_param_gather = True",
+        "cfg.optimizer.overlap_param_gather = False",
+        "if cfg.model.own: cfg.rng.te_rng_tracker = cfg.model.use_te_rng_tracker = True",
+        "if cfg.model.own: cfg.model.own_field = True",
+    )
+    found, narrow = (own(*lines, f"cfg.optimizer.main_params_dtype = torch.float{bits}") for bits in (32, 16))
     assert found.document["model"]["name"] == "gemma-3-1b"
     assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
     assert found.unknown == ("what the recipe does where cfg.model.own (it changes own_field)",)
     assert {"model.batch_p2p_comm", "optimizer.main_params_dtype"} <= set(found.no_effect)
-    narrow = scenario_from_bridge(
-        text.replace("torch.float32", "torch.float16"), cluster=CLUSTER, source="r.py", function="own_config", gpus=8
-    )
     assert any(note.startswith("main-params-dtype: master copies") for note in narrow.assumed)
     assert any(note.startswith("mla-down-proj-fusion: the products down to latents are two") for note in found.assumed)
 
 
-def test_a_recipe_of_adapters_by_its_name_is_refused() -> None:
-    text = "def own_config():\n    return llama3_8b_peft_config(peft_scheme='lora')\n"
-    with pytest.raises(InputError, match=r"own_config trains adapters .*, as llama3_8b_peft_config says"):
-        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
-    later = text.replace(
-        "return llama3_8b_peft_config(peft_scheme='lora')", "cfg = chosen()\n    cfg.peft = LoRA(dim=8)"
-    )
-    later += "    return cfg\n"
-    with pytest.raises(InputError, match="own_config trains adapters beside weights"):
-        scenario_from_bridge(later, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
-
-
 def test_positions_of_gpt_oss_are_turned_in_steps() -> None:
-    text = "def own_config():\n    cfg = _pretrain_common()\n"
-    text += "    cfg.model = AutoBridge.from_hf_pretrained('openai/gpt-oss-20b')\n    return cfg\n"
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    found = own(LLAMA.replace("meta-llama/Meta-Llama-3-8B", "openai/gpt-oss-20b"))
     assert found.document["model"] == {"preset": "gpt-oss-20b", "sequence_length": 4096}
     assert found.document["software"]["rope"] == "steps"  # as its positions are YaRN's
 
 
 def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
-    text = "def own_config():\n    cfg = _pretrain_common()\n"
-    text += "    cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')\n"
-    text += "    cfg.tokenizer = TokenizerConfig(tokenizer_type='NullTokenizer', use_tokenizer_vocab_size=True)\n"
-    text += "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n    cfg.model.seq_length = 8192\n"
-    text += "    cfg.dataset.seq_length = 4096\n    return cfg\n"
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
-    assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 8192}
-    assert (
-        "the model's sequence length, though dataset.seq_length is 4096, which Megatron-Bridge refuses" in found.assumed
+    found = own(
+        LLAMA,
+        "cfg.tokenizer = TokenizerConfig(tokenizer_type='NullTokenizer', use_tokenizer_vocab_size=True)",
+        "cfg.tokenizer.vocab_size = cfg.model.vocab_size",
+        "cfg.model.seq_length = 8192",
+        "cfg.dataset.seq_length = 4096",
     )
+    assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 8192}
+    told = "the model's sequence length, though dataset.seq_length is 4096, which Megatron-Bridge refuses"
+    assert told in found.assumed
 
 
 @pytest.mark.parametrize(("whole", "size"), [("True", 32_000), ("False", None)])
 def test_a_vocabulary_of_the_tokenizer(whole: str, size: int | None) -> None:
-    tokenizer = f"tokenizer_type='NullTokenizer', vocab_size=32_000, use_tokenizer_vocab_size={whole}"
-    text = f"def own_config():\n    cfg = _pretrain_common()\n    cfg.tokenizer = TokenizerConfig({tokenizer})\n"
-    text += "    cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')\n    return cfg\n"
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
-    assert found.document["model"].get("vocab_size") == size
-    told = text.replace("'NullTokenizer', vocab_size=32_000", "'HuggingFaceTokenizer'")
-    said = scenario_from_bridge(told, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).assumed
+    line = f"cfg.tokenizer = TokenizerConfig({NULL}, use_tokenizer_vocab_size={whole})"
+    assert own(line, LLAMA).document["model"].get("vocab_size") == size
+    said = own(line.replace(NULL, "tokenizer_type='HuggingFaceTokenizer'"), LLAMA).assumed
     assert any("takes that of the tokenizer" in each for each in said) is (whole == "True")
 
 
 @pytest.mark.parametrize(
     ("base", "said", "multiple"),
     [
-        ("_sft_common()", "", 1),
-        ("ConfigContainer(train=TrainingConfig(micro_batch_size=1, global_batch_size=8))", "", 1),
+        ("_sft_common()", "pass", 1),
+        ("ConfigContainer(train=TrainingConfig(micro_batch_size=1, global_batch_size=8))", "pass", 1),
         ("_sft_common()", "cfg.model.make_vocab_size_divisible_by = 64", 1),
         ("_sft_common()", "cfg.tokenizer.use_tokenizer_vocab_size = True", 128),
-        ("_pretrain_common()", "", 128),  # which is not read, and may take the tokenizer's
+        ("_pretrain_common()", "pass", 128),  # which is not read, and may take the tokenizer's
     ],
 )
 def test_a_vocabulary_of_the_models_own_is_not_padded(base: str, said: str, multiple: int) -> None:
-    text = f"""
-def own_config():
-    cfg = {base}
-    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen2.5-72B").to_megatron_provider()
-    cfg.model.tensor_model_parallel_size = 8
-    {said}
-    return cfg
-"""
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).document
-    model = from_document(found).model
-    assert (model.vocab_multiple, padded_vocab(model, 8)) == (multiple, 152_064 if multiple == 1 else 152_576)
+    model = 'cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen2.5-72B").to_megatron_provider()'
+    found = own(model, "cfg.model.tensor_model_parallel_size = 8", said, base=base).document
+    read = from_document(found).model
+    assert (read.vocab_multiple, padded_vocab(read, 8)) == (multiple, 152_064 if multiple == 1 else 152_576)
 
 
 def test_a_precision_that_is_named() -> None:
@@ -222,22 +212,8 @@ def test_a_precision_that_is_named() -> None:
     assert recipe("'bf16_with_mxfp8_mixed'").document["training"]["precision"] == "mxfp8-mixed"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def own_config():\n    cfg = _sft_common_vlm()\n    return cfg\n",
-        "def own_config():\n    cfg = _sft_common()\n    cfg.model = AutoBridge.from_hf_pretrained('a/own-14b')\n"
-        "    cfg.model.freeze_vision_model = False\n    return cfg\n",
-    ],
-)
-def test_a_recipe_of_images_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"own_config .*takes images"):
-        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
-
-
 def test_the_router_of_a_provider() -> None:
-    text = "def own_config():\n    cfg = _pretrain_common()\n    cfg.model = OlMoEModelProvider()\n    return cfg\n"
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).document
+    found = own("cfg.model = OlMoEModelProvider()").document
     assert (found["model"]["name"], found["model"]["moe"]["aux_loss"]) == ("olmoe-7b", True)
     assert found["software"]["experts"]["router_dtype"] == "fp32"
 
@@ -291,27 +267,6 @@ def test_overlaps_of_their_own_section_are_those_of_a_distributed_optimizer() ->
     )
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="container", gpus=8).document["overlap"]
     assert (found["grad_reduce"], found["param_gather"]) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "def own_config():\n    return base(1)\n",
-            "from base, which is another file's: run it once",
-        ),
-        ("from a.b import base\ndef own_config():\n    return base()\n", r"from a\.b\.base, which is another file's"),
-        ("def own_config():\n    return ConfigContainer(model=NemotronHProvider8B())\n", "has layers of Mamba-2"),
-        ("def own_config():\n    return ConfigContainer(model=X(num_layers=3))\n", "a class that is not known here"),
-        (
-            "def own_config():\n    return ConfigContainer(model=AutoBridge.from_hf_pretrained('a/Own-7B'))\n",
-            "the model 'a/Own-7B' of the recipe is not known here: only its name is said",
-        ),
-    ],
-)
-def test_recipes_whose_model_or_base_is_not_known(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
 
 
 BY_PATH = """
