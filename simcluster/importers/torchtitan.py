@@ -27,9 +27,7 @@ from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
 _REINFORCES = frozenset(TABLES["reinforces"].split())
-_AXES = (
-    "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_replicate", "data_parallel_shard",
-)  # fmt: skip
+_AXES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_replicate")
 _RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
@@ -105,13 +103,15 @@ class _Job(JobSettings):
     ) -> None:
         super().__init__(settings, source)
         self._available, self._told, self._beside = available, told, beside
+        self._sizes: Mapping[str, Any] = {}
 
     def imported(self, cluster: dict[str, Any], gpus: int | None) -> Imported:
         """Return the whole scenario; InputError with all that stands against it."""
         if self.unknown and len(self.unknown) == len(self.written):
             what = "is not a job config of torchtitan: it has none of its keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; name the TOML that torchtitan is started with")
-        model, split = self.problems.of(self._model), self.problems.of(self._parallel, gpus)
+        model, split = self.problems.of(model_of_job, self, self._beside), self.problems.of(self._parallel, gpus)
+        self._sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
         parallel, fsdp = split or ({"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1}, {})
         pipeline = self.problems.of(self._pipeline, parallel["pp"])
         training = self.problems.of(self._training, parallel)
@@ -119,85 +119,84 @@ class _Job(JobSettings):
         if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
             layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
             self.assumed.append(f"without {layers}, which FSDP is not modelled with")
-        gpus = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * parallel["dp"]
-        document: dict[str, Any] = {"cluster": cluster, "gpus": gpus, "model": model}
-        document |= {"parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp}
         replicas = parallel["dp"] * parallel.get("cp", 1)
-        document["overlap"] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
+        overlap: dict[str, Any] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
         if self.on("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
-            document["overlap"]["tensor_pieces"] = parallel["tp"]
+            overlap["tensor_pieces"] = parallel["tp"]
         if self.on("optimizer.early_step_in_backward"):
             self.assumed.append("the optimizer steps behind the backward, though early_step_in_backward is set")
         blocks = self.on("compile.enable") and "model" in self.values["compile.components"]
-        compiled = blocks or self.on("training.compile")
-        document["software"] = "torch-compile" if compiled else "torch-eager"
-        slices = parallel["pp"] * (document["pipeline"] or {}).get("chunks", 1)
-        slices *= 1 + ((document["pipeline"] or {}).get("schedule") in _TWO_SLICES)
-        cut = parallel["pp"] > 1 and "layers_per_stage" in document["pipeline"]
-        if parallel["pp"] > 1 and not cut and self._layers(document["model"]) % slices:
-            document["pipeline"]["layers_per_stage"] = "auto"
-            self.assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
-        document = {key: value for key, value in document.items() if value != {}}
+        if pipeline and model and "layers_per_stage" not in pipeline:
+            slices = parallel["pp"] * pipeline.get("chunks", 1) * (1 + (pipeline.get("schedule") in _TWO_SLICES))
+            if self._sizes["layers"] % slices:
+                pipeline["layers_per_stage"] = "auto"
+                self.assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
+        document: dict[str, Any] = {
+            "cluster": cluster, "gpus": parallel["tp"] * parallel["pp"] * replicas, "model": model,
+            "parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp, "overlap": overlap,
+            "software": "torch-compile" if blocks or self.on("training.compile") else "torch-eager",
+        }  # fmt: skip
         idle = [name for key, name in self.given.items() if key in self.values.unread]
         read = [name for name in self.given.values() if name not in idle]
         return Imported(
-            document, tuple(read), (*self.no_effect, *idle), tuple(dict.fromkeys(self.assumed)),
-            unknown=tuple(self.unknown),
+            {key: value for key, value in document.items() if value != {}}, tuple(read), (*self.no_effect, *idle),
+            tuple(dict.fromkeys(self.assumed)), unknown=tuple(self.unknown),
         ).accounted(self.written)  # fmt: skip
 
-    def _model(self) -> dict[str, Any]:
-        return model_of_job(self, self._beside)
+    def _shards(self, gpus: int | None, fixed: int) -> int:
+        """Return the degree of sharding: as given, or what the other degrees leave of the GPUs."""
+        key = "parallelism.data_parallel_shard_degree"
+        shard: int = self.values[key]
+        if shard != -1:
+            if gpus and fixed * shard != gpus:
+                raise self.error(key, f"the degrees make {fixed * shard} GPUs, and {gpus} are asked for")
+            return shard
+        if not gpus and self._told and self._told[0] % fixed == 0:
+            gpus, who = self._told
+            self.assumed.append(f"{gpus} GPUs, as {who}")
+        if not gpus and self._available:
+            gpus = max(1, self._available // fixed) * fixed
+            self.assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")
+        if not gpus:
+            what = "is -1, what the GPUs leave over; say how many GPUs there are (--gpus), or the degree"
+            raise self.error(key, what)
+        if gpus % fixed:
+            what = f"{gpus} GPUs are no multiple of tensor x pipeline x context x replicate degrees = {fixed}"
+            raise self.error(key, what)
+        return gpus // fixed
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        tp, pp, cp, replicate, shard = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
-        fixed = tp * pp * cp * replicate
-        if shard == -1:
-            if not gpus and self._told and self._told[0] % fixed == 0:
-                gpus, who = self._told
-                self.assumed.append(f"{gpus} GPUs, as {who}")
-            if not gpus and self._available:
-                gpus = max(1, self._available // fixed) * fixed
-                self.assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")
-            if not gpus:
-                what = "is -1, what the GPUs leave over; say how many GPUs there are (--gpus), or the degree"
-                raise self.error("parallelism.data_parallel_shard_degree", what)
-            if gpus % fixed:
-                what = f"{gpus} GPUs are no multiple of tensor x pipeline x context x replicate degrees = {fixed}"
-                raise self.error("parallelism.data_parallel_shard_degree", what)
-            shard = gpus // fixed
-        elif gpus and fixed * shard != gpus:
-            what = f"the degrees make {fixed * shard} GPUs, and {gpus} are asked for"
-            raise self.error("parallelism.data_parallel_shard_degree", what)
-        sharded = shard * cp  # FSDP shards over the ranks of both
-        parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded > 1 else 0}
+        """Return the fields of ``Parallel`` and of ``Fsdp``; FSDP shards over the ranks of cp, too."""
+        tp, pp, cp, replicate = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
+        shard = self._shards(gpus, tp * pp * cp * replicate)
+        sharded = shard * cp > 1
+        parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded else 0}
         if tp > 1 and self.values["parallelism.enable_sequence_parallel"]:
             parallel["sequence_parallel"] = True
-        parallel |= self._context(cp) | self._experts(tp, sharded)
-        if sharded > 1 and self.values["optimizer.name"] == "Muon":
+        if cp > 1:
+            parallel |= {"cp": cp, "cp_comm": _ROTATIONS[self.values["parallelism.context_parallel_rotate_method"]]}
+        parallel |= self._experts(tp, sharded=sharded)
+        if not sharded:
+            return parallel, {}
+        if self.values["optimizer.name"] == "Muon":
             what = "Muon updates whole matrices, and is not modelled where FSDP cuts them"
             raise self.error("optimizer.name", f"{what}; it is with data_parallel_shard_degree 1, and AdamW is")
-        fsdp: dict[str, Any] = {}
         reshard = self.values["parallelism.fsdp_reshard_after_forward"]
-        if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
+        fsdp: dict[str, Any] = {}
+        if reshard == "never" or (reshard == "default" and pp > 1):
             fsdp["reshard_after_forward"] = False
-        if (
-            sharded > 1 and pp > 1
-        ):  # torch.distributed.pipelining defers the reduction (stage.py, backward_maybe_with_nosync)
+        if pp > 1:  # torch.distributed.pipelining defers the reduction (stage.py, backward_maybe_with_nosync)
             fsdp["sync_every_microbatch"] = False
-        if sharded > 1 and replicate > 1:
-            fsdp["shard_group"] = sharded
+        if replicate > 1:
+            fsdp["shard_group"] = shard * cp
         return parallel, fsdp
 
-    def _context(self, cp: int) -> dict[str, Any]:
-        way = self.values["parallelism.context_parallel_rotate_method"]
-        return {"cp": cp, "cp_comm": _ROTATIONS[way]} if cp > 1 else {}
-
-    def _experts(self, tp: int, sharded: int) -> dict[str, Any]:
-        """Experts are whole on each rank where expert_tensor_parallel_degree is 1, its default."""
+    def _experts(self, tp: int, *, sharded: bool) -> dict[str, Any]:
+        """Return how experts are split; they are whole on each rank where expert_tensor_parallel_degree is 1."""
         ep, etp = (self.values[f"parallelism.expert_{what}parallel_degree"] for what in ("", "tensor_"))
         if ep == 1:
             return {}
-        if sharded > 1:
+        if sharded:
             self.assumed.append(
                 "the experts of a rank are sharded over the ranks of its shard group that hold the same, and gathered "
                 "layer by layer"
@@ -224,9 +223,11 @@ class _Job(JobSettings):
             what = f"{shown(name)} is not modelled; known: {names}"
             raise self.error("parallelism.pipeline_parallel_schedule", what)
         chunked = known in schedules_with("takes_chunks")
-        if points := self.values["parallelism.pipeline_parallel_split_points"]:
+        points = self.values["parallelism.pipeline_parallel_split_points"]
+        if points and self._sizes:
+            several = chunked or known in _TWO_SLICES
             try:
-                cut = layers_between(points, self._layers(self._model()), pp, several=chunked or known in _TWO_SLICES)
+                cut = layers_between(points, self._sizes["layers"], pp, several=several)
             except InputError as problem:
                 raise self.error("parallelism.pipeline_parallel_split_points", str(problem)) from None
             return {"schedule": known, **({"chunks": len(cut) // pp} if chunked else {}), "layers_per_stage": cut}
@@ -283,15 +284,9 @@ class _Job(JobSettings):
             raise self.error("activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number")
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}
 
-    def _layers(self, model: Mapping[str, Any]) -> int:
-        return int((model_document(model["preset"]) if "preset" in model else model)["layers"])
-
     def _operators(self) -> dict[str, Any]:
         """Recompute every second product, which is modelled for plain layers."""
-        model = self.problems.of(self._model) or {}
-        name = model.get("preset")
-        fields = model_document(name) if name else model
-        if not {"moe", "mla"} & fields.keys():
+        if not {"moe", "mla"} & self._sizes.keys():
             return {"recompute": "operators"}
         self.assumed.append(
             "every second layer is run again, nearest to the op-selective checkpointing of layers that are not plain"
