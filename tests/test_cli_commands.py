@@ -389,7 +389,7 @@ WHERE: dict[str, tuple[str, list[str], str]] = {
                        "bad.yaml:2:8: vary.parallel.tpp: a scenario has no parallel.tpp"),
     "a fit's key": ("fits:\n  a: {rowz: 1}\n", ["fit", "--file", "bad.yaml"], "bad.yaml:2:"),
     "a result": ('{"a": 1,\n "b" 2}', ["diff", "bad.json", "tiny_dp"], "bad.json:2:6: not JSON"),
-    "a config": ('{"a": 1,\n "b" 2}', ["import", "hugging-face", "bad.json"], "bad.json:2:6: is not JSON"),
+    "a config": ('{"a": 1,\n "b" 2}', ["import", "hugging-face", "bad.json"], "bad.json:2:6: not valid JSON"),
     "a preset": ('{"a": 1,\n "b" 2}', ["run", "tiny_dp", "--set", "model={preset: bad.json}"], "bad.json:2:6: not"),
     "sizes": ("0,1\n1,a\n",
         ["collective", "all_to_all_v", "--sizes", "bad.csv", "--cluster", "flat"], "bad.csv:2: 'a'"),

@@ -499,7 +499,7 @@ def test_a_job_that_the_cluster_does_not_hold_is_on_one_machine(
         (["import", "megatron", "FILE", "--cluster", "dgx_h1000"], "did you mean"),
         (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--gpus", "48"], "makes no scenario"),
         (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--device", "h100"], "--device means nothing"),
-        (["import", "hugging-face", "FILE"], "is not JSON"),
+        (["import", "hugging-face", "FILE"], "JSON"),
         (["import", "torchtitan", "FILE", "--cluster", "dgx_h100"], "is not TOML"),
         (["import", "astra-network", "FILE", "--device", "h100"], "FILE"),
     ],

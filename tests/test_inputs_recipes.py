@@ -314,7 +314,7 @@ def test_recipes_that_state_no_length_train_on_the_usual_one() -> None:
         ("'own/Model-1B'", {}, "put its config.json beside the file, or in a folder own/Model-1B there"),
         ("args.hf_path", {}, "the model 'args.hf_path' of the recipe is not known here"),
         ("'a/b'", {"a/b/config.json": '{"model_type": "mamba"}'}, "config.json beside it: the config has model_type"),
-        ("'a/b'", {"a/b/config.json": "{"}, "a/b/config.json:1:2: is not JSON"),
+        ("'a/b'", {"a/b/config.json": "{"}, "a/b/config.json:1:2: not valid JSON"),
     ],
 )
 def test_a_path_that_says_no_model(path: str, files: dict[str, str], words: str) -> None:

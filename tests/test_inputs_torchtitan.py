@@ -166,7 +166,7 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         ("", "holds no settings"),
         ("[model", "is not TOML"),
         (LLAMA_8B[:200], "is not TOML"),
-        ("{", "is not JSON"),
+        ("{", "not valid JSON"),
         ('{"a": 1, "a": 2}', "'a' appears twice"),
         ('{"a": NaN}', "NaN is no JSON number"),
         ("[model]\n[model]\n", "is not TOML"),

@@ -5,7 +5,6 @@ Megatron-LM's functional tests keep options in a mapping under ``MODEL_ARGS``, o
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.composing import of_json, of_toml
-from simcluster.documents.reading import parse_document, read_document, unique_keys
+from simcluster.documents.composing import of_toml
+from simcluster.documents.reading import parse_document, parse_json, read_document, unique_keys
 from simcluster.importers.arguments import Arguments
 
 _MAX_CHARACTERS = 1_000_000
@@ -52,22 +51,21 @@ def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -
     """Return the sections of a job's file in TOML, or in JSON where it begins with a brace."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no job config has")
-    kind = "JSON" if text.lstrip().startswith("{") else "TOML"
+    data: Any
     try:
-        data = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_no_constant) if kind == "JSON" else (
-            tomllib.loads(text)
-        )  # fmt: skip
-    except InputError as problem:
-        raise InputError(f"{source}: {problem}") from None
-    except RecursionError:
-        raise InputError(f"{source}: is nested too deeply for a job config") from None
-    except ValueError as problem:  # of both; also an integer of thousands of digits
-        told = str(problem)
-        line = re.search(r"line (\d+)", told)
-        meaning = of_json(told) if kind == "JSON" else of_toml(told)
-        if kind == "TOML" and _YAML.search(text) and not _TOML.search(text):
+        if text.lstrip().startswith("{"):
+            data = parse_json(text, source, object_pairs_hook=unique_keys, parse_constant=_no_constant)
+        else:
+            data = tomllib.loads(text)
+    except InputError:
+        raise
+    except (RecursionError, ValueError) as problem:  # also an integer of thousands of digits
+        if _YAML.search(text) and not _TOML.search(text):
             raise InputError(f"{source}: is YAML, and a file in {expected} is expected; name that one") from None
-        raise InputError(f"{source}{f':{line[1]}' if line else ''}: is not {kind}: {meaning}") from None
+        line = re.search(r"line (\d+)", str(problem))
+        deep = isinstance(problem, RecursionError)
+        meaning = "it is nested too deeply" if deep else of_toml(str(problem))
+        raise InputError(f"{source}{f':{line[1]}' if line else ''}: is not TOML: {meaning}") from None
     if not isinstance(data, dict) or not data:
         raise InputError(f"{source}: holds no settings, such as [training] with seq_len = 8192")
     return data

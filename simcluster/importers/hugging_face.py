@@ -6,15 +6,13 @@ than guessed, and so is what a known family has that is not modelled.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import listed
-from simcluster.documents.reading import Document, read_document, unique_keys, validate
+from simcluster.documents.reading import Document, parse_json, read_document, unique_keys, validate
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window
 from simcluster.model.parameters import ParameterCount, parameters
@@ -88,7 +86,7 @@ def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
-    """Exactly how many parameters the model of a config has, of every supported family; errors as above."""
+    """Return exactly how many parameters the model of a config has, of every supported family; errors as above."""
     fields = _read(config, 1)[0]
     return parameters(validate(Model, Document(fields, "config.json", Path())))
 
@@ -226,16 +224,9 @@ def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
 def parse_config(text: str, source: str) -> dict[str, Any]:
     """Return the JSON object in the text of a ``config.json``; InputError for what is no JSON, or says a key twice."""
     try:
-        config = json.loads(text, object_pairs_hook=unique_keys)  # with Infinity and NaN, which transformers writes
+        config = parse_json(text, source, object_pairs_hook=unique_keys)  # with Infinity and NaN, which it writes
     except InputError as problem:
-        raise InputError(f"{source}: {problem}") from None
-    except json.JSONDecodeError as problem:
-        place = f"{source}:{problem.lineno}:{problem.colno}"
-        raise InputError(
-            f"{place}: is not JSON ({of_json(problem.msg)}); a config.json of transformers is expected"
-        ) from None
-    except (ValueError, RecursionError) as problem:
-        raise InputError(f"{source}: is not JSON ({problem}); a config.json of transformers is expected") from None
+        raise InputError(f"{problem}; a config.json of transformers is expected") from None
     if not isinstance(config, dict):
         raise InputError(f"{source}: holds no JSON object; a config.json of transformers is expected")
     return config
