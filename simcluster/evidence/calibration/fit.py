@@ -31,7 +31,7 @@ _MASK_BYTES = 1  # of an element, written by dropout beside its result
 
 
 def kernel_of(case: KernelCase) -> Kernel | None:
-    """The kernel that a case is to the device model; None for what is no kernel of it (copies, the host's time).
+    """Return the kernel that a case is to the device model; None for what is not one (copies, the host's time).
 
     FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
     one half, backward attention with five products.  Raises InputError for a side of 0, and for an unknown op.
@@ -47,12 +47,12 @@ def kernel_of(case: KernelCase) -> Kernel | None:
 
 
 def attention_name(case: KernelCase) -> str:
-    """What the kernel of a case is called in a device file: sdpa-flash for PyTorch's own FlashAttention."""
+    """Return the kernel's name in a device file: sdpa-flash for PyTorch's own FlashAttention."""
     return f"sdpa-{case.op}"
 
 
 def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]]) -> list[float]:
-    """What the device model gives for each case with its kernel."""
+    """Return the seconds of the device model for each case with its kernel."""
     running: dict[str, Device] = {}  # the device, by the attention that runs
     found = []
     for case, kernel in timed:
@@ -143,7 +143,7 @@ class DeviceFit:
     rows: tuple[CalibrationRow, ...]
 
     def kinds(self) -> dict[str, list[CalibrationRow]]:
-        """The rows by kind of case, in the order of measuring."""
+        """Return the rows by kind of case, in the order of measuring."""
         found: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
             found.setdefault(row.measurement.case.kind, []).append(row)
@@ -164,10 +164,12 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             )
     kernels = [kernel for _, kernel in timed]
     cases = [each.case for each, _ in timed]
+    pairs = list(zip(cases, kernels, strict=True))
     before = _before(table, cases, kernels, base, name)
     paths = _asked(before, cases, kernels)
     measured = np.log([each.seconds for each, _ in timed])
-    weights = _weights(cases)
+    kinds = [case.kind for case in cases]  # every kind of case weighs the same
+    weights = np.sqrt([len(kinds) / len(set(kinds)) / kinds.count(kind) for kind in kinds])
 
     def with_values(values: Sequence[float]) -> Device:
         device = before
@@ -177,7 +179,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
 
     def residuals(values: tuple[float, ...]) -> Floats:
         device = with_values(values)
-        found: Floats = (np.log(modelled_seconds(device, zip(cases, kernels, strict=True))) - measured) * weights
+        found: Floats = (np.log(modelled_seconds(device, pairs)) - measured) * weights
         return found
 
     best, starts = _best(before, paths, residuals)
@@ -194,15 +196,13 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
         ),
         rows=tuple(
             CalibrationRow(each, seconds)
-            for (each, _), seconds in zip(
-                timed, modelled_seconds(device, zip(cases, kernels, strict=True)), strict=True
-            )
+            for (each, _), seconds in zip(timed, modelled_seconds(device, pairs), strict=True)
         ),
     )
 
 
 def _best(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
-    """The best of the fits from several starts, and the first start."""
+    """Return the best of the fits from several starts, and the first start."""
     found: list[Solution] = []
     starts = []
     for power, clock in _STARTS:
@@ -223,15 +223,8 @@ def _bounds(path: str) -> tuple[float, float]:
     return low, high
 
 
-def _weights(cases: Sequence[KernelCase]) -> Floats:
-    """Every kind of case weighs the same."""
-    kinds = [case.kind for case in cases]
-    mean = len(kinds) / len(dict.fromkeys(kinds))
-    return np.sqrt([mean / kinds.count(kind) for kind in kinds])
-
-
 def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel]) -> list[str]:
-    """The constants that the table speaks of."""
+    """Return the constants that the table decides."""
     paths = ["launch", "memory_efficiency", "memory_half_size"]
     if any(kernel.by_row for kernel in kernels):
         paths.append("by_row")
@@ -254,7 +247,7 @@ def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel
 def _before(
     table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:
-    """The device with everything that is not fitted."""
+    """Return the device with everything that is not fitted."""
     backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of(case))
     source = source_of(table.machine)
     measured = {
@@ -278,7 +271,7 @@ def _before(
 
 
 def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
-    """A device of which no data sheet is known: its peak and bandwidth are the best that was measured."""
+    """Return a device without a data sheet: its peak and bandwidth are the best that was measured."""
     timed = [each for each in table.timed if kernel_of(each.case) is not None]
     rates: dict[str, float] = {}
     bandwidth = 1.0
@@ -302,13 +295,13 @@ def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
 
 
 def source_of(machine: Machine) -> str:
-    """Where measured constants are from, in one line."""
+    """Return in one line where measured constants are from."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 
 
 def _fastest(table: MeasuredTable) -> str | None:
-    """The fused attention with the highest rate of all forward cases: the one that a program would choose."""
+    """Return the fused attention with the highest rate of all forward cases, which a program would choose."""
     rates: dict[str, float] = {}
     for each in table.timed:
         kernel = kernel_of(each.case) if each.case.kind == "attention" and not each.case.backward else None
@@ -319,13 +312,13 @@ def _fastest(table: MeasuredTable) -> str | None:
 
 
 def root_mean_square(rows: Sequence[CalibrationRow]) -> float:
-    """Of the logarithms of model over measurement."""
+    """Return the root mean square of the logarithms of model over measurement."""
     logs = [math.log(row.modelled / row.measurement.seconds) for row in rows]
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))
 
 
 def base_of(machine: Machine) -> str | None:
-    """The catalogue's device that is this GPU, by the name that its driver gives it; None where none is."""
+    """Return the catalogue's device that is this GPU, by its driver's name; None without one."""
     name = machine.device.lower()
     for part, device in _TABLES["names"].items():
         if part in name:

@@ -20,7 +20,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 
 
 def value_at(model: Any, path: str) -> Any:
-    """What stands at ``path`` ("matmul.power"); InputError, with what there is, for a path that is none."""
+    """Return what is at ``path`` ("matmul.power"); InputError, with what there is, for a path that does not exist."""
     current = model
     for place, part in enumerate(path.split(".")):
         known = _parts(current)
@@ -34,7 +34,7 @@ def value_at(model: Any, path: str) -> Any:
 
 
 def changed(model: Any, path: str, value: Any) -> Any:
-    """A copy of the model with another value at ``path``.  The value is not checked; the path is."""
+    """Return a copy of the model with another value at ``path``.  The value is not checked; the path is."""
     value_at(model, path)
     return _changed(model, path.split("."), value)
 
@@ -79,11 +79,11 @@ class Parameter:
             raise InputError(f"{self.name}: start {self.start:g} must lie within bounds {self.low:g} to {self.high:g}")
 
     def outside(self, value: float) -> float:
-        """What the search sees of a value."""
+        """Return what the search sees of a value."""
         return math.log(value) if self.low > 0 else value / self.high
 
     def inside(self, value: float) -> float:
-        """The value for what the search sees, within the bounds to the last bit."""
+        """Return the value for what the search sees, within the bounds to the last bit."""
         return min(max(math.exp(value) if self.low > 0 else value * self.high, self.low), self.high)
 
 
@@ -108,7 +108,7 @@ def least_squares(
     most: int = 60,
     tolerance: float = 1e-6,
 ) -> Solution:
-    """The constants with the smallest loss within their bounds, from their starts.
+    """Find the constants with the smallest loss within their bounds, from their starts.
 
     ``step`` is the relative step of the derivatives (of the upper bound, where the lower one is 0), which should be
     well above the roughness of the residuals; ``most`` is how many points are tried, derivatives not counted.  Standard
@@ -128,7 +128,7 @@ def least_squares(
     high = np.array([each.outside(each.high) for each in parameters])
 
     def slopes_at(point: Floats) -> Floats:
-        """Differences by the same step for every constant, away from its bound."""
+        """Return differences by the same step for every constant, away from its bound."""
         here, columns = wanted(point), []
         for place, x in enumerate(point):
             other = point.copy()
@@ -162,7 +162,7 @@ def _standard_errors(
     residuals: Floats,
     edges: Sequence[bool],
 ) -> tuple[float | None, ...]:
-    """From each row's own residual and its weight in the loss (the sandwich of Huber and White), rows independent."""
+    """Use each row's own residual and its weight in the loss (the sandwich of Huber and White), rows independent."""
     free = len(slopes) - len(parameters)
     seen = [place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _SMALL]
     found: list[float | None] = [None] * len(parameters)
@@ -179,7 +179,7 @@ def _standard_errors(
 
 
 def surface(places: Floats, rows: Floats) -> Callable[[Floats], Floats]:
-    """Vectors between places: cubic radial basis functions and a linear part, through all that are given."""
+    """Interpolate vectors between places by cubic radial basis functions and a linear part."""
     made: Callable[[Floats], Floats] = _scipy().interpolate.RBFInterpolator(places, rows, kernel="cubic", degree=1)
     return made
 

@@ -91,26 +91,16 @@ def summarised(
     alone: float = 0.0,
     sensed: Mapping[str, Any] | None = None,
 ) -> Measurement:
-    """The measurement that timed batches (seconds a call) make; ``sensed`` are clock, power and temperature."""
+    """Summarise timed batches (seconds per call); ``sensed`` are clock, power and temperature."""
     low, median, high = quantiles(seconds, n=4, method="inclusive")
-    return Measurement(
-        case=case,
-        seconds=median,
-        low=low,
-        high=high,
-        fastest=min(seconds),
-        repeats=len(seconds),
-        calls=calls,
-        alone=alone,
-        **(sensed or {}),
-    )
+    return Measurement(case, median, low, high, min(seconds), len(seconds), calls, alone, **(sensed or {}))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
 def read_table(path: Path) -> MeasuredTable:
-    """The table in a file; InputError, with the line, for one that is none.
+    """Read the table in a file; InputError, with the line, for one that is not one.
 
     A last line without its end is of a run that was killed while writing it; it is left out.
     """
@@ -130,8 +120,17 @@ def read_table(path: Path) -> MeasuredTable:
         )
     found: dict[KernelCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
-        measurement = _measurement(_object(path, number, line), f"{path}:{number}")
-        found[measurement.case] = measurement
+        given, where = _object(path, number, line), f"{path}:{number}"
+        try:
+            case = case_from(given.pop("case", None))
+        except InputError as problem:
+            raise InputError(f"{where}: {problem}") from None
+        found[case] = Measurement(case, **_typed(Measurement, given, where))
+        if not found[case].failed and not _SHORTEST <= found[case].seconds <= _LONGEST:
+            raise InputError(
+                f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, those of a call of a kernel, as in 1.2e-4; "
+                f"got {found[case].seconds!r}"
+            )
     return MeasuredTable(machine, tuple(found.values()))
 
 
@@ -145,8 +144,7 @@ def _whole_lines(path: Path) -> list[str]:
         raise InputError(
             f"{path}: cannot be read as a raw table: {problem}; measure with simcluster calibrate -o"
         ) from None
-    whole = text[: text.rfind("\n") + 1]
-    return whole.splitlines()
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -159,22 +157,8 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     return data
 
 
-def _measurement(given: dict[str, Any], where: str) -> Measurement:
-    try:
-        case = case_from(given.pop("case", None))
-    except InputError as problem:
-        raise InputError(f"{where}: {problem}") from None
-    measurement = Measurement(case, **_typed(Measurement, given, where))
-    if not measurement.failed and not _SHORTEST <= measurement.seconds <= _LONGEST:
-        raise InputError(
-            f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, those of a call of a kernel, as in 1.2e-4; "
-            f"got {measurement.seconds!r}"
-        )
-    return measurement
-
-
 def _typed(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass as JSON gave them; InputError for others, or for a text where a number belongs."""
+    """Return the fields of a dataclass as JSON has them; InputError for others, or for a text instead of a number."""
     types = {each.name: each.type for each in fields(kind)}
     for name in needed:
         if name not in given:
@@ -197,14 +181,20 @@ class TableFile:
         self.done: set[KernelCase] = set()
         if not restart and path.exists() and _whole_lines(path):
             table = read_table(path)
-            _check_same(path, table.machine, machine)
+            for name in _SAME:
+                before, now = getattr(table.machine, name), getattr(machine, name)
+                if before != now:
+                    raise InputError(
+                        f"{path} holds measurements of another machine ({name}: {before}; here: {now}); name another "
+                        "-o, or --restart to measure everything again"
+                    )
             self.done = {each.case for each in table.measurements}
             drop_last_line(path)  # what a killed run left of it
             return
         write_text(path, _line({"format": FORMAT, **asdict(machine)}) + "\n")
 
     def add(self, measurement: Measurement) -> None:
-        """One more line, on the disk when this returns."""
+        """Add a line, on the disk when this returns."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
         append_line(self._path, _line({"case": measurement.case.to_dict(), **row}))
         self.done.add(measurement.case)
@@ -212,13 +202,3 @@ class TableFile:
 
 def _line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, allow_nan=False)
-
-
-def _check_same(path: Path, old: Machine, new: Machine) -> None:
-    for name in _SAME:
-        before, now = getattr(old, name), getattr(new, name)
-        if before != now:
-            raise InputError(
-                f"{path} holds measurements of another machine ({name}: {before}; here: {now}); name another -o, or "
-                "--restart to measure everything again"
-            )

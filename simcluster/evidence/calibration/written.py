@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -17,7 +18,7 @@ from simcluster.base.units import (
     parse_seconds,
 )
 from simcluster.evidence.calibration.fit import DeviceFit, root_mean_square
-from simcluster.evidence.calibration.table import MeasuredTable
+from simcluster.evidence.calibration.table import MeasuredTable, Measurement
 
 _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
 _LARGE = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -31,7 +32,7 @@ _UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], .
 
 
 def device_text(fit: DeviceFit, table_name: str) -> str:
-    """The text of a device file; ``table_name`` is what the raw table beside it is called."""
+    """Return the text of a device file; ``table_name`` is the name of the raw table."""
     lines = [f"# {line}".rstrip() for line in _head(fit, table_name)]
     notes = {constant.path: _note(constant.error, constant.at_bound) for constant in fit.constants}
     data = fit.device.model_dump(mode="json", exclude_none=True)
@@ -64,55 +65,38 @@ def _head(fit: DeviceFit, table_name: str) -> Iterator[str]:
 
 
 def observations(table: MeasuredTable) -> list[str]:
-    """What the table says that is no constant of a device: host times, copies, work beside copies, clocks; in lines."""
-    return [*_host(table), *_copies(table), *_beside(table), *_clocks(table), *_failed(table)]
-
-
-def _host(table: MeasuredTable) -> Iterator[str]:
-    found = [each for each in table.timed if each.case.kind == "launch" and each.case.op.startswith("host ")]
-    if found:
-        times = ", ".join(f"{each.case.op[5:]} {format_seconds(each.seconds)}" for each in found)
-        yield f"The host issues: {times} (software: {{kernel: ...}} of a scenario takes such a time)"
-
-
-def _copies(table: MeasuredTable) -> Iterator[str]:
+    """Return in lines what is not a constant of a device: host times, copies, work beside copies, clocks."""
+    of_kind: dict[str, list[Measurement]] = {}
+    for each in table.timed:
+        of_kind.setdefault(each.case.kind, []).append(each)
+    lines = []
+    host = [each for each in of_kind.get("launch", ()) if each.case.op.startswith("host ")]
+    if host:
+        times = ", ".join(f"{each.case.op[5:]} {format_seconds(each.seconds)}" for each in host)
+        lines.append(f"The host issues: {times} (software: {{kernel: ...}} of a scenario takes such a time)")
     best: dict[str, float] = {}
-    for each in table.timed:
-        if each.case.kind == "host_copy":
-            best[each.case.op] = max(best.get(each.case.op, 0.0), each.case.size / each.seconds)
+    for each in of_kind.get("host_copy", ()):
+        best[each.case.op] = max(best.get(each.case.op, 0.0), each.case.size / each.seconds)
     if best:
-        yield "Copies, the fastest: " + ", ".join(f"{op} {format_bytes_per_second(rate)}" for op, rate in best.items())
-
-
-def _beside(table: MeasuredTable) -> Iterator[str]:
-    for each in table.timed:
-        if each.case.kind == "beside" and each.alone:
-            yield f"{each.case.op}: {each.seconds / each.alone - 1:+.1%}"
-
-
-def _clocks(table: MeasuredTable) -> Iterator[str]:
+        rates = ", ".join(f"{op} {format_bytes_per_second(rate)}" for op, rate in best.items())
+        lines.append(f"Copies, the fastest: {rates}")
+    beside = (each for each in of_kind.get("beside", ()) if each.alone)
+    lines += [f"{each.case.op}: {each.seconds / each.alone - 1:+.1%}" for each in beside]
     for kind in ("matmul", "attention", "memory"):
-        found = [each for each in table.timed if each.case.kind == kind and each.clock]
-        if found:
-            clocks = [each.clock / 1e6 for each in found]
-            powers = [each.power for each in found]
-            yield (
+        clocked = [each for each in of_kind.get(kind, ()) if each.clock]
+        if clocked:
+            clocks, powers = [each.clock / 1e6 for each in clocked], [each.power for each in clocked]
+            lines.append(
                 f"While {kind} cases ran: clock {median(clocks):.0f} MHz (median), lowest {min(clocks):.0f}; "
                 f"{median(powers):.0f} W (median), highest {max(powers):.0f}"
             )
-
-
-def _failed(table: MeasuredTable) -> Iterator[str]:
-    reasons: dict[str, list[str]] = {}
-    for each in table.measurements:
-        if each.failed:
-            reasons.setdefault(f"{each.case.kind} {each.case.op}: {each.failed[:120]}", []).append(each.case.label)
-    for reason, cases in reasons.items():
-        yield f"Not measured: {len(cases)} of {reason}"
+    failed = (each for each in table.measurements if each.failed)
+    reasons = Counter(f"{each.case.kind} {each.case.op}: {each.failed[:120]}" for each in failed)
+    return [*lines, *(f"Not measured: {count} of {reason}" for reason, count in reasons.items())]
 
 
 def _yaml(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
-    """Mappings in blocks, everything else in one line, with a comment behind fitted constants."""
+    """Yield mappings in blocks, everything else in one line, with a comment after fitted constants."""
     indent = "  " * (above.count(".") if above else 0)
     for key, value in data.items():
         path = f"{above}{key}"
@@ -125,7 +109,7 @@ def _yaml(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") ->
 
 
 def _scalar(value: object) -> str:
-    """JSON is YAML; quantities with the prefix that makes them short, where that is exact."""
+    """Return JSON, which is YAML; quantities with the prefix that makes them short, where that is exact."""
     quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if quantity:
         return json.dumps(_short(float(quantity[1]), quantity[2]))

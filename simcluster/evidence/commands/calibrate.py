@@ -53,7 +53,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace, path: Path) -> int:
-    """Measure what is missing; how many cases the table now has."""
+    """Measure what is missing; return how many cases the table now has."""
     from datetime import date
 
     from simcluster.evidence.calibration.cases import cases_for

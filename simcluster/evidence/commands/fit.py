@@ -10,7 +10,7 @@ from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation.fitting import chosen, load_fits
-from simcluster.evidence.validation.fitting_run import FitEffort, FitRow, LeftOut, Outcome, run_fits
+from simcluster.evidence.validation.fitting_run import FitEffort, LeftOut, Outcome, run_fits
 from simcluster.evidence.validation.tables import data_folder
 
 _WORST = 5
@@ -56,7 +56,11 @@ def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
         for each in outcome.constants
     ]  # fmt: skip
     scores = [
-        [what, f"{outcome.mean_error(which):.2%}", f"{max(_errors(outcome, which)):.1%}"]
+        [
+            what,
+            f"{outcome.mean_error(which):.2%}",
+            f"{max(abs(getattr(row, which) / row.measured - 1.0) for row in outcome.rows):.1%}",
+        ]
         for what, which in (("unfitted", "unfitted"), ("as used today", "today"), ("fitted", "fitted"))
     ]
     loss = {"squares": "least squares", "robust": "robust least squares", "absolute": "least absolute error"}
@@ -73,20 +77,18 @@ def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
         "",
         *_cross_validated(outcome.left_out),
     ]
-    return [*lines, *_residuals(outcome.rows, all_rows)]
+    shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_WORST]
+    residuals = "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)
+    return [*lines, f"{'residuals' if all_rows else 'furthest off'}: {residuals}"]
 
 
 def _simulated(played: FitEffort) -> str:
-    """How much was simulated, and how good the interpolation was."""
+    """Return how much was simulated, and how good the interpolation was."""
     folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds furthest from them"
     return (
         f"{_count(played.rows, 'row')} played at {_count(played.points, 'point')}, interpolated between: worst row "
         f"{played.error:.3%} off at what was found and beside it{folds}"
     )
-
-
-def _errors(outcome: Outcome, which: str) -> list[float]:
-    return [abs(getattr(row, which) / row.measured - 1.0) for row in outcome.rows]
 
 
 def _cross_validated(left_out: tuple[LeftOut, ...]) -> list[str]:
@@ -101,15 +103,8 @@ def _cross_validated(left_out: tuple[LeftOut, ...]) -> list[str]:
 
 
 def _range(left: LeftOut) -> str:
-    """Each constant from its smallest to its largest value over the folds."""
     columns = zip(*(values for _, values in left.values), strict=True)
     return ", ".join(f"{min(column):.3g} to {max(column):.3g}" for column in columns)
-
-
-def _residuals(rows: tuple[FitRow, ...], all_rows: bool) -> list[str]:
-    shown = rows if all_rows else sorted(rows, key=lambda row: -abs(row.error))[:_WORST]
-    what = "residuals" if all_rows else "furthest off"
-    return [f"{what}: " + "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)]
 
 
 def _overall(outcomes: list[Outcome]) -> list[str]:

@@ -15,7 +15,7 @@ from simcluster.cli.common import format_table, on_one_line
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import exit_status, progress, stopping_signals
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
-from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPart, ScoredPoint
+from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPoint
 from simcluster.evidence.validation.residuals import residuals_of, told
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.show.pictures import picture
@@ -29,8 +29,7 @@ def run(args: argparse.Namespace) -> None:
     """Load and check all studies, then simulate, print, draw."""
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
-    overrides = overrides_of(args)
-    files = [load_study(path, overrides) for path in args.studies]
+    files = [load_study(path, overrides_of(args)) for path in args.studies]
     reports: list[Report] = []
 
     def ended(report: Report) -> None:
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
-    """What the studies come to together."""
+    """Print the scores over all studies."""
     together = overall(reports)
     common.came_to(args, sum(len(report.points) for report in reports), lambda: _nothing(reports))
     common.answer(
@@ -65,7 +64,7 @@ def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
 
 
 def _nothing(reports: Sequence[Report]) -> str:
-    """Why there is no row to compare."""
+    """Return why there is no row to compare."""
     for report in reports:
         for each in report.refused:
             reason = on_one_line(each.reason.replace("<document>: ", ""))
@@ -75,7 +74,7 @@ def _nothing(reports: Sequence[Report]) -> str:
 
 
 def _stopped(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
-    """What is there when it was stopped; nothing is learned or drawn of a part."""
+    """Print what is there when it was stopped; nothing is learned or drawn of a part."""
     _answer(args, reports)
     rest = ", ".join(file.study.name for file in files[len(reports) :])
     where = f"; {args.store} has what was played of it" if args.store else "; with --store FILE rows are kept"
@@ -97,19 +96,17 @@ def _learn(reports: Sequence[Report], path: Path) -> None:
 
 
 def _progress(name: str, done: int, rows: int, left: float | None) -> None:
-    words = "" if left is None or math.isnan(left) else f", about {_about(left)} left"
+    words = ""
+    if left is not None and not math.isnan(left):
+        words = f", about {f'{max(1, round(left))} s' if left < 90 else f'{round(left / 60)} min'} left"
     progress(f"{name}: run {done} of {rows}{words}")
-
-
-def _about(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
 # --- a study for people -----------------------------------------------------------------------------------------------
 
 
 def _told(report: Report, *, all_rows: bool) -> list[str]:
-    """A study's table and summary."""
+    """Return a study's table and summary."""
     study = report.study
     lines = [f"{study.name}: {study.about}" if study.about else study.name, f"  source: {study.source}"]
     if report.skipped:
@@ -137,15 +134,12 @@ def _steps(report: Report, all_rows: bool) -> list[str]:
     lines = format_table(["run", against, "predicted", "error", ""], rows).splitlines()
     if not few:
         lines.append(f"(the {len(shown)} rows that are furthest off, of {len(part.points)}; --rows shows all)")
-    lines += ["", f"{_score_text(part.score)}{_aim_text(part)}"]
-    lines.append(f"constants fitted on these rows: {part.why or 'none'}")
-    return [*lines, *_by(part), *([] if memory else ["", *_worst(report.worst(_WORST))])]
-
-
-def _by(part: ScoredPart) -> list[str]:
-    """The score for each value of the columns that the study names."""
-    rows = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
-    return ["", *format_table(["of these", "rows", "error", "worst", "bias"], rows).splitlines()] if rows else []
+    aim = "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.met else 'not met'}"
+    lines += ["", f"{_score_text(part.score)}{aim}", f"constants fitted on these rows: {part.why or 'none'}"]
+    if part.by:  # the score for each value of the columns that the study names
+        scores = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
+        lines += ["", *format_table(["of these", "rows", "error", "worst", "bias"], scores).splitlines()]
+    return lines if memory else [*lines, "", *_worst(report.worst(_WORST))]
 
 
 def _compared(point: ScoredPoint, *, memory: bool = False) -> list[str]:
@@ -156,7 +150,7 @@ def _compared(point: ScoredPoint, *, memory: bool = False) -> list[str]:
 
 
 def _worst(points: Sequence[ScoredPoint]) -> list[str]:
-    """Where the predicted steps went in the rows that are furthest off."""
+    """Return where the predicted steps went in the rows that are furthest off."""
     names = [
         name
         for name in points[0].breakdown
@@ -192,13 +186,7 @@ def _collectives(report: Report, all_rows: bool) -> list[str]:
                 f"degraded: {part.name}, {part.collective}: measured is {1 / (1 + part.score.bias):.2f} x slower than "
                 f"it should be ({part.score.rows} {_rows(part.score.rows)}; {part.why})"
             )
-    return lines + (_sizes(report) if all_rows else [])
-
-
-def _sizes(report: Report) -> list[str]:
-    """Every size of every set."""
-    lines: list[str] = []
-    for part in report.parts:
+    for part in report.parts if all_rows else ():
         rows = [[*_compared(point), point.note] for point in part.points]
         header = ["size", "measured", "predicted", "error", "NCCL picks"]
         lines += ["", f"{part.name}, {part.collective}", *format_table(header, rows).splitlines()]
@@ -218,22 +206,16 @@ def _score_text(score: Score) -> str:
     )
 
 
-def _aim_text(part: ScoredPart) -> str:
-    return "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.met else 'not met'}"
-
-
 def _refused(report: Report) -> list[str]:
-    """Rows without a prediction: one line a reason, with the rows that it hit."""
+    """Return rows without a prediction: a line per reason, with the rows that it hit."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in report.refused:
         found.setdefault((each.group, each.reason), []).append(each.label)
     lines = []
     for (group, reason), labels in found.items():
         which = labels[0] if len(labels) == 1 else f"{len(labels)} rows, {labels[0]} to {labels[-1]}"
-        what = " ".join(reason.split())
-        lines.append(
-            f"  failed: {which}: {what}" if group == report.study.name else f"  failed: {group}, {which}: {what}"
-        )
+        where = "" if group == report.study.name else f"{group}, "
+        lines.append(f"  failed: {where}{which}: {' '.join(reason.split())}")
     return lines
 
 

@@ -58,7 +58,7 @@ Forecast = tuple[float, str]
 
 
 def formula(call: TimedCollective) -> Forecast:
-    """NCCL's choice by its tuner, and the time by the effective model of ``traffic.nccl``; alone on the node."""
+    """Return NCCL's choice by its tuner, and the time by the effective model of ``traffic.nccl``; alone on the node."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:
@@ -72,7 +72,7 @@ def formula(call: TimedCollective) -> Forecast:
 
 
 def network(call: TimedCollective) -> Forecast:
-    """The call played on the flow network of the platform's topology, at NCCL's pace and with nothing else on it.
+    """Simulate the call on the flow network of the platform's topology, at NCCL's pace and with nothing else on it.
 
     What NCCL's tuner does not know (all-to-all) takes what the links make of it.
     """
@@ -96,7 +96,7 @@ PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {"formula": fo
 
 
 def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
-    """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the report of a study.  Raises InputError where the study asks for columns that the table lacks."""
     columns = [(("columns", meaning), column) for meaning, column in study.columns if column is not None]
     measured = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, unfit = selected(file, table, [*columns, *measured])
@@ -110,25 +110,23 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
             reason = f"{name}: {of_set.left_out}"
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
+        group = f"{name}, {collective}"
         try:
-            point = _point(study, of_set, row, f"{name}, {collective}")
+            call = _call(study, of_set, row)
+            present = [each for each in study.measured if row.cells[each.column] is not None]
+            if not present:
+                raise InputError(f"{listed(each.column for each in study.measured)} is empty: nothing was measured")
+            taken = present[0].seconds(row.cells, call.collective, call.nodes * call.gpus_per_node, call.size)
+            seconds, by = PREDICTORS[study.predictor](call)
+            point = ScoredPoint(format_bytes(call.size), group, seconds, taken, size=call.size, note=by)
             points.setdefault((name, collective), []).append(point)
         except InputError as problem:
-            refused.append(Refused(_size_text(row, study.columns.size), f"{name}, {collective}", str(problem)))
+            size = row.cells[study.columns.size]
+            label = format_bytes(size) if isinstance(size, int | float) else row.label((study.columns.size,))
+            refused.append(Refused(label, group, str(problem)))
     ordered = sorted(points, key=lambda key: key[1] != "all_reduce")
     parts = tuple(_part(study, *key, points[key]) for key in ordered)
     return Report(file, parts, tuple(refused), tuple(left_out.items()))
-
-
-def _point(study: CollectiveStudy, of_set: MeasuredSet, row: Row, group: str) -> ScoredPoint:
-    call = _call(study, of_set, row)
-    present = [each for each in study.measured if row.cells[each.column] is not None]
-    if not present:
-        raise InputError(f"{listed(each.column for each in study.measured)} is empty: nothing was measured")
-    ranks = call.nodes * call.gpus_per_node
-    measured = present[0].seconds(row.cells, call.collective, ranks, call.size)
-    seconds, by = PREDICTORS[study.predictor](call)
-    return ScoredPoint(format_bytes(call.size), group, seconds, measured, size=call.size, note=by)
 
 
 def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollective:
@@ -142,27 +140,17 @@ def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollect
     if gpus % nodes:
         raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes; leave the row out")
     size = positive(row.cells, columns.size)
-    machine = _of_version(study, row, load_platform(platform))
+    machine = load_platform(platform)
+    ran = row.texts[columns.version] if columns.version else ""
+    if ran and ran not in study.versions:
+        raise InputError(f"the study does not say which tables NCCL {ran!r} has; it knows {listed(study.versions)}")
+    if ran:
+        machine = replace(machine, version=study.versions[ran])
     return TimedCollective(collective, nodes, gpus // nodes, size, machine, _algorithm(study, of_set, row))
 
 
-def _of_version(study: CollectiveStudy, row: Row, platform: Platform) -> Platform:
-    """The platform with the tables of the version that ran."""
-    ran = row.texts[study.columns.version] if study.columns.version else ""
-    if not ran:
-        return platform
-    if ran not in study.versions:
-        raise InputError(f"the study does not say which tables NCCL {ran!r} has; it knows {listed(study.versions)}")
-    return replace(platform, version=study.versions[ran])
-
-
-def _size_text(row: Row, column: str) -> str:
-    size = row.cells[column]
-    return format_bytes(size) if isinstance(size, int | float) else row.label((column,))
-
-
 def _algorithm(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> Algorithm | None:
-    """What the run was left with; None where NCCL chose."""
+    """Return the algorithm that the run was left with; None where NCCL chose."""
     if of_set.algorithm != "column":
         return of_set.algorithm
     text = row.texts[study.columns.algorithm] if study.columns.algorithm else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,7 @@ class Sample:
     scale: str = ""
 
     def beside(self, answer: RowAnswer) -> tuple[float, float]:
-        """(predicted, measured) seconds; InputError where one of them is no number above zero."""
+        """Return (predicted, measured) seconds; InputError where one of them is not above zero."""
         if not answer.seconds > 0:
             raise InputError(
                 f"{self.label}: what was measured of the step takes {answer.seconds:g} s; it must take time"
@@ -90,7 +90,7 @@ class StepQuestion:
     task: RowTask
 
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
-        """The row's scenario, read once."""
+        """Return the row's scenario, read once."""
         if more:
             return self.task.scenario(more)
         if self.alike not in _SCENARIOS:
@@ -111,7 +111,7 @@ class StepQuestion:
 
 
 def _with(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
-    """The scenario with other constants of its device and software."""
+    """Return the scenario with other constants of its device and software."""
     topology, software = scenario.cluster.topology, scenario.software
     device = before = load_device(topology.device)
     for path, value in settings:
@@ -181,7 +181,7 @@ def _number(model: object, path: str, name: str) -> float:
 
 
 def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Missing:
-    """The rows of a fit in order; what is missing, if a table is not here.
+    """Return the rows of a fit in order; what is missing, if a table is not here.
 
     Raises InputError, with the fit, where a study or a table does not have what the fit asks of it.
     """
@@ -198,7 +198,7 @@ def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mis
 
 
 def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
-    """The rows of a study, in order; InputError where none is asked for."""
+    """Return the rows of a study, in order; InputError where none is asked for."""
     file = load_study(rows.study)
     study = file.study
     if not isinstance(study, Steps | Schedules):
@@ -212,11 +212,10 @@ def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
     kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_cells(row))]
     if not kept:
         raise InputError(f"none of the {len(taken)} rows of {rows.study} fulfils {rows.where!r}")
-    return list(_asked(file, study, tuple(kept), rows))
-
-
-def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], rows: StudyRows) -> Iterator[Sample]:
-    plan = plan_steps(file, study, kept) if isinstance(study, Steps) else plan_schedules(file, study, kept)
+    plan = (
+        plan_steps(file, study, tuple(kept)) if isinstance(study, Steps) else plan_schedules(file, study, tuple(kept))
+    )
+    found = []
     for row, task in zip(kept, plan.tasks, strict=True):
         label = row.label(study.label)
         if isinstance(task, str):
@@ -228,11 +227,11 @@ def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], row
         else:
             question = PipelineQuestion(f"{file.document.source}, row {row.number}", file, study, row)
             measured = partial(_given, task.measured)
-        yield Sample(label, study.name, question, measured, _group(rows.model, row), _group(rows.scale, row))
+        found.append(Sample(label, study.name, question, measured, _group(rows.model, row), _group(rows.scale, row)))
+    return found
 
 
 def _given(seconds: float, _: object) -> float:
-    """What was measured, whatever was played."""
     return seconds
 
 
@@ -259,7 +258,7 @@ def _kernels(rows: KernelRows, data: Path | None) -> list[Sample] | Missing:
 
 
 def _product(row: Row, device: Device, path: Path) -> Sample:
-    """A product of SimuMax's tables: its rate is a fraction of the peak that stands beside it."""
+    """Return a matmul of SimuMax's tables: its rate is a fraction of the peak in the same row."""
     try:
         shape = dict(_SHAPE.findall(row.texts["shape"]))
         batch, m, n, k = (int(shape[side]) for side in "bmnk")

@@ -35,7 +35,7 @@ class FittedValue:
 
     @property
     def off(self) -> float:
-        """By how much what was found differs from what is used today, as a fraction of the latter."""
+        """The difference of what was found from what is used today, as a fraction of the latter."""
         return self.value / self.today - 1.0 if self.today else float("inf")
 
 
@@ -101,7 +101,7 @@ class Outcome:
     skipped: str = ""
 
     def mean_error(self, which: str = "fitted") -> float:
-        """Mean |predicted / measured - 1| of the rows: ``fitted``, ``unfitted`` or ``today``."""
+        """Return the mean |predicted / measured - 1| of the rows: ``fitted``, ``unfitted`` or ``today``."""
         return float(np.mean([abs(getattr(row, which) / row.measured - 1.0) for row in self.rows]))
 
 
@@ -114,7 +114,7 @@ def run_fits(
     cross_validate: bool = True,
     progress: Progress = lambda fit, what: None,
 ) -> list[Outcome]:
-    """Every named fit, in order.
+    """Run every named fit, in order.
 
     All tables are read and all rows checked before anything is simulated.  Raises InputError for a fit whose paths its
     rows do not have, and for a row that cannot be predicted.
@@ -170,7 +170,7 @@ def _run(
 
 
 def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
-    """What each constant is now; InputError if rows that share it do not agree."""
+    """Return what each constant is now; InputError if rows that share it do not agree."""
     found = []
     for name, constant in fit.constants.items():
         values = [(each.label, each.question.today(path)) for each in samples for path in constant.path]
@@ -186,7 +186,7 @@ def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
 
 
 def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
-    """By model, scale or study the folds of the cross-validation, or why there are none."""
+    """Return the folds of the cross-validation by model, scale or study, or why there are none."""
     groups: dict[str, list[int]] = {}
     for place, sample in enumerate(samples):
         groups.setdefault(getattr(sample, by), []).append(place)
@@ -209,7 +209,7 @@ def _left_out(
     responses: Responses,
     rows: Sequence[FitRow],
 ) -> LeftOut:
-    """Each group predicted by the constants that the others give; a study alone, by the unfitted ones."""
+    """Predict each group by the constants that the others give; a study alone, by the unfitted ones."""
     used = {fold.group: values.get((by, fold.group), unfitted) for fold in folds}
     errors = {fold.group: np.abs(np.expm1(responses.interpolated(used[fold.group])[list(fold.out)])) for fold in folds}
     error = float(np.mean(np.concatenate(list(errors.values()))))

@@ -15,7 +15,7 @@ with no simulation of their own, unless one leads far from all points: then all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -40,7 +40,7 @@ NEAREST = 0.02
 
 
 def answer(asked: tuple[Question, Settings]) -> RowAnswer:
-    """A question played, here or in a worker process."""
+    """Simulate a question, here or in a worker process."""
     question, settings = asked
     return question.played(settings)
 
@@ -73,31 +73,31 @@ class Responses:
         return len(self._known)
 
     def simulated(self, values: Values) -> list[tuple[float, float]]:
-        """(predicted, measured) of every row at a point, in seconds; InputError for a row that cannot be played."""
+        """Return (predicted, measured) of every row at a point (s); InputError for a row that cannot be simulated."""
         if values not in self._known:
-            settings = tuple(self._settings(values))
+            settings = tuple(
+                (path, value * factor)
+                for constant, value in zip(self.fit.constants.values(), values, strict=True)
+                for path, factor in (*((path, 1.0) for path in constant.path), *constant.follow.items())
+            )
             answers = self._ask([(self.samples[place].question, settings) for place in self._first.values()])
-            by = dict(zip(self._first, self._followed(answers, values), strict=True))
+            at = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.fit.constants, values, strict=True))
+            coming, by = iter(answers), {}
+            for row, alike in enumerate(self._first, 1):  # each row is named before it is waited for
+                self._progress(f"point {self.points + 1} ({at}), row {row} of {self.distinct}")
+                by[alike] = next(coming)
             self._known[values] = [sample.beside(by[sample.question.alike]) for sample in self.samples]
             if self._within(values) and self.distance(values) > NEAREST:
                 self._inside.append(values)
                 self._surface = None
         return self._known[values]
 
-    def _followed(self, answers: Iterable[RowAnswer], values: Values) -> Iterator[RowAnswer]:
-        """The answers as they come, each row said before it is waited for."""
-        at = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.fit.constants, values, strict=True))
-        coming = iter(answers)
-        for row in range(1, self.distinct + 1):
-            self._progress(f"point {self.points + 1} ({at}), row {row} of {self.distinct}")
-            yield next(coming)
-
     def residuals(self, values: Values) -> Floats:
-        """ln(predicted / measured) of every row, simulated."""
+        """Return ln(predicted / measured) of every row, simulated."""
         return np.array([np.log(predicted / measured) for predicted, measured in self.simulated(values)])
 
     def interpolated(self, values: Sequence[float]) -> Floats:
-        """ln(predicted / measured) of every row, from the points that were simulated."""
+        """Return ln(predicted / measured) of every row, from the points that were simulated."""
         if self._surface is None:
             places = np.array([self._place(each) for each in self._inside])
             rows = np.array([self.residuals(each) for each in self._inside])
@@ -106,19 +106,18 @@ class Responses:
         return found
 
     def check(self, values: Values) -> float:
-        """How far the interpolation was off there, of the worst row: the point is simulated, and belongs to it then."""
+        """Simulate a point, which is interpolated from then on; return how far the worst row was off there."""
         before = self.interpolated(values)
         return float(np.abs(np.expm1(before - self.residuals(values))).max())
 
     def best(self, rows: Sequence[int]) -> Values:
-        """The point with the smallest error of these rows so far."""
+        """Return the point with the smallest error of these rows so far."""
         return min(self._inside, key=lambda each: float(np.abs(self.residuals(each)[list(rows)]).mean()))
 
     # --- points -------------------------------------------------------------------------------------------------------
 
     def begin(self, further: Sequence[Values]) -> None:
-        """The first points: those given, where they lie within the bounds, the middle, and the corners around it that
-        are not next to one of these.
+        """Simulate the first points: those given within the bounds, the middle, and corners not next to one of these.
 
         With more than three constants there are too many corners, and one constant is moved at a time.
         """
@@ -135,10 +134,11 @@ class Responses:
                 self.simulated(values)
         for place in (*middle, *around):
             if all(np.abs(self._place(each) - place).max() > _APART for each in self._inside):
-                self.simulated(self._values(place))
+                seen = self._low + (self._high - self._low) * (np.array(place) + 1.0) / 2.0
+                self.simulated(tuple(each.inside(float(x)) for each, x in zip(self._constants, seen, strict=True)))
 
     def beside(self, values: Values, width: float) -> list[tuple[Values, Values]]:
-        """Below and above in one constant each, within the bounds, by ``width`` of the fit's ``step``."""
+        """Return points below and above in one constant each, within the bounds, by ``width`` of the fit's ``step``."""
         found = []
         for one, constant in enumerate(self._constants):
             here = constant.outside(values[one])
@@ -147,29 +147,24 @@ class Responses:
         return found
 
     def apart(self, one: Sequence[float], two: Sequence[float]) -> Floats:
-        """How far two points are from each other in each constant, in steps of the fit."""
+        """Return how far two points are from each other in each constant, in steps of the fit."""
         return np.abs(self._seen(one) - self._seen(two)) / self.fit.step
 
     def distance(self, values: Sequence[float]) -> float:
-        """To the nearest point, in steps of the fit, of the constant that is furthest."""
+        """Return the distance to the nearest point, in steps of the fit, of the constant that is furthest."""
         return min((float(self.apart(values, each).max()) for each in self._inside), default=np.inf)
 
     def snapped(self, values: Values) -> Values:
-        """The point that is as good as there, if there is one."""
+        """Return the point that is as good as there, if there is one."""
         near = min(self._inside, key=lambda each: float(self.apart(values, each).max()))
         return near if self.apart(values, near).max() <= NEAREST else values
 
     def parameters(self, values: Sequence[float]) -> list[Parameter]:
-        """The constants for a search that begins there."""
+        """Return the constants for a search that begins there."""
         return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
     def _within(self, values: Values) -> bool:
         return all(each.low <= value <= each.high for each, value in zip(self._constants, values, strict=True))
-
-    def _settings(self, values: Values) -> Iterator[tuple[str, float]]:
-        for constant, value in zip(self.fit.constants.values(), values, strict=True):
-            yield from ((path, value) for path in constant.path)
-            yield from ((path, value * factor) for path, factor in constant.follow.items())
 
     def _seen(self, values: Sequence[float]) -> Floats:
         return np.array([each.outside(value) for each, value in zip(self._constants, values, strict=True)])
@@ -177,10 +172,6 @@ class Responses:
     def _place(self, values: Sequence[float]) -> Floats:
         """From -1 to 1 between the bounds, as the search sees them."""
         return 2.0 * (self._seen(values) - self._low) / (self._high - self._low) - 1.0
-
-    def _values(self, place: Sequence[float]) -> Values:
-        seen = self._low + (self._high - self._low) * (np.array(place) + 1.0) / 2.0
-        return tuple(each.inside(float(x)) for each, x in zip(self._constants, seen, strict=True))
 
 
 TOLERANCE = 1e-3
@@ -223,7 +214,7 @@ class Search:
 
 
 def search(responses: Responses, folds: Sequence[Fold]) -> Search:
-    """The constants on all rows, and on what each fold leaves.  InputError for a row that cannot be played."""
+    """Find the constants on all rows, and on what each fold leaves; InputError for a row that cannot be simulated."""
     whole, error, settled = _whole(responses)
     found, fold_error = _folds(responses, folds, whole.values, rounds=_ROUNDS * len(folds) if settled else 0)
     return Search(whole, found, error, fold_error, settled and (fold_error or 0.0) <= TOLERANCE and whole.converged)
@@ -246,7 +237,12 @@ def _whole(responses: Responses) -> tuple[Solution, float, bool]:
         if error > TOLERANCE or width < _NARROWEST:
             break
         if centre is not None and _moved(responses, centre, found) <= 1.0:
-            return _felt(responses, found, centre, width), max(error, beside), True
+            # without a standard error for a constant that no row feels: interpolated rows feel their rounding
+            errors = tuple(
+                error if np.abs(responses.residuals(above) - responses.residuals(below)).max() > _FELT else None
+                for error, (below, above) in zip(found.errors, responses.beside(centre, width), strict=True)
+            )
+            return replace(found, errors=errors), max(error, beside), True
         centre = found.values
         beside = max(responses.check(each) for pair in responses.beside(centre, width) for each in pair)
         if beside > TOLERANCE:
@@ -302,12 +298,3 @@ def _solved(responses: Responses, rows: Sequence[int], start: Values | None = No
     ]
     power = 2 if fit.loss == "squares" else 1
     return min(found, key=lambda each: float(np.mean(np.abs(each.residuals) ** power)))
-
-
-def _felt(responses: Responses, found: Solution, centre: Values, width: float) -> Solution:
-    """Without a standard error for a constant that no row feels: interpolated rows feel their rounding."""
-    errors = [
-        error if np.abs(responses.residuals(above) - responses.residuals(below)).max() > _FELT else None
-        for error, (below, above) in zip(found.errors, responses.beside(centre, width), strict=True)
-    ]
-    return replace(found, errors=tuple(errors))

@@ -58,27 +58,22 @@ class Score:
 
 
 def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
-    """Arithmetic means of |predicted / measured - 1|; None without points."""
+    """Return arithmetic means of |predicted / measured - 1|; None without points."""
     return score_of([point.error for point in points]) if points else None
 
 
 def score_of(errors: Sequence[float]) -> Score:
-    """Arithmetic means of errors and their sizes; of one error at least."""
+    """Return arithmetic means of errors and their sizes; of one error at least."""
     sizes = [abs(error) for error in errors]
     return Score(len(errors), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
 
 
 def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
-    """exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
+    """Return exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
     if not points:
         return None
     of_logs = score_of([math.log(point.predicted / point.measured) for point in points])
     return Score(of_logs.rows, *map(math.expm1, (of_logs.mean, of_logs.worst, of_logs.bias)))
-
-
-def worst_first(points: Sequence[ScoredPoint]) -> list[ScoredPoint]:
-    """The points, the most wrong first; equals stay in their order."""
-    return sorted(points, key=lambda point: -point.distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +134,13 @@ class Report:
         return [point for part in self.parts for point in part.points]
 
     def worst(self, count: int) -> list[ScoredPoint]:
-        """The most wrong of the points that count."""
+        """Return the most wrong of the points that count."""
         small = self.study.small if isinstance(self.study, CollectiveStudy) else 0.0
-        counted = [part for part in self.parts if part.role != "degraded"]
-        return worst_first([point for part in counted for point in part.points if point.size >= small])[:count]
+        counted = (point for part in self.parts if part.role != "degraded" for point in part.points)
+        return sorted((each for each in counted if each.size >= small), key=lambda point: -point.distance)[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON: seconds, bytes, and errors as fractions."""
+        """Return the report for JSON: seconds, bytes, and errors as fractions."""
         study = self.study
         head = {"study": study.name, "kind": study.kind, "file": self.file.document.source, "source": study.source}
         if self.skipped:
@@ -181,35 +176,33 @@ def report_of(
     points_of: Callable[[Row, str, Any], Iterable[ScoredPoint]],
     answers: Sequence[Any],
 ) -> Report:
-    """The report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out.
+    """Return the report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out.
 
     ``points_of`` is asked with each row, its label and its answer; InputError where there is nothing to compare.
     """
-    points: list[ScoredPoint] = []
-    of_row: list[Row] = []
+    points: list[tuple[Row, ScoredPoint]] = []
     refused: list[Refused] = []
     for row, answer in zip(rows, answers, strict=True):
         label = row.label(study.label)
         try:
             if isinstance(answer, str):
                 raise InputError(answer)
-            for point in points_of(row, label, answer):
-                points.append(point)
-                of_row.append(row)
+            points += ((row, point) for point in points_of(row, label, answer))
         except InputError as problem:
             refused.append(Refused(label, study.name, str(problem)))
-    by: dict[tuple[str, str], list[ScoredPoint]] = {}
+    by: dict[tuple[str, str], list[float]] = {}
     for column in study.by if isinstance(study, Schedules) else ():
-        for row, point in zip(of_row, points, strict=True):
-            by.setdefault((column, row.texts[column]), []).append(point)
+        for row, point in points:
+            by.setdefault((column, row.texts[column]), []).append(point.error)
+    scored = tuple(point for _, point in points)
     part = ScoredPart(
         name=study.name,
         role="fitted" if study.fitted else "held out",
-        points=tuple(points),
-        score=relative_score(points),
+        points=scored,
+        score=relative_score(scored),
         aim=study.aim,
         why=study.fitted,
-        by=tuple((*key, score_of([point.error for point in own])) for key, own in by.items()),
+        by=tuple((*key, score_of(errors)) for key, errors in by.items()),
     )
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
 
@@ -225,7 +218,18 @@ def _part_dict(part: ScoredPart, unit: str) -> dict[str, Any]:
         **({"small_sizes": _score_dict(part.small)} if part.small else {}),
         "aim": part.aim,
         "met": part.met,
-        "rows": [_point_dict(point, unit) for point in part.points],
+        "rows": [
+            {
+                "label": point.label,
+                **({"size_bytes": point.size} if point.size else {}),
+                f"measured_{unit}": point.measured,
+                f"predicted_{unit}": point.predicted,
+                "error": point.error,
+                **({"note": point.note} if point.note else {}),
+                **({"breakdown_s": dict(point.breakdown)} if point.breakdown else {}),
+            }
+            for point in part.points
+        ],
     }
 
 
@@ -233,18 +237,6 @@ def _score_dict(score: Score | None) -> dict[str, Any] | None:
     if score is None:
         return None
     return {"rows": score.rows, "mean_error": score.mean, "worst_error": score.worst, "bias": score.bias}
-
-
-def _point_dict(point: ScoredPoint, unit: str) -> dict[str, Any]:
-    return {
-        "label": point.label,
-        **({"size_bytes": point.size} if point.size else {}),
-        f"measured_{unit}": point.measured,
-        f"predicted_{unit}": point.predicted,
-        "error": point.error,
-        **({"note": point.note} if point.note else {}),
-        **({"breakdown_s": dict(point.breakdown)} if point.breakdown else {}),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +255,13 @@ class Overall:
     skipped_studies: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the scores for JSON."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: _score_dict(value) if isinstance(value, Score) else value for name, value in found.items()}
 
 
 def overall(reports: Sequence[Report]) -> Overall:
-    """The scores over all rows of all studies; degraded sets and small sizes do not count."""
+    """Return the scores over all rows of all studies; degraded sets and small sizes do not count."""
 
     def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
         return [

@@ -37,7 +37,7 @@ class Residual:
 
 
 def residuals_of(reports: Iterable[Report]) -> list[Residual]:
-    """Of all rows of studies of whole steps."""
+    """Return the residuals of all rows of studies of whole steps."""
     return [
         Residual(-math.log(point.predicted / point.measured), report.study.name, point.kind)
         for report in reports
@@ -48,33 +48,30 @@ def residuals_of(reports: Iterable[Report]) -> list[Residual]:
 
 
 def table_of(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
-    """The table that ``scenario.likely`` reads: for each group factors on the prediction, and what was in it."""
+    """Return the table that ``scenario.likely`` reads: for each group factors on the prediction, and its rows."""
     names: dict[str, list[Residual]] = {}
     for each in residuals:
         for name in each.kind.groups:
             names.setdefault(name, []).append(each)
-    groups = {name: _group(rows, level) for name, rows in sorted(names.items()) if _enough(name, rows)}
+    groups = {
+        name: _group(rows, level)
+        for name, rows in sorted(names.items())
+        if name == ANY or len({each.study for each in rows}) >= STUDIES
+    }
     traits = sorted({trait for each in residuals for trait in each.kind.traits})
     return {"level": level, "traits": traits, "groups": groups, "studies": _studies(residuals)}
 
 
 def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
-    """How far predictions are from the rows of each study, kind by kind: what ``scenario.likely.nearest`` sorts."""
+    """Return how far predictions are from the rows of each study, by kind, for ``scenario.likely.nearest``."""
     found: dict[tuple[str, str], list[Residual]] = {}
     for each in residuals:
         found.setdefault((each.study, each.kind.groups[0]), []).append(each)
     rows = []
     for (study, like), own in found.items():
         score = score_of([math.expm1(-each.value) for each in own])
-        rows.append(
-            {
-                "study": study,
-                "like": like,
-                "rows": len(own),
-                **{name: round(getattr(score, name), 4) for name in ("mean", "worst", "bias")},
-                **_spans(own),
-            }
-        )
+        errors = {name: round(getattr(score, name), 4) for name in ("mean", "worst", "bias")}
+        rows.append({"study": study, "like": like, "rows": len(own), **errors, **_spans(own)})
     return rows
 
 
@@ -93,12 +90,12 @@ def inside(residuals: Sequence[Residual]) -> list[bool]:
 
 
 def by_study(residuals: Sequence[Residual], within: Sequence[bool]) -> Coverage:
-    """For every study how many of its rows are ``inside``, and of how many."""
+    """Return for every study how many of its rows are ``inside``, and of how many."""
     return _counted([each.study for each in residuals], within)
 
 
 def by_kind(residuals: Sequence[Residual], within: Sequence[bool]) -> Coverage:
-    """The same for GPUs of a generation and a sharding."""
+    """Return the same for GPUs of a generation and a sharding."""
     return _counted([each.kind.groups[1] for each in residuals], within)
 
 
@@ -107,27 +104,13 @@ def _counted(names: Sequence[str], within: Sequence[bool]) -> Coverage:
     return {name: (found[name], many) for name, many in rows.items()}
 
 
-def _weights(rows: Sequence[Residual]) -> Floats:
-    many = Counter(each.study for each in rows)
-    return np.minimum(1.0, MOST / np.array([many[each.study] for each in rows]))
-
-
-def _enough(name: str, rows: Sequence[Residual]) -> bool:
-    studies = {each.study for each in rows}
-    return name == ANY or len(studies) >= STUDIES
-
-
 def _group(rows: Sequence[Residual], level: float) -> dict[str, Any]:
-    values, weights, part = np.array([each.value for each in rows]), _weights(rows), (1.0 + level) / 2.0
+    many = Counter(each.study for each in rows)
+    weights = np.minimum(1.0, MOST / np.array([many[each.study] for each in rows]))
+    values, part = np.array([each.value for each in rows]), (1.0 + level) / 2.0
     low, high = -_quantile(-values, weights, part), _quantile(values, weights, part)
-    studies = len({each.study for each in rows})
-    return {
-        "low": round(math.exp(low), 3),
-        "high": round(math.exp(high), 3),
-        "rows": len(rows),
-        "studies": studies,
-        **_spans(rows),
-    }
+    ends = {"low": round(math.exp(low), 3), "high": round(math.exp(high), 3)}
+    return {**ends, "rows": len(rows), "studies": len(many), **_spans(rows)}
 
 
 def _spans(rows: Sequence[Residual]) -> dict[str, list[int]]:
@@ -136,8 +119,10 @@ def _spans(rows: Sequence[Residual]) -> dict[str, list[int]]:
 
 
 def _quantile(values: Floats, weights: Floats, part: float) -> float:
-    """The smallest value at which ``part`` of the weight is reached, one more run of weight 1 counted beyond all; the
-    largest, where the values are too few for the promise."""
+    """Return the smallest value where ``part`` of the weight is reached, one more run (weight 1) counted beyond all.
+
+    The largest, where the values are too few for the promise.
+    """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     place = np.searchsorted(reached, part * (reached[-1] + 1.0) - 1e-12)
@@ -145,7 +130,7 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
 
 
 def told(residuals: Sequence[Residual], command: str) -> str:
-    """The table as the file that ships, and what it is worth."""
+    """Return the table as the built-in file, with its coverage."""
     table, within = table_of(residuals), inside(residuals)
     studies, kinds = by_study(residuals, within), by_kind(residuals, within)
     mean = math.fsum(own / many for own, many in studies.values()) / len(studies)

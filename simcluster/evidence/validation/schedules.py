@@ -41,7 +41,7 @@ class ScheduleTask:
     measured: float
 
     def played(self) -> SchedulePlayed:
-        """The row played; InputError if it is a pipeline that cannot be."""
+        """Simulate the row; InputError if it is a pipeline that cannot be."""
         run = simulate_costs(
             self.costs,
             stages=self.stages,
@@ -62,8 +62,7 @@ class ScheduleTask:
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlayed:
-    """What is kept of a played row: seconds from step to step, where they went on the mean rank, and the measured
-    ones."""
+    """A simulated row: seconds from step to step, where they went on the mean rank, and the measured ones."""
 
     step_time: float
     breakdown: Mapping[str, float]
@@ -71,7 +70,7 @@ class SchedulePlayed:
 
 
 def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> StudyPlan:
-    """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]
     rows, left_out = selected(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
@@ -82,7 +81,11 @@ def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) ->
     check_formulas(file, table, _formulas(study), names)
     check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY])
     tasks = tuple(_task(study, row) for row in rows)
-    return StudyPlan(study.name, tasks, partial(report_of, file, study, rows, left_out, partial(_points, study)))
+
+    def points(row: Row, label: str, played: SchedulePlayed) -> list[ScoredPoint]:
+        return [ScoredPoint(label, study.name, played.step_time, played.measured, breakdown=played.breakdown)]
+
+    return StudyPlan(study.name, tasks, partial(report_of, file, study, rows, left_out, points))
 
 
 def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
@@ -117,7 +120,7 @@ class _Reader:
             self._cells[name] = parse_formula(formula).value(self._cells)
 
     def task(self) -> ScheduleTask:
-        """The row as a pipeline; InputError where a cell or a formula has no meaning."""
+        """Return the row as a pipeline; InputError where a cell or a formula has no meaning."""
         study = self._study
         stages, chunks = self._count("stages", study.stages), self._count("chunks", study.chunks)
         measured = self._number("measured", study.measured)
@@ -165,12 +168,12 @@ class _Reader:
         )
 
     def _sends(self, route: Sequence[int]) -> list[float]:
-        """Seconds of a message from each stage of a route to the next."""
+        """Return seconds of a message from each stage of a route to the next."""
         formula = self._study.costs.send
         return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
 
     def _costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
-        """The times of the mean slice, dealt out by the sizes of the slices, and slowed down."""
+        """Return the times of the mean slice, shared out by the sizes of the slices, and slowed down."""
         slices = len(route)
         slower = 1 + self._number("slowdown", self._study.slowdown)
         seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}
@@ -187,7 +190,7 @@ class _Reader:
         )
 
     def _sizes(self, kind: Passes, slices: int) -> list[float]:
-        """Each slice relative to the mean one."""
+        """Return the size of each slice relative to the mean one."""
         given = self._study.slices.get(kind)
         if given is None or slices == 1:
             return [1.0] * slices
@@ -208,7 +211,3 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a whole number from 1 on")
         return value
-
-
-def _points(study: Schedules, row: Row, label: str, played: SchedulePlayed) -> Iterator[ScoredPoint]:
-    yield ScoredPoint(label, study.name, played.step_time, played.measured, breakdown=played.breakdown)

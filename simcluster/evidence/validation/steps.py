@@ -42,13 +42,13 @@ class RowTask:
     less: tuple[tuple[str, Any], ...] = ()
 
     def scenario(self, more: Changes = ()) -> Scenario:
-        """The scenario that it stands for, with ``more`` changed; InputError if it cannot be."""
+        """Return its scenario, with ``more`` changed; InputError if it cannot be one."""
         return Base(self.base, str(self.folder)).scenario((*self.changes, *more))
 
     def played(self, scenario_of: Callable[[Changes], Scenario] | None = None) -> PlayedRow:
-        """The row simulated; InputError if it is a scenario that cannot be.
+        """Simulate the row; InputError if it is a scenario that cannot be.
 
-        ``scenario_of`` further changes takes the place of ``scenario``, for other constants than those that ship.
+        ``scenario_of`` further changes replaces ``scenario``, for other constants than the built-in ones.
         """
         scenario_of = scenario_of or self.scenario
         result = replay(scenario_of(()))
@@ -78,18 +78,24 @@ class PlayedRow:
 
 
 def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPlan:
-    """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     counted = study.measured.flop in ("model", "hardware")
     flop = [] if counted else [(("measured", "flop"), study.measured.flop)]
     rows, left_out = _selected(file, study, table, [(("measured", "column"), study.measured.column)], flop)
     parts, less = study.measured.parts, tuple(study.measured.less.items())
     tasks = (_task_of(file, study, row) for row in rows)
     measured = tuple(task if isinstance(task, str) else replace(task, parts=parts, less=less) for task in tasks)
-    return StudyPlan(study.name, measured, partial(report_of, file, study, rows, left_out, partial(_step, study)))
+
+    def points(row: Row, label: str, played: PlayedRow) -> list[ScoredPoint]:
+        seconds, note = study.measured.seconds(row.cells, played.facts), "; ".join(played.warnings)
+        point = ScoredPoint(label, study.name, played.step_time, seconds, 0.0, note, played.breakdown, played.kind)
+        return [point]
+
+    return StudyPlan(study.name, measured, partial(report_of, file, study, rows, left_out, points))
 
 
 def report_memory(file: StudyFile, study: MemoryTable, table: tuple[Row, ...]) -> Report:
-    """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the report of a study.  Raises InputError where the study asks for columns that the table lacks."""
     asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, left_out = _selected(file, study, table, asked)
     tasks = [_task_of(file, study, row) for row in rows]
@@ -116,7 +122,7 @@ def _selected(
 
 
 def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
-    """The row as a scenario; the reason, if a cell has no meaning in this study."""
+    """Return the row as a scenario; the reason, if a cell has no meaning in this study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
         for name, column in study.columns.items():
@@ -132,7 +138,7 @@ def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
 
 
 def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
-    """What one cell sets in the scenario; nothing for an empty one."""
+    """Yield what one cell sets in the scenario; nothing for an empty one."""
     cell, text = row.cells[name], row.texts[name]
     if cell is None:
         return
@@ -146,18 +152,6 @@ def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
     value: Any = cell if column.values is None else column.values[text]
     for path in column.path:
         yield path, f"{value} {column.unit}" if column.unit else value
-
-
-def _step(study: Steps, row: Row, label: str, played: PlayedRow) -> Iterator[ScoredPoint]:
-    yield ScoredPoint(
-        label=label,
-        group=study.name,
-        predicted=played.step_time,
-        measured=study.measured.seconds(row.cells, played.facts),
-        note="; ".join(played.warnings),
-        breakdown=played.breakdown,
-        kind=played.kind,
-    )
 
 
 def _memory(study: MemoryTable, row: Row, label: str, task: RowTask) -> Iterator[ScoredPoint]:

@@ -295,12 +295,12 @@ class StudyFile:
     document: Document
 
     def error(self, path: Iterable[str | int], message: object) -> InputError:
-        """An error about one key of the file."""
+        """Return an error about one key of the file."""
         return self.document.error(tuple(path), str(message))
 
 
 def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> StudyFile:
-    """The study in a file, or the one that ships under that name, with its scenario changed for all rows.
+    """Load the study in a file, or the built-in one of that name, with its scenario changed for all rows.
 
     Raises InputError that names file, line, key and a fix, and for a change that the rows would undo.
     """
@@ -308,13 +308,9 @@ def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> S
     if "kind" not in document.data:
         known = "steps, memory, schedules, collectives"
         raise document.error((), f"a study needs a kind, as in 'kind: steps'; known: {known}")
-    file = StudyFile(validate(_STUDY, document), document)
-    return _changed(file, overrides) if overrides else file
-
-
-def _changed(file: StudyFile, overrides: Sequence[tuple[str, Any]]) -> StudyFile:
-    """The study with values set in its scenario, where it has one and its columns leave them alone."""
-    study, document = file.study, file.document
+    study = validate(_STUDY, document)
+    if not overrides:
+        return StudyFile(study, document)
     if not isinstance(study, OnScenarios):
         raise InputError(
             f"{document.source}: a study of {study.kind} has no scenario, so no {overrides[0][0]} to change"

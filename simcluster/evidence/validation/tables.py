@@ -29,7 +29,7 @@ class Missing:
 
 
 def data_folder(given: str | None) -> Path | None:
-    """The directory of measured data: ``given``, else that of SIMCLUSTER_DATA, else None.
+    """Return the directory of measured data: ``given``, else that of SIMCLUSTER_DATA, else None.
 
     Raises InputError if one is named that is not there.
     """
@@ -42,7 +42,7 @@ def data_folder(given: str | None) -> Path | None:
 
 
 def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
-    """The rows of a study's table, in order.  Raises InputError for a CSV file that is none, with its line."""
+    """Return the rows of a study's table, in order.  Raises InputError for a CSV file that is none, with its line."""
     table = file.study.table
     if isinstance(table, InlineTable):
         return tuple(
@@ -73,7 +73,7 @@ Asked = Iterable[tuple[tuple[str | int, ...], str | None]]
 def selected(
     file: StudyFile, rows: Sequence[Row], columns: Asked = (), formulas: Asked = ()
 ) -> tuple[tuple[Row, ...], int]:
-    """The rows that fulfil the study's ``where``, and how many do not.
+    """Return the rows that fulfil the study's ``where``, and how many do not.
 
     Raises InputError if none does, for the first column that the table lacks, and as ``check_formulas``.
     """
@@ -94,8 +94,7 @@ def selected(
 
 
 def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: Asked, names: Sequence[str] = ()) -> None:
-    """Raises InputError for the first formula that asks for what is neither a column of the table nor one of the
-    study's own ``names``."""
+    """Raise InputError for the first formula that asks for neither a column of the table nor one of ``names``."""
     known = [*rows[0].by_name(), *names]
     for path, text in wanted:
         for name in parse_formula(text).names if text else ():
