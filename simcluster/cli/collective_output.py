@@ -16,8 +16,6 @@ from simcluster.studies.bench.collective import CollectiveTime, methods_for
 from simcluster.studies.bench.collective_loads import (
     BusiestLinks,
     CollectiveLoads,
-    LevelLoad,
-    LinkLoad,
     utilisation_over_time,
 )
 from simcluster.topology import Cluster
@@ -194,10 +192,11 @@ def hottest_lines(loads: CollectiveLoads) -> list[str]:
     ]
     if len(uneven) > _MOST_LEVELS:
         lines.append(f"and {len(uneven) - _MOST_LEVELS} more levels; --links FILE.csv has all links")
+    above = [load for load in loads.links if load.collisions > _JUST_ABOVE]
     hot = [
         f"{load.link[0]} -> {load.link[1]}: {format_bytes(load.bytes)} in {load.flows:.4g} flows, "
         f"{load.collisions:.2f} x an even share"
-        for load in _hottest(loads, uneven)
+        for load in sorted(above, key=lambda load: -load.busy)[:_MOST_HOTTEST]
     ]
     return _labelled("levels", lines) + _labelled("hottest", hot)
 
@@ -254,12 +253,6 @@ def write_links(
         }
     )
     save(args, plot_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
-
-
-def _hottest(loads: CollectiveLoads, uneven: Sequence[LevelLoad]) -> list[LinkLoad]:
-    """The links furthest above their level's mean, the longest busy first among equals; a few."""
-    above = [load for load in loads.links if load.collisions > _JUST_ABOVE]
-    return sorted(above, key=lambda load: -load.busy)[:_MOST_HOTTEST] if uneven else []
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -40,7 +40,16 @@ def run(args: argparse.Namespace) -> None:
     _check(args)
     law, documents, length, batch, unique = _asked(args)
     table = compare_packing(documents, length, batch=batch, tokens=_tokens(args, "tokens"), unique=unique)
-    common.answer(args, lambda: _blocks(table, law, documents, length), lambda: _document(table, documents, length))
+    common.answer(
+        args,
+        lambda: _blocks(table, law, documents, length),
+        lambda: {
+            "documents": len(documents),
+            "tokens": float(documents.sum()),
+            "length": length,
+            "packing": {rule: table.loc[rule].to_dict() for rule in PACKING},
+        },
+    )
 
 
 def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
@@ -119,12 +128,3 @@ def _blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length:
         mean = mean_of_padded(law, length)
         notes.append(f"by closed form a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
     return [Lines([head]), TableBlock(columns, rows), Lines(notes)]
-
-
-def _document(table: pd.DataFrame, documents: Floats, length: int) -> dict[str, Any]:
-    return {
-        "documents": len(documents),
-        "tokens": float(documents.sum()),
-        "length": length,
-        "packing": {rule: table.loc[rule].to_dict() for rule in PACKING},
-    }

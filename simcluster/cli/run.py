@@ -128,6 +128,7 @@ def _draw(
     window: tuple[float, float] | None,
     ranks: list[int] | None,
 ) -> None:
+    title = result.scenario.title + _faults(result.scenario)
     common.draw(
         args,
         (args.links, lambda: picture("links")(result), lambda: link_table(result)),
@@ -141,7 +142,7 @@ def _draw(
         (args.overlap, lambda: picture("overlap")([(result.scenario.title, result)])),
         (args.levels, lambda: picture("link_levels")(result)),
         (args.roofline, lambda: picture("roofline")(result)),
-        (args.histogram, lambda: _histogram(result.scenario, distribution)),
+        (args.histogram, lambda: picture("replicas")(distribution, title=title)),
     )
 
 
@@ -189,11 +190,6 @@ def _gantt(
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} a step"
     title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
     return picture("gantt")(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
-
-
-def _histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
-    assert distribution is not None
-    return picture("replicas")(distribution, title=scenario.title + _faults(scenario))
 
 
 def _faults(scenario: Scenario) -> str:

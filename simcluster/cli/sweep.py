@@ -68,7 +68,13 @@ def run(args: argparse.Namespace) -> None:
     write_table(output, table)
     best = fastest(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_ranked(best)}
-    common.came_to(args, int((table["status"] == "ok").sum()), lambda: _nothing(table))
+    common.came_to(
+        args,
+        int((table["status"] == "ok").sum()),
+        lambda: (
+            f"none of {len(table):,} variants has a result; the first says: {on_one_line(str(table['error'].iloc[0]))}"
+        ),
+    )
     common.answer(args, lambda: [*_blocks(summary, table, swept.sweep.paths, output, best)], lambda: summary)
 
 
@@ -117,11 +123,6 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
         **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
         "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
     }
-
-
-def _nothing(table: pd.DataFrame) -> str:
-    first = on_one_line(str(table["error"].iloc[0]))
-    return f"none of {len(table):,} variants has a result; the first says: {first}"
 
 
 def _ranked(best: Fastest) -> dict[str, object]:

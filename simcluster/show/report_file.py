@@ -39,18 +39,16 @@ def report(
     path = Path(to)
     if path.suffix not in (".html", ".htm") or not path.parent.is_dir():
         raise InputError(f"report: cannot write {path}: name a page in a folder that is there, as in report.html")
-    text = _moving(runs, title, ranks, vary, processes) if vary else _of_runs(runs, title, ranks)
-    write_text(path, text)
-    return path
-
-
-def _of_runs(runs: Sequence[Variants], title: str, ranks: Ranks) -> str:
+    if vary:
+        write_text(path, _moving(runs, title, ranks, vary, processes))
+        return path
     results, names = named_results(runs, None, "report")
     entries = [
         entry_of_result(result, name=name, ranks=ranks.get(name) if isinstance(ranks, Mapping) else ranks)
         for name, result in zip(names, results, strict=True)
     ]
-    return page(entries, title=title)
+    write_text(path, page(entries, title=title))
+    return path
 
 
 def _moving(

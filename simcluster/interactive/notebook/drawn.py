@@ -43,11 +43,10 @@ def cell(*content: Content) -> str:
 def _style() -> str:
     light, dark = colours.variables()
     named = "\n".join(f".simcluster {line}" for line in colours.classes().splitlines() if line.startswith(".k-"))
-    return f"{asset('cell.css').replace('/*LIGHT*/', _parts(light)).replace('/*DARK*/', _parts(dark))}{named}"
-
-
-def _parts(variables: str) -> str:
-    return "".join(f"{each};" for each in variables.split(";") if each.startswith("--k-"))
+    text = asset("cell.css")
+    for mark, variables in (("/*LIGHT*/", light), ("/*DARK*/", dark)):
+        text = text.replace(mark, "".join(f"{each};" for each in variables.split(";") if each.startswith("--k-")))
+    return f"{text}{named}"
 
 
 # --- a timeline -------------------------------------------------------------------------------------------------------
@@ -178,14 +177,11 @@ def _axis(end: float, *, seconds: bool) -> Markup:
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(float(factor * power) for factor in (1, 2, 5, 10) if factor * power >= rough)
     ticks = np.arange(0.0, end * (1 - 0.03), step).tolist()
-    told = (element("span", _time(tick, seconds=seconds), style=f"left:{100 * tick / end:.2f}%") for tick in ticks)
+    texts = (f"{tick:g}" if not seconds else format_seconds_round(tick) if tick else "0 s" for tick in ticks)
+    told = (
+        element("span", text, style=f"left:{100 * tick / end:.2f}%") for text, tick in zip(texts, ticks, strict=True)
+    )
     return element("div", told, class_="axis quiet")
-
-
-def _time(tick: float, *, seconds: bool) -> str:
-    if not seconds:
-        return f"{tick:g}"
-    return format_seconds_round(tick) if tick else "0 s"
 
 
 # --- many values ------------------------------------------------------------------------------------------------------

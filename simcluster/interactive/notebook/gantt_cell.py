@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,12 @@ from simcluster.documents.argument_types import checked
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
-from simcluster.show.report import colours
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import check_ranks, spans_of_ranks
 from simcluster.show.report.html import Markup, asset, element, filled, json_block
 from simcluster.show.report.packing import Blob, packed, some_ranks
 from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet, timeline_frame
-from simcluster.show.report.painted import with_paints
+from simcluster.show.report.painted import painted, with_paints
 
 _MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
 _MOST_SPANS = 300_000
@@ -91,7 +89,11 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
     name = run.scenario.title if isinstance(run, Result) else "a played program"
     heading = f"{name}: {format_seconds(run.step_time)} a step"
     lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
-    data, columns = _data(name, run, spans, weights)
+    blob, paints = Blob(), dict[tuple[str, str, int], int]()
+    timeline = with_paints(packed(spans, blob, weights=weights), paints)
+    shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,
+             "links": None}  # fmt: skip
+    data = {"runs": [shown], "paints": painted(paints)}
     script = in_a_scope("\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS)))
     styles = f"{style_sheet()}\n{_CELL_STYLE}"
     frame = [
@@ -102,17 +104,8 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
         "gantt_cell.html",
         policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(styles)}'; img-src data:",
         heading=heading, style=Markup(styles), gantt=[*frame, *([quiet(f"{lacks}.")] if lacks else [])],
-        data=json_block("data", data), columns=Markup(columns), script=Markup(script),
+        data=json_block("data", data), columns=Markup(blob.text()), script=Markup(script),
     )  # fmt: skip
-    lanes = len(data["runs"][0]["timeline"]["lanes"])
+    lanes = len(timeline["lanes"])
     height = _CONTROLS + _LANE * lanes + _RANK * len(np.unique(spans.rank))
     return GanttCell(heading, page, min(height, _HIGHEST), lacks)
-
-
-def _data(name: str, run: Run, spans: Spans, weights: dict[int, int]) -> tuple[dict[str, Any], str]:
-    blob, paints = Blob(), dict[tuple[str, str, int], int]()
-    timeline = with_paints(packed(spans, blob, weights=weights), paints)
-    shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,
-             "links": None}  # fmt: skip
-    palette = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
-    return {"runs": [shown], "paints": palette}, blob.text()

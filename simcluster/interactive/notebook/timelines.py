@@ -31,7 +31,9 @@ def _gantt(
     from simcluster.show.gantt import gantt
 
     let_cells_show_figures()
-    heading = _title(run) if title is None else title
+    scenario = getattr(run, "scenario", None)
+    step = f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} a step"
+    heading = step if title is None else title
     return gantt(timeline_of(run, ranks), title=heading, ranks=ranks, num_ranks=len(run.ranks), **options)
 
 
@@ -48,11 +50,6 @@ def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
 
     check_ranks(run, ranks)
     return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)
-
-
-def _title(run: Run) -> str:
-    scenario = getattr(run, "scenario", None)
-    return f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} a step"
 
 
 SHOWN: Mapping[str, Callable[..., Picture | CellPage]] = {"Run": _gantt}

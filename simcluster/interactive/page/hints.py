@@ -115,7 +115,8 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
         for value, other in _other(scenario, settings, control, number, made)
         for words in _told(result, other, control, value)
     ]
-    if not found and not number and not _has_other(scenario, settings, control, made):
+    every = (other for at in range(_count(control)) for other in _other(scenario, settings, control, at, made))
+    if not found and not number and next(every, None) is None:
         found = [("", _NOTHING)]
     return [{"key": key, "of": of, "words": words} for of, words in found]
 
@@ -134,10 +135,6 @@ def _of_a_percent(result: Result, resource: str) -> str:
 def _count(control: Control) -> int:
     """How many other values of a control are told of: of speeds one, a percent more."""
     return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
-
-
-def _has_other(scenario: Scenario, settings: Settings, control: Control, made: Made) -> bool:
-    return any(True for number in range(_count(control)) for _ in _other(scenario, settings, control, number, made))
 
 
 def _other(

@@ -102,11 +102,18 @@ class Studio:
 
     async def page(self, request: Request) -> Response:
         """The page itself, whole: it asks for nothing but its WebSocket."""
-        script, sheet = _script(), style_sheet() + _own("studio.css")
+        parts = [*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]
+        script, sheet = in_a_scope("\n".join(parts)), style_sheet() + _own("studio.css")
+        beginning = {
+            "state": self._first and self._first.to_json(),
+            "shipped": shipped_names("scenarios"),
+            "files": self._folder.names(),
+            "folder": self._folder.path.resolve().name,
+        }
         text = (
             _own("studio.html")
             .replace("$style", sheet)
-            .replace("$data", json_block("first", self._beginning()))
+            .replace("$data", json_block("first", beginning))
             .replace("$script", script)
         )
         policy = (
@@ -115,14 +122,6 @@ class Studio:
             "frame-ancestors 'none'"
         )
         return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
-
-    def _beginning(self) -> dict[str, Any]:
-        return {
-            "state": self._first and self._first.to_json(),
-            "shipped": shipped_names("scenarios"),
-            "files": self._folder.names(),
-            "folder": self._folder.path.resolve().name,
-        }
 
     async def report(self, request: Request) -> Response:
         """The report about a state, and the pinned one if there is one: a page to keep or to mail."""
@@ -242,10 +241,6 @@ def _state(request: Request) -> StudioState:
 
 def _own(name: str) -> str:
     return (files("simcluster.interactive.page") / "page" / name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    return in_a_scope("\n".join([*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]))
 
 
 def serve(

@@ -97,6 +97,7 @@ class KindOfThing:
     entries: Callable[[], Iterable[ShippedEntry]]
 
 
+@cache
 def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
     """The entries of a kind; InputError with the kinds that there are."""
     kind = plain(kind)
@@ -104,11 +105,6 @@ def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
         own = [other for other in KINDS if kind in names(other)]
         near = f"; it is one of the {own[0]}: simcluster show {kind}" if own else did_you_mean(kind, KINDS)
         raise InputError(f"there is no list of {kind!r}{near}; there are: {', '.join(KINDS)}")
-    return _entries(kind)
-
-
-@cache
-def _entries(kind: str) -> tuple[ShippedEntry, ...]:
     return tuple(KINDS[kind].entries())
 
 

@@ -21,7 +21,7 @@ from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.scenario.scenario import load
 from simcluster.schedules import SCHEDULES
-from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
+from simcluster.show.registry.kinds import KINDS, entries_of, names, plain
 from simcluster.show.yaml_text import yaml_text
 
 
@@ -70,14 +70,9 @@ def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Ch
         folder = "scenarios/validation" if of == "studies" else of
         return shipped_path(folder, name).read_text(encoding="utf-8")
     entry = next(each for each in entries_of(of) if each.name == name)
-    return "\n".join([*_head(entry, of), *(_SHOWN[of](name) if of in _SHOWN else ())]).rstrip() + "\n"
-
-
-def _head(entry: ShippedEntry, kind: str) -> Iterator[str]:
-    yield f"# {entry.name}: {entry.what}"
-    if entry.source:
-        yield f"# Source: {entry.source}"
-    yield f"# Named in: {KINDS[kind].named}"
+    source = [f"# Source: {entry.source}"] if entry.source else []
+    about = [f"# {entry.name}: {entry.what}", *source, f"# Named in: {KINDS[of].named}"]
+    return "\n".join([*about, *(_SHOWN[of](name) if of in _SHOWN else ())]).rstrip() + "\n"
 
 
 def _section(section: str, data: Callable[[str], Mapping[str, Any]]) -> Callable[[str], Iterable[str]]:

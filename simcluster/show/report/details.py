@@ -87,20 +87,18 @@ def links(entry: Entry, number: int) -> Markup:
         )
     names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
     columns = (entry.links[0][name].tolist() for name in names)
-    rows = [_link(row, place) for place, row in enumerate(zip(*columns, strict=True))]
+    rows = [
+        [f"{a} → {b}", f"×{alike:,}", format_bytes_per_second(capacity),
+         element("canvas", data_strip=str(place), class_="strip", aria_hidden="true"), f"{mean:.1%}", f"{peak:.1%}",
+         format_bytes(size)]
+        for place, (a, b, alike, capacity, size, mean, peak) in enumerate(zip(*columns, strict=True))
+    ]  # fmt: skip
     header = ["link", "alike", "capacity", "over the run", "mean", "peak", "bytes a step"]
     return joined(
         element("div", table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),
         quiet("A row stands for all links that are exactly alike, and is named by the first. Colour: rate over "
               "capacity, pale idle to full; rates are means over a span."),
     )  # fmt: skip
-
-
-def _link(row: tuple[str, str, int, float, float, float, float], place: int) -> list[str]:
-    a, b, alike, capacity, size, mean, peak = row
-    strip = element("canvas", data_strip=str(place), class_="strip", aria_hidden="true")
-    return [f"{a} → {b}", f"×{alike:,}", format_bytes_per_second(capacity), strip, f"{mean:.1%}",
-            f"{peak:.1%}", format_bytes(size)]  # fmt: skip
 
 
 # --- stragglers -------------------------------------------------------------------------------------------------------
@@ -227,17 +225,12 @@ def _studies(rows: Sequence[Validated], names: Sequence[str]) -> Markup:
     caption = f"Validated runs nearest to {', '.join(names)}" if names else "The nearest validated runs"
     told = f"{caption}, out of {studies} studies. Error: simulated over measured, minus 1; the largest either way."
     cells = [
-        [row.study, row.like, *map(_span, row.spans[:2]), f"{row.rows:,}",
-         f"{row.mean:.1%}", f"{row.bias:+.1%}", f"{row.worst:.1%}"]
+        [row.study, row.like, *(f"{low:,}{f' to {high:,}' * (low != high)}" for low, high in row.spans[:2]),
+         f"{row.rows:,}", f"{row.mean:.1%}", f"{row.bias:+.1%}", f"{row.worst:.1%}"]
         for row in shown
     ]  # fmt: skip
     header = ["study", "runs of", "GPUs", "hidden size", "rows", "mean error", "bias", "largest"]
     return joined(element("p", told), table(header, cells, caption=caption, left=2))
-
-
-def _span(ends: tuple[int, int]) -> str:
-    low, high = ends
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _basis(entries: Sequence[Entry]) -> list[str]:

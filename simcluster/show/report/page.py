@@ -107,7 +107,9 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedT
     parts = []
     for place, name in _contents(entries, against):
         if place == "memory" and len(entries) > 1:
-            parts.append(_picker(entries))
+            options = [element("option", entry.name, value=str(at)) for at, entry in enumerate(entries)]
+            pick = element("label", "Details of ", element("select", options, id="pick"))
+            parts.append(element("div", pick, class_="picker", hidden=""))
         parts.append(element("section", element("h2", name), made[place], id=place))
     return joined(parts)
 
@@ -138,12 +140,6 @@ def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
         element("div", element("h3", entry.name), part, data_run=str(at))
         for at, (entry, part) in enumerate(zip(entries, parts, strict=True))
     )
-
-
-def _picker(entries: Sequence[Entry]) -> Markup:
-    options = [element("option", entry.name, value=str(at)) for at, entry in enumerate(entries)]
-    return element("div", element("label", "Details of ", element("select", options, id="pick")), class_="picker",
-                   hidden="")  # fmt: skip
 
 
 def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:

@@ -32,7 +32,9 @@ def entry_of_saved(
     InputError for a result that lacks numbers, and for a timeline that is none or belongs to another run.
     """
     where = origin or saved.name
-    values = {**_before_padding(saved.values), **saved.values}
+    names = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")  # older results: all tokens are real, MFU is over bf16
+    older = {"real_token_fraction": 1.0, "mfu_bf16": saved.values.get("mfu")}
+    values = {**older, **{f"real_{each}": saved.values.get(each) for each in names}, **saved.values}
     _require_numbers(values, where)
     spans = None
     if columns is not None:
@@ -98,12 +100,6 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
             "simcluster run --timeline"
         )
     return numbers.astype(np.int64) if whole else numbers
-
-
-def _before_padding(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what older results leave out: all their tokens are real, and MFU over bf16 is what they say of MFU."""
-    whole = {f"real_{name}": values.get(name) for name in ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")}
-    return {"real_token_fraction": 1.0, "mfu_bf16": values.get("mfu"), **whole}
 
 
 def _require_numbers(values: Mapping[str, Any], where: str) -> None:
