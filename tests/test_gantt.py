@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from simcluster import plots
 from simcluster.base.errors import InputError
+from simcluster.schedules import make_schedule
 from simcluster.show import gantt_panel, palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
 from simcluster.show.report.colours import paints
@@ -46,21 +47,9 @@ class Made:
 
     def order(self, stage: int) -> list[tuple[str, int, int]]:
         """(direction, microbatch, chunk) of one pipeline rank."""
-        P, M, v = self.num_stages, self.num_microbatches, self.chunks
-        if self.schedule == "gpipe":
-            microbatches = range(M)
-            return [("F", m, 0) for m in microbatches] + [("B", m, 0) for m in microbatches]
-        if v == 1:
-            forward = [("F", m, 0) for m in range(M)]
-            backward = [("B", m, 0) for m in range(M)]
-            warm = min(M, P - stage - 1)
-        else:
-            turns = [(k // (P * v) * P + k % P, k // P % v) for k in range(M * v)]
-            forward = [("F", m, c) for m, c in turns]
-            backward = [("B", m, v - 1 - c) for m, c in turns]
-            warm = min(M * v, 2 * (P - stage - 1) + (v - 1) * P)
-        mixed = itertools.chain.from_iterable(zip(forward[warm:], backward, strict=False))
-        return [*forward[:warm], *mixed, *backward[len(forward) - warm :]]
+        name = "interleaved" if self.chunks > 1 else self.schedule
+        rows = make_schedule(name, self.num_stages, self.num_microbatches, self.chunks).rows
+        return [(action.kind, action.microbatch, action.chunk) for action in rows[stage]]
 
     def timeline(self) -> pd.DataFrame:
         P, last = self.num_stages, self.num_stages * self.chunks - 1
