@@ -30,9 +30,9 @@ from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
 from simcluster.show.cells import change
 from simcluster.show.report import Entry, colours, details, entry_of_result, entry_of_saved, page
+from simcluster.show.report.colours import ideal_spans
 from simcluster.show.report.html import element, json_block, typeset
 from simcluster.show.report.packing import Blob, packed, some_ranks
-from simcluster.show.report.painted import ideal_spans
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 from simcluster.studies.variations import differences

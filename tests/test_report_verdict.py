@@ -9,7 +9,7 @@ from report_pages import other_entry, small_entry
 
 from simcluster.base.units import format_seconds
 from simcluster.show.report import Entry, page
-from simcluster.show.report.verdict import verdict
+from simcluster.show.report.summary import verdict
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,9 @@ from matplotlib.transforms import Affine2D, ScaledTranslation
 from simcluster.base.errors import InputError
 from simcluster.show import palette
 from simcluster.show.bars import DPI, text_width, time_unit
-from simcluster.show.gantt_legend import draw_footer, footer_of
 from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
 from simcluster.show.gantt_rows import RowChoice, Window
-from simcluster.show.gantt_texts import BoxText, texts_of, write
+from simcluster.show.gantt_words import BoxText, draw_footer, footer_of, texts_of, write
 
 _TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title
 _TITLE_FONT = 11.0

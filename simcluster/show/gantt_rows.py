@@ -1,6 +1,7 @@
 """Which ranks a Gantt picture has as rows, and where it may leave out microbatches of a steady phase.
 
-Pure: reads a timeline, draws nothing."""
+Pure: reads a timeline, draws nothing.
+"""
 
 from __future__ import annotations
 

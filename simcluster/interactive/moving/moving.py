@@ -1,7 +1,8 @@
 """The page that moves: variants that were simulated beforehand, a control for each key that varies.
 
 Everything shown follows the controls, without a network and without simulating anything.  Without JavaScript it is the
-page of one variant, with a table of all."""
+page of one variant, with a table of all.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The moving page of a scenario's variants: each is played, in processes beside this one where there are cores, and
-becomes a state of the page there."""
+becomes a state of the page there.
+"""
 
 from __future__ import annotations
 

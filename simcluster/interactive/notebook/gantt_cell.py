@@ -18,12 +18,12 @@ from simcluster.documents.argument_types import checked
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
+from simcluster.show.report.colours import painted, with_paints
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import check_ranks, spans_of_ranks
 from simcluster.show.report.html import Markup, asset, element, filled, json_block
 from simcluster.show.report.packing import Blob, packed, some_ranks
 from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet, timeline_frame
-from simcluster.show.report.painted import painted, with_paints
 
 _MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
 _MOST_SPANS = 300_000

@@ -17,8 +17,8 @@ from simcluster.cli.answers import ANSWERS
 from simcluster.interactive.notebook.drawn import cell, histogram, timeline
 from simcluster.scenario.job import job_of
 from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
+from simcluster.show.report.colours import ideal_spans
 from simcluster.show.report.html import element, html_of, shortened
-from simcluster.show.report.painted import ideal_spans
 from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ import anywidget
 import traitlets
 
 from simcluster.base.errors import InputError
-from simcluster.interactive.controls.nearest import remedies
-from simcluster.interactive.controls.offers import described
+from simcluster.interactive.controls.offers import described, remedies
 from simcluster.interactive.controls.settings import Settings, checked, in_order, overrides
 from simcluster.interactive.notebook.drawn import cell
 from simcluster.results.result import Result

@@ -17,8 +17,7 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.documents.composing import edited
 from simcluster.documents.overrides import change_in_place
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.interactive.controls.nearest import remedies
-from simcluster.interactive.controls.offers import described
+from simcluster.interactive.controls.offers import described, remedies
 from simcluster.interactive.controls.settings import PRICE, controls, in_words, overrides
 from simcluster.interactive.page.hints import hint, in_controls, why_not
 from simcluster.interactive.page.kept import KeptPlays
@@ -28,11 +27,11 @@ from simcluster.results.numbers import timed_numbers
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Origin, Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
+from simcluster.show.report.colours import spans_of
 from simcluster.show.report.html import Markup, element, joined
 from simcluster.show.report.packing import Blob
 from simcluster.show.report.page import data_of, timeline_frame
-from simcluster.show.report.painted import spans_of
-from simcluster.show.report.verdict import verdict
+from simcluster.show.report.summary import verdict
 from simcluster.show.step_answer import job_lines, quick_numbers
 from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.variations import labels

@@ -1,6 +1,7 @@
 """Advice of the report as changes to try, and hints: what other values of a control would give.
 
-A part of an answer is one other value: a step, simulated while no change waits for one."""
+A part of an answer is one other value: a step, simulated while no change waits for one.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,7 @@ from typing import Any
 
 from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
-from simcluster.interactive.controls.nearest import LegalChange, with_setting
-from simcluster.interactive.controls.offers import offered, value_of
+from simcluster.interactive.controls.offers import LegalChange, offered, value_of, with_setting
 from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
 from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds

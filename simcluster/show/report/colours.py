@@ -1,4 +1,4 @@
-"""The palette on the page, on light and on dark ground: as CSS for tables and bars, as lists for the script.
+"""The palette on the page, as CSS for tables and bars and as lists for the script, and timelines with their colours.
 
 On dark ground a colour is mixed with white until it stands out: the hue stays.
 """
@@ -6,9 +6,17 @@ On dark ground a colour is mixed with white until it stands out: the hue stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
+
+from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
+from simcluster.schedules import Schedule
+from simcluster.schedules.actions import PASS_NAMES
+from simcluster.schedules.timing import EqualCosts, play
 from simcluster.show.palette import (
     COMPUTE_KINDS,
     MEMORY,
@@ -22,6 +30,7 @@ from simcluster.show.palette import (
     text_on,
     tinted,
 )
+from simcluster.show.report.packing import Blob, packed, some_ranks
 
 LIGHT_GROUND, DARK_GROUND = "#FFFFFF", "#1D2024"
 CONTRAST = 3.0
@@ -127,3 +136,85 @@ def _heat(part: float) -> tuple[Colour, Colour]:
 def _mixed(one: Colour, other: Colour, share: float) -> Colour:
     red, green, blue = (a + (b - a) * share for a, b in zip(one, other, strict=True))
     return red, green, blue
+
+
+MOST_ACTIONS = 100_000
+
+
+def ideal_spans(schedule: Schedule) -> Spans:
+    """The schedule's actions as spans, in units of a forward; "rank" is the stage."""
+    timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
+    words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
+    rows = [
+        (
+            stage,
+            words.index(PASS_NAMES[action.kind]),
+            words.index(action.kind),
+            action.chunk,
+            action.microbatch,
+            start,
+            end,
+        )
+        for stage, actions in enumerate(schedule.rows)
+        for action, start, end in zip(actions, timing.starts[stage], timing.ends[stage], strict=True)
+    ]
+    stage, kind, name, chunk, microbatch, start, end = (np.array(column) for column in zip(*rows, strict=True))
+    nothing = np.zeros(len(rows), dtype=np.int64)
+    return Spans(
+        words,
+        op=nothing, step=nothing, rank=stage, stream=nothing, kind=kind, name=name, layer=nothing - 1, stage=stage,
+        chunk=chunk, microbatch=microbatch, group=nothing + 1, bytes=nothing.astype(np.float64),
+        ready=start.astype(np.float64), start=start.astype(np.float64), end=end.astype(np.float64),
+    )  # fmt: skip
+
+
+MOST_SPANS = 1_000_000
+"""Of all timelines of a page together."""
+
+
+def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
+    """What the script reads of timelines alone, by the names of their runs, without what else is known of spans.
+
+    Each run has a program of its own.
+    """
+    paints: dict[tuple[str, str, int], int] = {}
+    most, found = MOST_SPANS // len(runs), []
+    for name, result in runs:
+        run, _ = bare_run(name, result.spans, result.weights, most, paints, blob)
+        found.append({**run, "steps": result.steps})
+    return {"runs": found, "paints": painted(paints)}
+
+
+def bare_run(
+    name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
+) -> tuple[dict[str, Any], int]:
+    """A timeline and nothing else; and how many ranks are left out."""
+    kept, missing = some_ranks(spans, most)
+    timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
+    run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
+    return run, len(missing)
+
+
+def painted(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
+    return {**paints(list(places)), "memory": memory_paints()}
+
+
+def with_paints(
+    timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
+) -> dict[str, Any]:
+    """The timeline, each of its kinds of span with the place of its colour among those of the page.
+
+    With a ``blob`` what kinds of span there are goes into it.
+    """
+    what, texts = timeline["what"], timeline["words"]
+    what["paint"] = [
+        places.setdefault((texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(places))
+        for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
+    ]
+    if blob is not None:
+        whole = {name: np.array(values) for name, values in what.items()}
+        timeline["what"] = {
+            name: blob.floats(values) if values.dtype.kind == "f" else blob.integers(values)
+            for name, values in whole.items()
+        }
+    return timeline

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.scenario.likely import Validated, nearest
 from simcluster.schedules.text import order_lines
-from simcluster.show.report.colours import HEAT_LEVELS
+from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, block_html, element, filled, joined, table
-from simcluster.show.report.painted import MOST_ACTIONS
 from simcluster.show.step_answer import likely_fact
 from simcluster.show.study_answers import straggler_causes
 from simcluster.show.yaml_text import yaml_text

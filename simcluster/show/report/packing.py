@@ -2,7 +2,8 @@
 
 Columns are split into byte planes, deflated, in base64; ``assets/data.js`` reads them.  Times are whole numbers:
 2^32 - 1 is the end of the run, so that a step of 10 s has steps of 2.3 ns and spans that touch still do.  Starts are
-differences from the span before."""
+differences from the span before.
+"""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from simcluster.base.errors import InputError
 from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary
+from simcluster.show.report.colours import MOST_ACTIONS, MOST_SPANS, bare_run, ideal_spans, painted, with_paints
 from simcluster.show.report.entry import Entry, MemoryCurve, ReportedTrace
 from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
 from simcluster.show.report.packing import TICKS, Blob, packed, some_ranks, spans_where
-from simcluster.show.report.painted import MOST_ACTIONS, MOST_SPANS, bare_run, ideal_spans, painted, with_paints
 from simcluster.show.report.rows import MOST_ROWS
 
 SCRIPTS = (
