@@ -246,6 +246,8 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
         ("A=3; B=`expr $A + 4`", "7"),
         ("\nB=$(echo $A | tr -d x)", "$(echo...:2)"),
         ("read -r A B <<< '1 2'", "$(read...:1)"),
+        ("A=x; read -r -d '' B <<EOF\n$A `pwd`\nEOF\n", "x $PWD\n"),
+        ("A=x; B=$(cat <<EOF\n$A $((1 + 1))\nEOF\n)", "x 2"),
         ('eval "B=3"', "3"),
         ("bash -c 'B=4'", "4"),
         ("B=<YOUR PATH>", "_YOUR_PATH_"),

@@ -103,6 +103,9 @@ def files_written(commands: list[Statement], state: State, read: Read) -> bool:
         text = " ".join(word for word in first[1:] if not re.fullmatch(r"-[neE]+|%s(\\n)?", word)) + "\n"
     elif text is None and first[:1] == ["sed"]:
         text = _edited(argv, state)
+    if text is not None and first[:1] == ["read"]:  # read -r -d '' NAME <<EOF
+        state.put(first[-1], text)
+        return True
     if text is not None and any(re.fullmatch(r"(.*/)?(bash|sh|sbatch)", word) for word in last):
         state.around += last
         read(text, state)

@@ -22,6 +22,7 @@ _OUTSIDE, _IN_QUOTES = re.compile(r"[\\'\"$`]"), re.compile(r"[\\$`]")
 _SLASH = re.compile(r"(?<!\\)/")
 _COUNTS_GPUS = re.compile(r"device_count|(^|[|;&])\s*(nvidia|rocm)-smi|/dev/nvidia")
 _COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)", re.DOTALL)
+_DOCUMENT = re.compile(r"cat\s+<<-?\s*(['\"\\]?)(\w+)['\"]?\n(.*?)\t*\2", re.DOTALL)
 _NAMED = re.compile(r"[\w.-]*\.\.\.:\d+")
 """What stands for a command's output: the command and its line."""
 _IDENTIFIER = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
@@ -226,10 +227,12 @@ def _cut(value: str, pattern: str, sign: str) -> str:
 
 
 def _output(inner: str, state: State) -> str:
-    """Return what a command prints where that is a sum or a number of GPUs, and otherwise a word that names it."""
+    """Return what a command prints where that is a sum, a document or a number of GPUs; a word that names it else."""
     words = inner.split()
     if words[:1] == ["pwd"] or _NAMED.fullmatch(inner):
         return "$PWD" if words == ["pwd"] else f"$({inner})"
+    if document := _DOCUMENT.fullmatch(inner.strip()):
+        return (document[3] if document[1] else document_text(document[3], state)).rstrip("\n")
     number = whole_number(inner.strip()[4:], state) if words[:1] == ["expr"] else None
     if number is not None:
         return str(number)
