@@ -123,23 +123,23 @@ def _check_ends(records: dict[str, _Record]) -> None:
     for record in records.values():
         for cable in record.cables.values():
             far = records.get(cable.far)
+            if far is None and cable.far.startswith("R-"):
+                continue
+            what = f"leads to port {cable.far_port} of {cable.far}"
+            back = far.cables.get(cable.far_port) if far else None
             if far is None:
-                if cable.far.startswith("R-"):
-                    continue
-                raise InputError(f"{cable.place}: leads to {cable.far}, which has no record; is the listing cut off?")
-            back = far.cables.get(cable.far_port)
-            if back is None:
-                raise InputError(
-                    f"{cable.place}: leads to port {cable.far_port} of {cable.far} ({far.place}), which "
-                    "lists no cable there; take the listing again"
+                what = f"leads to {cable.far}, which has no record; is the listing cut off?"
+            elif back is None:
+                what += f" ({far.place}), which lists no cable there; take the listing again"
+            elif (back.far, back.far_port) != (record.name, cable.port):
+                what += (
+                    f", but that one leads to port {back.far_port} of {back.far} ({back.place}); take the listing again"
                 )
-            if (back.far, back.far_port) != (record.name, cable.port):
-                raise InputError(
-                    f"{cable.place}: leads to port {cable.far_port} of {cable.far}, but that one leads to port "
-                    f"{back.far_port} of {back.far} ({back.place}); take the listing again"
-                )
-            if back.rate != cable.rate:
-                raise InputError(f"{cable.place}: the two ends of the cable differ in speed (see {back.place})")
+            elif back.rate != cable.rate:
+                what = f"the two ends of the cable differ in speed (see {back.place})"
+            else:
+                continue
+            raise InputError(f"{cable.place}: {what}")
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
@@ -166,77 +166,72 @@ def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> Gra
     if not machines:
         raise InputError(f"{source}: no adapter that is kept has a cable to a switch")
     wires = Wires(spec, spec.device)
-    filler = _Machines(document, wires, source)
     for number, host in enumerate(sorted(machines, key=natural)):
-        for nic, cable in filler.add(number, host, machines[host]):
+        for nic, cable in _add_machine(document, wires, source, (number, host), machines[host]):
             wire = wires.port(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
             document.link(nic, switches[cable.far], wire)
     _add_switches(document, records, switches, wires)
     return document
 
 
-@dataclass(frozen=True, slots=True)
-class _Machines:
-    """Writes machines: GPUs beside their NICs, NVSwitch between the GPUs."""
-
-    document: GraphDocument
-    wires: Wires
-    source: str
-
-    def add(self, number: int, host: str, ports: list[tuple[str, _Cable]]) -> list[tuple[str, _Cable]]:
-        """One machine; its NICs' names with their cables."""
-        seen: Counter[str] = Counter()
-        nics = []
-        for label, cable in sorted(ports, key=lambda port: natural(port[0])):
-            seen[label] += 1
-            nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
-        per_nic = self.wires.spec.gpus_per_nic
-        gpus = [f"{host}.gpu{i}" for i in range(per_nic * len(nics))]
+def _add_machine(
+    document: GraphDocument, wires: Wires, source: str, machine: tuple[int, str], ports: list[tuple[str, _Cable]]
+) -> list[tuple[str, _Cable]]:
+    """Add a machine, its GPUs joined by NVSwitch, and return the names of its NICs with their cables."""
+    number, host = machine
+    seen: Counter[str] = Counter()
+    nics = []
+    for label, cable in sorted(ports, key=lambda port: natural(port[0])):
+        seen[label] += 1
+        nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
+    gpus = [f"{host}.gpu{i}" for i in range(wires.spec.gpus_per_nic * len(nics))]
+    for gpu in gpus:
+        document.node(gpu, "gpu", host=number)
+    nvlinks = _nvlinks(wires, source) if len(gpus) > 1 else None
+    if nvlinks:
+        document.node(f"{host}.nvswitch", "nvswitch")
         for gpu in gpus:
-            self.document.node(gpu, "gpu", host=number)
-        nvlinks = self._nvlinks() if len(gpus) > 1 else None
-        if nvlinks:
-            self.document.node(f"{host}.nvswitch", "nvswitch")
-            for gpu in gpus:
-                self.document.link(gpu, f"{host}.nvswitch", nvlinks)
-        self._add_pcie(host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
-        return nics
+            document.link(gpu, f"{host}.nvswitch", nvlinks)
+    pcie = wires.usual_pcie(f"{source}: the listing does not say what PCIe the machines have")
+    _add_pcie(document, pcie, wires.spec, host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
+    return nics
 
-    def _add_pcie(self, host: str, gpus: list[str], nics: list[str], *, joined: bool) -> None:
-        """GPU - NIC; over a PCIe switch if several share it, and with a host bridge if NVLink does not join them."""
-        pcie = self.wires.usual_pcie(f"{self.source}: the listing does not say what PCIe the machines have")
-        direct = self.wires.spec.pcie.latency is None
-        latency = _PCIE_LATENCY if direct else pcie.latency
-        per_nic = self.wires.spec.gpus_per_nic
-        if not joined and len(gpus) > 1:
-            self.document.node(f"{host}.host", "host")
-        for i, nic in enumerate(nics):
-            self.document.node(nic, "nic")
-            shared = per_nic > 1 or (not joined and len(gpus) > 1)
-            wire = replace(pcie, latency=latency / 2 if shared and direct else latency)
-            above = nic
-            if shared:
-                above = f"{host}.pcie{i}"
-                self.document.node(above, "pcie")
-                self.document.link(nic, above, wire)
-                if not joined:
-                    self.document.link(above, f"{host}.host", wire)
-            for gpu in gpus[i * per_nic : (i + 1) * per_nic]:
-                self.document.link(gpu, above, wire)
 
-    def _nvlinks(self) -> Wire | None:
-        count, generation = self.wires.spec.nvlinks_per_gpu, self.wires.generation
-        if count == 0:
-            return None
-        if count is None and generation is None:
-            raise InputError(
-                f"{self.source}: the listing does not say how GPUs are joined, nor does the device's name; "
-                "give nvlinks_per_gpu (0 for none) beside the file"
-            )
-        if generation is None and self.wires.spec.nvlink.line_rate is None:
-            raise InputError("nvlinks_per_gpu: how fast is one? give nvlink: {line_rate: ..., efficiency: ...} too")
-        links = count if count is not None else generation.nvlinks if generation else 0
-        return self.wires.to_nvswitch(self.wires.nvlink(generation.sm if generation else 80).times(links))
+def _add_pcie(
+    document: GraphDocument, pcie: Wire, spec: ImportSpec, host: str, gpus: list[str], nics: list[str], *, joined: bool
+) -> None:
+    """Add GPU - NIC; over a PCIe switch if several share it, and with a host bridge if NVLink does not join them."""
+    several = not joined and len(gpus) > 1
+    shared = spec.gpus_per_nic > 1 or several
+    if spec.pcie.latency is None:
+        pcie = replace(pcie, latency=_PCIE_LATENCY / 2 if shared else _PCIE_LATENCY)
+    if several:
+        document.node(f"{host}.host", "host")
+    for i, nic in enumerate(nics):
+        document.node(nic, "nic")
+        above = f"{host}.pcie{i}" if shared else nic
+        if shared:
+            document.node(above, "pcie")
+            document.link(nic, above, pcie)
+            if not joined:
+                document.link(above, f"{host}.host", pcie)
+        for gpu in gpus[i * spec.gpus_per_nic : (i + 1) * spec.gpus_per_nic]:
+            document.link(gpu, above, pcie)
+
+
+def _nvlinks(wires: Wires, source: str) -> Wire | None:
+    count, generation = wires.spec.nvlinks_per_gpu, wires.generation
+    if count == 0:
+        return None
+    if count is None and generation is None:
+        raise InputError(
+            f"{source}: the listing does not say how GPUs are joined, nor does the device's name; "
+            "give nvlinks_per_gpu (0 for none) beside the file"
+        )
+    if generation is None and wires.spec.nvlink.line_rate is None:
+        raise InputError("nvlinks_per_gpu: how fast is one? give nvlink: {line_rate: ..., efficiency: ...} too")
+    links = count if count is not None else generation.nvlinks if generation else 0
+    return wires.to_nvswitch(wires.nvlink(generation.sm if generation else 80).times(links))
 
 
 def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
