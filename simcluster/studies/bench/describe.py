@@ -1,4 +1,4 @@
-"""Measures a cluster for its report; each kind of place is looked at once, however many GPUs share it."""
+"""Measurement of a cluster for its report; each kind of place is measured once, however many GPUs share it."""
 
 from __future__ import annotations
 
@@ -18,59 +18,16 @@ from simcluster.topology.links import COMPUTE, Graph, compute_part, label, netwo
 from simcluster.traffic.fairness import solo_rate
 from simcluster.traffic.traffic import group_rings, hop_spread, usage_of
 
-
-def ring_all_reduce(
-    cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
-) -> RingReport | None:
-    """Rings over all GPUs; None for a single one.
-
-    ``classes`` and ``leaf_of`` number the GPUs' kinds of place and the leaves that they are linked to; ``label`` is
-    what nodes are called.
-    """
-    gpus = range(cluster.num_gpus)
-    if len(gpus) < 2:
-        return None
-    rings = group_rings(cluster, gpus)
-    host = np.array(cluster.host_of)
-    example = np.zeros(host.max() + 1, dtype=bool)
-    example[_examples(cluster.host_of, classes)] = True
-    leaf = np.array(leaf_of)
-    spreads = []
-    for channel, ring in enumerate(rings):
-        order, relays = np.array(ring.order), np.array(ring.relays)
-        following = np.roll(order, -1)
-        exits = np.where(relays < 0, order, relays)
-        beyond = (host[order] != host[following]) & (leaf[exits] != leaf[following])
-        wanted = np.flatnonzero(beyond | example[host[order]] | example[host[following]])
-        for source, target, relay in zip(*(part[wanted].tolist() for part in (order, following, relays)), strict=True):
-            spreads.append(hop_spread(cluster, gpus, Hop(source, target, 1.0, relay, channel)))
-    usage = usage_of((1.0, spread) for spread in spreads)
-    flows = dict(usage)
-    rate = solo_rate(usage, cluster.capacity)  # type: ignore[arg-type]  # an array is indexed as a sequence is
-    tight = min(flows, key=lambda link: (cluster.capacity[link] / flows[link], link))
-    a, b = cluster.links[tight]
-    busbw = len(rings) * float(rate)
-    return RingReport(busbw=busbw, channels=len(rings), rate=float(rate), limit=f"{label[a]} - {label[b]}")
-
-
-def _examples(host_of: Sequence[int], classes: Sequence[int]) -> list[int]:
-    """The first machine of every kind."""
-    kinds: dict[int, list[int]] = {}
-    for host, of_gpu in zip(host_of, classes, strict=True):
-        kinds.setdefault(host, []).append(of_gpu)
-    first: dict[tuple[int, ...], int] = {}
-    for host, of_host in kinds.items():
-        first.setdefault(tuple(of_host), host)
-    return list(first.values())
-
-
 _GPU = 1.3e-4
-"""Seconds a GPU that its nodes, links and routes take (80,000 of them on rails: 10 s)."""
+"""Seconds per GPU for its nodes, links and routes (80,000 of them on rails: 10 s)."""
 
 
 def describe(cluster: Cluster) -> TopologyReport:
-    """The report of a cluster.  InputError for one so large that it would take longer than is begun."""
-    _require_begun(cluster)
+    """Return the report of a cluster.  InputError for one so large that it would take too long."""
+    estimate = _GPU * cluster.num_gpus
+    what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(estimate)} to describe"
+    require_begun(estimate, what, "describe fewer machines of the same kind")
+    estimated(cluster.name, estimate)
     graph = compute_part(cluster.graph)
     table = LinkTable.of(graph)
     labels = {node: label(graph, node) for node in graph}
@@ -102,21 +59,48 @@ def describe(cluster: Cluster) -> TopologyReport:
         oversubscription=_oversubscription(graph),
         longest_hops=hops,
         longest_latency=seconds,
-        all_reduce=ring_all_reduce(cluster, classes, leaf_of, labels),
+        all_reduce=_ring_all_reduce(cluster, classes, leaf_of, labels),
         networks=tuple(_network(cluster.graph, name, num_machines) for name in network_names(cluster.graph)),
     )
 
 
 def bisection_bandwidth(cluster: Cluster) -> float:
-    """B/s between two halves of the cluster; see ``TopologyReport.bisection``.  0 for a single GPU."""
+    """Return the B/s between two halves of the cluster; see ``TopologyReport.bisection``.  0 for a single GPU."""
     return _bisection(cluster, compute_part(cluster.graph), None)
 
 
-def _require_begun(cluster: Cluster) -> None:
-    seconds = _GPU * cluster.num_gpus
-    what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(seconds)} to describe"
-    require_begun(seconds, what, "describe fewer machines of the same kind")
-    estimated(cluster.name, seconds)
+def _ring_all_reduce(
+    cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
+) -> RingReport | None:
+    """Return rings over all GPUs; None for a single one.
+
+    ``classes`` and ``leaf_of`` number the GPUs' kinds of place and the leaves that they are linked to; ``label`` has
+    the names of nodes.
+    """
+    gpus = range(cluster.num_gpus)
+    if len(gpus) < 2:
+        return None
+    kinds: dict[tuple[int, ...], int] = {}  # the first machine of every kind
+    for machine, own in places.machines(cluster).items():
+        kinds.setdefault(tuple(classes[gpu] for gpu in own), machine)
+    rings, host, leaf = group_rings(cluster, gpus), np.array(cluster.host_of), np.array(leaf_of)
+    example = np.zeros(host.max() + 1, dtype=bool)
+    example[list(kinds.values())] = True
+    spreads = []
+    for channel, ring in enumerate(rings):
+        order, relays = np.array(ring.order), np.array(ring.relays)
+        following = np.roll(order, -1)
+        exits = np.where(relays < 0, order, relays)
+        beyond = (host[order] != host[following]) & (leaf[exits] != leaf[following])
+        wanted = np.flatnonzero(beyond | example[host[order]] | example[host[following]])
+        for source, target, relay in zip(*(part[wanted].tolist() for part in (order, following, relays)), strict=True):
+            spreads.append(hop_spread(cluster, gpus, Hop(source, target, 1.0, relay, channel)))
+    usage = usage_of((1.0, spread) for spread in spreads)
+    flows = dict(usage)
+    rate = float(solo_rate(usage, cluster.capacity))  # type: ignore[arg-type]  # an array is indexed as a sequence is
+    tight = min(flows, key=lambda link: (cluster.capacity[link] / flows[link], link))
+    a, b = cluster.links[tight]
+    return RingReport(busbw=len(rings) * rate, channels=len(rings), rate=rate, limit=f"{label[a]} - {label[b]}")
 
 
 # --- counts ---------------------------------------------------------------------------------------------------------
@@ -131,7 +115,7 @@ def _count_nodes(graph: Graph) -> tuple[tuple[str, int], ...]:
 
 
 def _link_groups(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup, ...]:
-    """Groups in graph order; a link and its like in the other direction count once."""
+    """Return groups in graph order; a link and an equal one in the other direction count once."""
     if not len(table.start):
         return ()
     names = list(dict.fromkeys(labels[node] for node in table.nodes))
@@ -172,7 +156,7 @@ def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
 
 
 def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
-    """Ends and B/s of the links between the first GPU and its like in the last machine; alike ones once."""
+    """Return ends and B/s of the links between the first GPU and that of the last machine; equal ones once."""
     first, *_, last = [0, *(mates[0] for mates in places.machines(cluster).values())]
     way = [(cluster.links[link], float(cluster.capacity[link])) for link in cluster.route(first, last)]
     there = way[: -(-len(way) // 2)]
@@ -196,7 +180,7 @@ def _bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float
 
 
 def _inner_part(graph: Graph, gpus: Iterable[str]) -> Graph:
-    """What the GPUs of one machine use among themselves: NVLink where they have it."""
+    """Return the part that the GPUs of one machine use between each other: NVLink where they have it."""
     way = ["gpu", "nvswitch"]
     if not all(places.has_nvlink(graph, gpu) for gpu in gpus):
         way += ["pcie", "host", "switch"]  # a switch: GPUs that are ports themselves
@@ -228,7 +212,7 @@ def _network(graph: Graph, name: str, machines: int) -> NetworkReport:
 
 
 def _part(graph: Graph, nodes: Iterable[str]) -> Graph:
-    """These nodes and the links between them, in the order of the graph (networkx's subgraph has that of a set)."""
+    """Return these nodes and the links between them in the graph's order (networkx's subgraph has a set's)."""
     wanted = frozenset(nodes)
     part: Graph = nx.DiGraph()
     part.add_nodes_from((node, data) for node, data in graph.nodes(data=True) if node in wanted)

@@ -29,16 +29,15 @@ from simcluster.step.planned import choices_of
 from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork, StageCall
 from simcluster.studies.sweep.step_tables import ActionWork, Costs, End, Sent, TimedOp, Work
 
+Hops = tuple[Sent, ...]
+
 
 class SharedCosts(NamedTuple):
-    """What variants on one cluster share; it is known by its identity, so it is kept, too."""
+    """Networks and costs that variants on one cluster share; the cluster is kept since its identity is their name."""
 
     cluster: ClusterSpec
     networks: Kept
     costs: Kept
-
-
-Hops = tuple[Sent, ...]
 
 
 def hops_of(schedule: Schedule) -> Hops:
@@ -86,16 +85,13 @@ class StepCosts:
             of_stages, lambda: _Stages(job_of(scenario, scenario.cluster.device, passes))
         )
         self._send_bytes, self._overlaps = send_bytes_of(scenario, passes), overlap.pipeline
-        self.drawn = network.learn(
-            {
-                ("passes", *collectives): lambda: (
-                    StageCall(stage, "tp", work.kind, work.size)
-                    for stage in range(schedule.num_stages)
-                    for work in collectives
-                ),
-                of_stages: lambda: self._stages.calls(hops, others=network.blank),
-            }
-        )
+        each_stage = range(schedule.num_stages)
+        self.drawn = network.learn({
+            ("passes", *collectives): lambda: (
+                StageCall(stage, "tp", work.kind, work.size) for stage in each_stage for work in collectives
+            ),
+            of_stages: lambda: self._stages.calls(hops, others=network.blank),
+        })  # fmt: skip
 
     def of(self, works: Sequence[Work]) -> list[Costs]:
         """Return the costs of works.
@@ -104,19 +100,19 @@ class StepCosts:
         """
         drawn, size, overlap = self.drawn, self._send_bytes, self._overlaps
         sends = {work: drawn.send(work, size, overlap=overlap) for work in works if isinstance(work, Sent)}
-        every = [op.communication for send in sends.values() for op in send]
-        whole = not any(each and (each.pressure or each.drag) for each in every)
+        kinds = [op.communication for op in chain.from_iterable(sends.values())]
+        whole = not any(kind and (kind.pressure or kind.drag) for kind in kinds)
         numbers = self._passes.numbers
         alone = [numbers.setdefault(each, len(numbers)) for each in drawn.alone(self._passes.collectives)]
-
-        def cost(work: Work) -> Costs:
+        found = []
+        for work in works:
             if isinstance(work, Sent):
-                return sends[work]
-            if isinstance(work, End):
-                return self._stages.end(work.stage, drawn)
-            return self._passes.of(work, self._stages.part(work), alone[work.stage], drawn, whole=whole)
-
-        return [*map(cost, works)]
+                found.append(sends[work])
+            elif isinstance(work, End):
+                found.append(self._stages.end(work.stage, drawn))
+            else:
+                found.append(self._passes.of(work, self._stages.part(work), alone[work.stage], drawn, whole=whole))
+        return found
 
 
 class _PassCosts:
@@ -125,13 +121,16 @@ class _PassCosts:
     def __init__(self, scenario: Scenario) -> None:
         device = scenario.cluster.device
         self.passes: Passes = passes_of(scenario, device)
-        every = scenario.training.recompute_every
+        passes, every = self.passes, scenario.training.recompute_every
+        self._make = dict(
+            zip("FBIW", (passes.forward, passes.backward, passes.input_grad, passes.weight_grad), strict=True)
+        )
         self._repeats = interference_of(scenario, device) is None and scenario.software is None and every == 1
         everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
-        ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]
+        ops = [op for make in self._make.values() for op in make(everything).ops]
         proved(ops)
         self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
-        self.numbers: dict[Hashable, int] = {}  # of what collectives take alone: quicker to look up
+        self.numbers: dict[Hashable, int] = {}  # of what collectives take alone: faster to look up
         self._known: dict[Hashable, Costs] = {}
         self._ops: dict[Hashable, Costs] = {}
 
@@ -145,7 +144,7 @@ class _PassCosts:
             return found
         name = drawn, work.stage, work.kind, part
         if name not in self._ops:
-            self._ops[name] = drawn.ops(work.stage, self._segment(work.kind, part))
+            self._ops[name] = drawn.ops(work.stage, self._make[work.kind](part))
         return self._ops[name]
 
     def _whole(self, kind: str, part: Pass, alone: int, drawn: RepresentativeCalls, stage: int) -> Costs:
@@ -157,23 +156,17 @@ class _PassCosts:
         if found is None:
             if self._repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
                 plain = Pass(part.layers[:1], casts=part.casts)
-                few = [
-                    self._whole(kind, each, alone, drawn, stage)
-                    for each in (replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2]))
-                ]
+                parts = replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2])
+                few = [self._whole(kind, each, alone, drawn, stage) for each in parts]
+                found = ()
                 if all(few):
                     first, one, two = [op.seconds for op in chain.from_iterable(few)]
                     found = (TimedOp(first + (layers - 1) * (two - one)),)
             else:
-                seconds = drawn.seconds(stage, self._segment(kind, part))
-                found = None if seconds is None else (TimedOp(seconds),)
-            found = self._known[name] = found or ()
+                seconds = drawn.seconds(stage, self._make[kind](part))
+                found = () if seconds is None else (TimedOp(seconds),)
+            self._known[name] = found
         return found
-
-    def _segment(self, kind: str, part: Pass) -> Segment:
-        make = {"F": self.passes.forward, "B": self.passes.backward}
-        make |= {"I": self.passes.input_grad, "W": self.passes.weight_grad}
-        return make[kind](part)
 
 
 class _Stages:
@@ -186,7 +179,7 @@ class _Stages:
         self._ends: dict[tuple[int, RepresentativeCalls], Costs] = {}
 
     def part(self, work: ActionWork) -> Pass:
-        """Return the layers that an action works through."""
+        """Return the layers of an action."""
         name = work[1:]
         if name not in self._parts:
             whole = self._job.whole(work.stage, work.chunk)
@@ -198,21 +191,24 @@ class _Stages:
         """Yield a step's calls of the network outside passes, and those of ``others`` with another ZeRO."""
         job, ends = self._job, [*self._ops]
         for hop in hops:
-            lane = hop.lane(overlap=job.overlap_sends)
-            yield StageCall(hop.stage, hop.target, "send", job.send_bytes, lane)
+            yield StageCall(hop.stage, hop.target, "send", job.send_bytes, hop.lane(overlap=job.overlap_sends))
         if others:
-            ends += _ends(
-                replace(job, data_parallel=replace(job.data_parallel, zero=0 if job.data_parallel.zero else 1))
-            )
+            own = job.data_parallel
+            ends += _ends(replace(job, data_parallel=replace(own, zero=0 if own.zero else 1)))
         for number, ops in enumerate(ends):
             for _, op in ops:
                 if op.work.moves:
                     yield StageCall(number % len(self._ops), op.work.axis, op.work.moves, op.work.size)
 
     def end(self, stage: int, drawn: RepresentativeCalls) -> Costs:
-        """Return what a stage does after its last action, with its costs on these links."""
+        """Return the ops of a stage after its last action, with their costs on these links."""
         if (stage, drawn) not in self._ends:
-            self._ends[stage, drawn] = tuple([_end_op(stage, drawn, *each) for each in self._ops[stage]])
+            found = []
+            for key, op in self._ops[stage]:
+                (timed,) = drawn.ops(stage, Segment((op,)))
+                meets = timed.communication is not None
+                found.append(timed._replace(meeting=(drawn.communication(stage, op)[0], key)) if meets else timed)
+            self._ends[stage, drawn] = tuple(found)
         return self._ends[stage, drawn]
 
 
@@ -226,26 +222,18 @@ def proved(ops: Iterable[Op]) -> None:
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
     """Return the ops after every stage's last action, with the names under which they meet."""
     found: list[list[tuple[Hashable, Op]]] = []
-    known: dict[Hashable, int] = {}  # stages that hold as much end alike
+    known: dict[Hashable, int] = {}  # stages that hold as much have equal ends
     for stage in range(job.plan.pp):
         held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
-        like = known.setdefault(tuple((len(each.layers), each.embedding, each.lm_head) for each in held), stage)
-        if like < stage:
-            found.append(found[like])
+        equal = known.setdefault(tuple((len(each.layers), each.embedding, each.lm_head) for each in held), stage)
+        if equal < stage:
+            found.append(found[equal])
             continue
-        lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
-        Replicas(job, lanes).finish(0)
-        items = lanes.program().lanes
-        if list(items) != [MAIN]:
-            raise NotQuickError("something goes on beside the end of a step")
-        found.append([(item.key, op) for item in items[MAIN] for op in item.segment.ops])
+        builder = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
+        Replicas(job, builder).finish(0)
+        lanes = builder.program().lanes
+        if list(lanes) != [MAIN]:
+            raise NotQuickError("something overlaps with the end of a step")
+        found.append([(item.key, op) for item in lanes[MAIN] for op in item.segment.ops])
         proved(op for _, op in found[-1])
     return found
-
-
-def _end_op(stage: int, drawn: RepresentativeCalls, key: Hashable, op: Op) -> TimedOp:
-    (timed,) = drawn.ops(stage, Segment((op,)))
-    if timed.communication is None:
-        return timed
-    group, _ = drawn.communication(stage, op)
-    return timed._replace(meeting=(group, key))

@@ -263,28 +263,22 @@ class _AnySize(Communicators):
 
 def _programs(num_stages: int, calls: Iterable[StageCall]) -> list[StageProgram]:
     """Return programs in which every stage makes its calls once, and receivers wait for what is sent."""
-    ahead: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
-    behind: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
-    sends: list[list[StageCall]] = [[] for _ in range(num_stages)]
-    for call in calls:
-        if isinstance(call.axis, int):
-            sends[call.stage].append(call)
-        else:
-            op = Op(Collective(call.kind, call.axis, call.size), "", "", "")
-            (ahead if call.axis == "tp" else behind)[call.stage].append(op)
-    programs = []
+    begin, every, programs = Op(Compute(1.0), "compute", "", ""), [*calls], []
     for stage in range(num_stages):
-        lanes: dict[str, list[Item]] = {MAIN: [Item(Segment(tuple(ahead[stage])), ("ahead", stage))]}
-        for call in sends[stage]:
-            assert isinstance(call.axis, int)
-            send = Op(Transfer(call.axis, call.size), "", "", "", lane=call.lane)
-            item = Item(Segment((send,)), ("sent", stage, call.axis), (Need(stage, ("ahead", stage)),))
-            lanes.setdefault(call.lane, []).append(item)
-        needs = [
-            Need(source, ("sent", source, stage)) for source in range(num_stages) for call in sends[source]
-            if call.axis == stage
-        ]  # fmt: skip
-        for number, op in enumerate(behind[stage]):
-            lanes[MAIN].append(Item(Segment((op,)), ("behind", number), () if number else tuple(dict.fromkeys(needs))))
+        own = [call for call in every if call.stage == stage]
+        ahead, after = ([begin], [begin])
+        for call in own:
+            if isinstance(call.axis, str):
+                group = Op(Collective(call.kind, call.axis, call.size), "", "", "")
+                (ahead if call.axis == "tp" else after).append(group)
+        lanes: dict[str, list[Item]] = {MAIN: [Item(Segment(tuple(ahead)), ("ahead", stage))]}
+        for call in own:
+            if isinstance(call.axis, int):
+                send = Op(Transfer(call.axis, call.size), "", "", "", lane=call.lane)
+                item = Item(Segment((send,)), ("sent", stage, call.axis), (Need(stage, ("ahead", stage)),))
+                lanes.setdefault(call.lane, []).append(item)
+        needs = dict.fromkeys(Need(call.stage, ("sent", call.stage, stage)) for call in every if call.axis == stage)
+        for number, op in enumerate(after):
+            lanes[MAIN].append(Item(Segment((op,)), ("after", number), () if number else tuple(needs)))
         programs.append(StageProgram(stage, lanes))
     return programs
