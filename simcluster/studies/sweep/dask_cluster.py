@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster as players: the same simulator on all of them, and one message where they are lost."""
+"""Workers of a Dask cluster: the same simulator on all of them, and one message where they are lost."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _REMEDY = "start the workers anew in the environment of this command"
 
 
 def digest_there() -> str:
-    """That of the sources wherever it is called."""
+    """Return the digest of the sources of the worker that calls it."""
     return sources_digest()
 
 
 def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
-    """``play_chunk`` where the simulator's sources are those of that digest; InputError elsewhere."""
+    """Simulate a chunk where the simulator's sources have that digest; InputError elsewhere."""
     if sources_digest() != digest:
         raise InputError(f"a worker of the Dask cluster {_OTHER}: {_REMEDY}")
     return play_chunk(measure, chunk)
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """What a call answers, which may never return; TimeoutError if it takes longer.
+    """Return the answer of a call that may never return; TimeoutError if it takes longer.
 
     Dask's own limits hold for some of what a call waits for: a scheduler that takes a connection and says nothing, as
     behind a network that drops what is sent, is waited for without end.
@@ -71,7 +71,7 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
-    """An executor on a cluster, how many workers it has, and who looks after them.
+    """Yield an executor on a cluster, its number of workers, and what watches them.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
@@ -105,8 +105,8 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
 
 
 @dataclass
-class _Cluster:
-    """The cluster at an address, as long as it answers."""
+class _Cluster(Lookout):
+    """The cluster at an address, while it answers."""
 
     address: str
     client: Client
@@ -114,7 +114,7 @@ class _Cluster:
     _empty_since: float | None = field(default=None, init=False)
 
     def workers(self) -> list[str]:
-        """Their addresses; InputError where the scheduler does not answer."""
+        """Return their addresses; InputError where the scheduler does not answer."""
         try:
             if self.client.status != "running":
                 raise ConnectionError(_SAID["CancelledError"])  # Dask tries to connect again, to which nothing was said
@@ -127,7 +127,7 @@ class _Cluster:
         return list(about["workers"])
 
     def check(self, workers: Sequence[str]) -> None:
-        """InputError where one of them has another simulator, or none; those that do not answer are asked later."""
+        """Raise InputError where one has another simulator, or none; those that do not answer are asked later."""
         from distributed import wait
 
         mine = sources_digest()
@@ -149,11 +149,9 @@ class _Cluster:
                 raise InputError(f"executor {self.address!r}: worker {worker} {_OTHER}: {_REMEDY}")
 
     def task(self) -> Callable[..., tuple[list[Finished], float]]:
-        """Chunks played where the simulator is this one."""
         return partial(play_checked, sources_digest())
 
     def look(self) -> None:
-        """InputError where the scheduler or all workers are lost."""
         if self.workers():
             self._empty_since = None
             return
@@ -162,8 +160,6 @@ class _Cluster:
             raise self._lost("all of its workers are gone")
 
     def killed(self, problem: Exception) -> bool:
-        """Does a failed task say that it has killed its workers, one after the other?  InputError where the cluster is
-        lost."""
         from distributed import KilledWorker
 
         if isinstance(problem, KilledWorker):
@@ -183,9 +179,9 @@ class _Cluster:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Dask's own complaints, tracebacks among them, are said in a message of ours.
+    """Silence Dask's logs and tracebacks, which messages of ours replace.
 
-    Of a cluster that is lost its event loop goes on complaining afterwards, so that then all stays silent.
+    The event loop of a lost cluster continues to complain afterwards, so then all stays silent.
     """
     logs = [logging.getLogger(name) for name in ("distributed", *logging.root.manager.loggerDict)]
     before = {log: log.level for log in logs if log.name.partition(".")[0] == "distributed"}
@@ -201,7 +197,7 @@ def _silenced() -> Iterator[None]:
 
 
 def _not_of_dask(record: logging.LogRecord) -> bool:
-    """Is a complaint of an event loop about something else?"""
+    """Return whether a record of an event loop is about something else."""
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None:
         if "distributed" in trace.tb_frame.f_globals.get("__name__", ""):

@@ -1,11 +1,9 @@
-"""Work split of a sweep: variants dealt out to processes by what they share, so that little is made twice.
+"""Work split of a sweep: variants are dealt to processes by what they share, so that little is made twice.
 
 A variant takes some milliseconds because most of it is there from others: the network of its layout (50 ms), the order
-of its schedule, its passes.  So each process goes through a part of its own of all variants, ordered by that; who is
-through takes half of the longest part that is left, cut where neighbours share least.  (1,000 configurations of 175B on
-1,024 GPUs, two processes: each of 23 networks is drawn in one of them alone, and they end within 0.2 s of each other.
-The whole command, with what it no longer imports twice, takes 8.5 s of both processors instead of 11.8 s, side by side
-on a busy machine.)
+of its schedule, its passes.  So each process has a separate part of all variants, ordered by that; a process that is
+done takes half of the longest part that is left, cut where neighbours share least.  (1,000 configurations of 175B on
+1,024 GPUs, two processes: each of 23 networks is drawn in one of them alone, and they end within 0.2 s of each other.)
 """
 
 from __future__ import annotations
@@ -33,23 +31,23 @@ from simcluster.studies.sweep.playing import (
     play_serially,
 )
 
-_CHUNK_SECONDS = 0.1  # what a process plays before it says so: rows that a kill may cost, and the wait at the end
+_CHUNK_SECONDS = 0.1  # work between reports of a process: rows that a kill may cost, and the wait at the end
 _MOST_TOGETHER = 32
-_WORTH_SECONDS = 0.2  # less than that is left to the process that has it: another one would make anew what it shares
+_WORTH_SECONDS = 0.2  # less stays with its process: another one would make again what it shares
 
 Key = tuple[str, ...]
 
 
 class Deal:
-    """Who has which part of a list whose neighbours share as much as their keys do."""
+    """The parts of a list that members have, whose neighbours share as much as their keys do."""
 
     def __init__(self, keys: Sequence[Key], members: int) -> None:
         self._keys = keys
         self._parts = [range(len(keys)), *(range(0) for _ in range(members - 1))]
-        self._seconds = [math.inf] * members  # each of the last that a member has played
+        self._seconds = [math.inf] * members  # per task of the last that a member has done
 
     def take(self, member: int) -> range:
-        """What it plays next; empty if nothing is left that is worth it."""
+        """Return the next tasks of a member; empty if nothing is left that is worth it."""
         if not self._parts[member]:
             self._take_over(member)
         part = self._parts[member]
@@ -58,11 +56,11 @@ class Deal:
         return part[:count]
 
     def took(self, member: int, seconds: float) -> None:
-        """What it was given last has taken it so long, each."""
+        """Note the seconds per task of what a member took last."""
         self._seconds[member] = seconds
 
     def _take_over(self, member: int) -> None:
-        """The second half of the longest part that is left."""
+        """Take the second half of the longest part that is left."""
         other = max(range(len(self._parts)), key=lambda each: len(self._parts[each]))
         part = self._parts[other]
         if not part or len(part) * self._seconds[other] < _WORTH_SECONDS:
@@ -73,7 +71,7 @@ class Deal:
         self._parts[other], self._parts[member] = range(part.start, cut), range(cut, part.stop)
 
     def _alike(self, at: int) -> int:
-        """How much one has in common with the one before it."""
+        """Return how many keys a task has in common with the one before it."""
         pairs = enumerate(zip(self._keys[at - 1], self._keys[at], strict=True))
         return next((place for place, (one, other) in pairs if one != other), len(self._keys[at]))
 
@@ -81,10 +79,10 @@ class Deal:
 def play_dealt(
     variants: Sequence[Numbered], keys: Sequence[Key], workers: int, measure: Measure
 ) -> Iterator[list[Finished]]:
-    """On so many processes of our own, whatever is done first.
+    """Yield rows from separate processes as they are finished.
 
-    Where one dies, what it had is played again, each variant by itself with nothing beside it; one that kills its
-    process then, too, is a row that says so.  InputError if a variant cannot be sent.
+    Where one dies, its variants are simulated again, each alone with nothing concurrent; one that kills its process
+    then, too, is a failed row.  InputError if a variant cannot be sent.
     """
     require_processes(workers)
     check_sendable(measure, variants[:1])
@@ -93,15 +91,15 @@ def play_dealt(
     under_way: dict[int, Sequence[Numbered]] = {}
     suspects: list[Numbered] = []
 
-    def go_on() -> None:
-        """Something to do for whoever has nothing."""
+    def give() -> None:
+        """Give work to all members that have none."""
         for member in range(workers):
             if member not in under_way and not suspects and (part := deal.take(member)):
                 under_way[member] = variants[part.start : part.stop]
                 crew.begin(member, under_way[member])
 
     try:
-        go_on()
+        give()
         while under_way:
             for member, answer in crew.finished(list(under_way)):
                 chunk = under_way.pop(member)
@@ -110,30 +108,25 @@ def play_dealt(
                     continue
                 rows, seconds = answer
                 deal.took(member, seconds / len(chunk))
-                go_on()  # before the rows are stored
+                give()  # before the rows are stored
                 yield rows
-            if suspects and not under_way:
-                yield from ([_alone(crew, suspect)] for suspect in suspects)
+            for suspect in suspects if not under_way else ():
+                crew.begin(0, [suspect])
+                ((_, alone),) = crew.finished([0])
+                yield [(suspect[0], dict(KILLED))] if alone is None else alone[0]
+            if not under_way:
                 suspects.clear()
-            go_on()
+            give()
     except BaseException:
         crew.close(now=True)
         raise
     crew.close()
 
 
-def _alone(crew: Crew[Sequence[Numbered], tuple[list[Finished], float]], suspect: Numbered) -> Finished:
-    crew.begin(0, [suspect])
-    ((_, answer),) = crew.finished([0])
-    if answer is None:
-        return suspect[0], dict(KILLED)
-    return answer[0][0]
-
-
 @dataclass(frozen=True)
 class Players:
-    """So many ``processes`` of our own, or an ``executor`` that works on ``at_once`` tasks at a time, after which
-    ``lookout`` looks; neither: here."""
+    """A number of ``processes``, or an ``executor`` that works on ``at_once`` tasks at a time, watched by ``lookout``;
+    with neither, this process."""
 
     processes: int | None = None
     executor: Executor | None = None
@@ -141,7 +134,7 @@ class Players:
     lookout: Lookout | None = None
 
     def play(self, tasks: Iterable[Numbered], keys: Sequence[Key], measure: Measure) -> Iterator[list[Finished]]:
-        """What is finished, as it is finished; ``keys`` say what neighbours share (``dealing``)."""
+        """Yield rows as they are finished; ``keys`` are what neighbours share."""
         if self.executor is not None:
             return play_on(self.executor, self.at_once, tasks, measure, self.lookout)
         if self.processes is not None:
@@ -151,7 +144,7 @@ class Players:
 
 @contextmanager
 def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
-    """For a number of processes, any concurrent.futures.Executor, "dask://HOST:PORT" (connected meanwhile), or None.
+    """Yield players: a number of processes, any concurrent.futures.Executor, "dask://HOST:PORT" (connected), or None.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
