@@ -163,8 +163,10 @@ ROWS: dict[str, Callable[[], Any]] = {
     **{name: (lambda name=name: CASES[name]().more.partition("step")[2]) for name in (  # type: ignore[misc]
         "16,384 GPUs", "131,072 GPUs", "1,048,576 GPUs", "one slow GPU", "16 slow GPUs", "one slow link",
         "512 ranks unfolded", "fast path, P=16, M=16", "P=64, M=512, v=4", "1,000 configurations",
-        "ring of 1,024 in flow", "ring of 1,024 in steps", "2 replicas of 1,024 GPUs",
+        "ring of 1,024 in flow", "ring of 1,024 in steps",
     )},
+    # sweep and events draw from other streams, and the sweep freezes links: two samples of one law, no equal answers
+    "2 replicas of 1,024 GPUs": lambda: CASES["2 replicas of 1,024 GPUs"]() and "",
     "plan of 64 GPUs": planned,
     "2 layouts of 1,024 GPUs": searched,
     **{path.stem: scenario_case(path.stem) for path in sorted(Path("scenarios").glob("*.yaml"))},

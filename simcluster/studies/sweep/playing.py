@@ -62,7 +62,7 @@ class Lookout(Protocol):
 
     def look(self) -> None:
         """Raise InputError where it is lost; called while nothing is finished."""
-        return None
+        return
 
     def killed(self, problem: Exception) -> bool:
         """Return whether a task has killed its process; raise InputError where it failed for another reason."""
