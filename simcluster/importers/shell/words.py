@@ -23,7 +23,7 @@ _SLASH = re.compile(r"(?<!\\)/")
 _COUNTS_GPUS = re.compile(r"device_count|(^|[|;&])\s*(nvidia|rocm)-smi|/dev/nvidia")
 _COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)", re.DOTALL)
 _DOCUMENT = re.compile(r"cat\s+<<-?\s*(['\"\\]?)(\w+)['\"]?\n(.*?)\t*\2", re.DOTALL)
-_NAMED = re.compile(r"[\w.-]*\.\.\.:\d+")
+_PRINTED = re.compile(r"\$\([\w.-]*\.\.\.:\d+\)")
 """What stands for a command's output: the command and its line."""
 _IDENTIFIER = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
 
@@ -109,6 +109,10 @@ def expanded(piece: str, state: State) -> str | list[str]:
     if piece.startswith(("$((", "$[")):
         inner = piece[3:].removesuffix("))") if piece[1] == "(" else piece[2:].removesuffix("]")
         number = whole_number(inner, state)
+        if number is None and (
+            printed := _PRINTED.search(text_of(inner, state) if "$(" in inner or "`" in inner else "")
+        ):
+            return printed[0]
         return str(number) if number is not None else "$((" + re.sub(r"\s+", "", inner) + "))"
     if piece.startswith(("$(", "`")):
         return _output(piece[2:].removesuffix(")") if piece[0] == "$" else piece.strip("`"), state)
@@ -229,7 +233,7 @@ def _cut(value: str, pattern: str, sign: str) -> str:
 def _output(inner: str, state: State) -> str:
     """Return what a command prints where that is a sum, a document or a number of GPUs; a word that names it else."""
     words = inner.split()
-    if words[:1] == ["pwd"] or _NAMED.fullmatch(inner):
+    if words[:1] == ["pwd"] or _PRINTED.fullmatch(f"$({inner})"):
         return "$PWD" if words == ["pwd"] else f"$({inner})"
     if document := _DOCUMENT.fullmatch(inner.strip()):
         return (document[3] if document[1] else document_text(document[3], state)).rstrip("\n")
