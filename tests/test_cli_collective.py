@@ -14,7 +14,8 @@ from simcluster import cli
 from simcluster.cli.collective_output import COLUMN_WIDTHS, aligned
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times
-from simcluster.traffic.nccl import choose, load_platform
+from simcluster.traffic.nccl.platforms import load_platform
+from simcluster.traffic.nccl.predictor import choose
 
 BAD = Path(__file__).parent / "bad"
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"

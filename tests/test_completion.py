@@ -44,7 +44,7 @@ def words_text() -> str:
     from simcluster.show.registry.kinds import KINDS
     from simcluster.show.registry.kinds import names as names_of
     from simcluster.studies.whatif.sensitivities import RESOURCES
-    from simcluster.traffic.nccl import platform_names
+    from simcluster.traffic.nccl.platforms import platform_names
 
     found: dict[str, list[str]] = {"cluster.topology": []}
     for key in scenario_keys():

@@ -15,7 +15,8 @@ from simcluster.scenario.files import load_cluster
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_times, concurrent_times
 from simcluster.traffic.methods import Methods, shape_of
-from simcluster.traffic.nccl import choose, load_platform
+from simcluster.traffic.nccl.platforms import load_platform
+from simcluster.traffic.nccl.predictor import choose
 
 A100 = load_platform("dgx-a100")
 

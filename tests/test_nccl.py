@@ -14,22 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.traffic.nccl import (
-    ALGORITHMS,
-    COLLECTIVES,
-    PROTOCOLS,
-    Case,
-    ChannelGraph,
-    Platform,
-    bus_factor,
-    choose,
-    exchange,
-    load_platform,
-    platform_names,
-    predict,
-)
 from simcluster.traffic.nccl import constants as tuned
-from simcluster.traffic.nccl.platforms import Graphs
+from simcluster.traffic.nccl.case import Case, bus_factor
+from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS
+from simcluster.traffic.nccl.exchange import exchange
+from simcluster.traffic.nccl.platforms import ChannelGraph, Graphs, Platform, load_platform, platform_names
+from simcluster.traffic.nccl.predictor import choose, predict
 from simcluster.traffic.nccl.tuner import bandwidth, latency, nvls_loop
 
 MIB = 2**20

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.traffic.nccl import choose, health, load_platform, overall, parse_log, read_log
+from simcluster.traffic.nccl.log import health, overall, parse_log, read_log
+from simcluster.traffic.nccl.platforms import load_platform
+from simcluster.traffic.nccl.predictor import choose
 
 MIB = 2**20
 GIB = 2**30

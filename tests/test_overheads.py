@@ -26,7 +26,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate
-from simcluster.traffic.nccl import load_platform
+from simcluster.traffic.nccl.platforms import load_platform
 
 LLAMA = Model(**{**model_document("llama3-70b"), "sequence_length": 4096})
 FOUR: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"pp": 2}}

@@ -12,7 +12,7 @@ from simcluster.show.report import Entry
 from simcluster.show.report.packing import Blob, packed, spans_where
 from simcluster.show.report.rows import rows_of, slow_ranks, span_facts
 from simcluster.step.simulate import simulate
-from simcluster.traffic.nccl import bus_factor
+from simcluster.traffic.nccl.case import bus_factor
 
 
 @pytest.fixture(scope="module")

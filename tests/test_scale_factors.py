@@ -12,7 +12,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import replay
-from simcluster.traffic.methods import PaceFactors
+from simcluster.traffic.nccl.platforms import PaceFactors
 
 LINKS = ("nvlink", "network", "pcie")
 FAST = ("flops", "memory_bandwidth", *LINKS)

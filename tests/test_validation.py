@@ -547,7 +547,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
 
 
 def test_the_predictors_agree_on_idle_links() -> None:
-    from simcluster.traffic.nccl import load_platform
+    from simcluster.traffic.nccl.platforms import load_platform
 
     for platform, nodes in (("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 2), ("oci-gpu4", 2)):
         call = TimedCollective("all_reduce", nodes, 8, 2.0**28, load_platform(platform), None)

@@ -20,7 +20,7 @@ from simcluster.engine.tables import CommunicationKind, HopRounds
 from simcluster.planning.ops import Work
 from simcluster.symmetry.classes import Classes
 from simcluster.symmetry.communicators import Communicators
-from simcluster.traffic.nccl import bus_factor
+from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.traffic import Fabric, Traffic
 
 

@@ -9,8 +9,8 @@ from simcluster.model.layers import RankShape, kinds_of
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model
 from simcluster.planning.parallel import Plan
-from simcluster.traffic.nccl import Platform
 from simcluster.traffic.nccl.constants import BUFFER
+from simcluster.traffic.nccl.platforms import Platform
 
 _CHANNELS = 16  # where NCCL's platform is not known: half of the most that it makes by itself
 

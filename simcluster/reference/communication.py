@@ -15,7 +15,7 @@ from simcluster.planning.parallel import RankLayout
 from simcluster.reference.nodes import Node
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, Pace, activities, phases_of, round_of
-from simcluster.traffic.nccl import bus_factor
+from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 

@@ -26,7 +26,7 @@ from simcluster.scenario.link_changes import RATES, changes_of_links
 from simcluster.topology import Cluster
 from simcluster.topology.links import label, resource_of
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.methods import AS_MEASURED, PaceFactors
+from simcluster.traffic.nccl.platforms import AS_MEASURED, PaceFactors
 from simcluster.traffic.traffic import Traffic
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import KeyPath
 from simcluster.documents.reading import Document
 from simcluster.scenario.fields import ScenarioFields
-from simcluster.traffic.nccl import ALGORITHMS
+from simcluster.traffic.nccl.constants import ALGORITHMS
 
 LATENCIES = ("latency", "path_latency")
 RATES = ("line_rate", "efficiency", "preset")

@@ -25,7 +25,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import residencies
 from simcluster.planning.sharded_units import unsharded_peak
 from simcluster.scenario.schedule_plan import outer_state
-from simcluster.traffic.nccl import Platform, load_platform
+from simcluster.traffic.nccl.platforms import Platform, load_platform
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario

@@ -17,7 +17,7 @@ from simcluster.devices.device import Device
 from simcluster.documents.spec import Spec
 from simcluster.topology import Cluster
 from simcluster.topology.links import resource_of
-from simcluster.traffic.methods import PaceFactors
+from simcluster.traffic.nccl.platforms import PaceFactors
 
 Factor = Annotated[float, Field(gt=0, le=1e6)]
 

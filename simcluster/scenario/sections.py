@@ -22,7 +22,7 @@ from simcluster.model.choices import CONTEXT_METHODS, ActivationInput, ContextSh
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
-from simcluster.traffic.nccl import platform_names
+from simcluster.traffic.nccl.platforms import platform_names
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 Engine = Literal["auto", "simpy", "compiled", "reference"]

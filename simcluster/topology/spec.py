@@ -15,7 +15,7 @@ from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Name, Title
 from simcluster.topology.policies import STATIC, RoutingSpec
-from simcluster.traffic.nccl import load_platform, platform_names
+from simcluster.traffic.nccl.platforms import load_platform, platform_names
 
 NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
 """The name of one of NCCL's platforms."""

@@ -20,18 +20,12 @@ from simcluster.collectives import ALGORITHMS, Group, Phase
 from simcluster.collectives.entry import Parts
 from simcluster.collectives.nvls import MULTIMEM
 from simcluster.collectives.relayed import RELAYED, TokenRoutes
-from simcluster.traffic.nccl import ALGORITHMS as NCCL_ALGORITHMS
-from simcluster.traffic.nccl import (
-    COLLECTIVES,
-    EXCHANGES,
-    Algorithm,
-    Collective,
-    Exchange,
-    Platform,
-    Prediction,
-    choose,
-    exchange,
-)
+from simcluster.traffic.nccl.case import Prediction
+from simcluster.traffic.nccl.constants import ALGORITHMS as NCCL_ALGORITHMS
+from simcluster.traffic.nccl.constants import COLLECTIVES, EXCHANGES, Algorithm, Collective, Exchange
+from simcluster.traffic.nccl.exchange import exchange
+from simcluster.traffic.nccl.platforms import AS_MEASURED, PaceFactors, Platform
+from simcluster.traffic.nccl.predictor import choose
 from simcluster.traffic.traffic import Pattern, Traffic
 
 _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("reduce", "ring"): "chain"}
@@ -43,18 +37,6 @@ class Pace(NamedTuple):
 
     latency: float
     bandwidth: float
-
-
-class PaceFactors(NamedTuple):
-    """Factors on NCCL's pace, for machines that are not quite those it was measured on: on latency, and on the rate in
-    one node and between nodes."""
-
-    latency: float = 1.0
-    in_node: float = 1.0
-    between: float = 1.0
-
-
-AS_MEASURED = PaceFactors()
 
 
 @dataclass(frozen=True, slots=True)

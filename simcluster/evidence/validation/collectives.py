@@ -19,16 +19,10 @@ from simcluster.evidence.validation.tables import selected
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times
 from simcluster.topology import Cluster
-from simcluster.traffic.nccl import (
-    ALGORITHMS,
-    COLLECTIVES,
-    EXCHANGES,
-    Algorithm,
-    Platform,
-    choose,
-    exchange,
-    load_platform,
-)
+from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, EXCHANGES, Algorithm
+from simcluster.traffic.nccl.exchange import exchange
+from simcluster.traffic.nccl.platforms import Platform, load_platform
+from simcluster.traffic.nccl.predictor import choose
 
 _NO_SET = MeasuredSet()
 _TOPOLOGIES = {

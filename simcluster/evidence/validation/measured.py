@@ -19,7 +19,7 @@ from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
 from simcluster.planning.footprint import Footprint, StepCounts
 from simcluster.scenario.paths import ScenarioPath
-from simcluster.traffic.nccl import bus_factor
+from simcluster.traffic.nccl.case import bus_factor
 
 
 def _formula(value: object) -> object:

@@ -31,7 +31,8 @@ from simcluster.evidence.validation.measured import (
 )
 from simcluster.scenario.paths import ScenarioPath
 from simcluster.schedules import schedule_function
-from simcluster.traffic.nccl import TABLES, Algorithm, Collective, load_platform
+from simcluster.traffic.nccl.constants import TABLES, Algorithm, Collective
+from simcluster.traffic.nccl.platforms import load_platform
 
 Passes = Literal["forward", "input_grad", "weight_grad"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]

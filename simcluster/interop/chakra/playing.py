@@ -26,7 +26,7 @@ from simcluster.importers.astra_network import Dimension, groups_along
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
-from simcluster.traffic.nccl import load_platform
+from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]

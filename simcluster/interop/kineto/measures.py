@@ -39,7 +39,7 @@ from simcluster.interop.recorded.whatif import (
 )
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import Spans
-from simcluster.traffic.nccl import bus_factor
+from simcluster.traffic.nccl.case import bus_factor
 
 if TYPE_CHECKING:
     from simcluster.topology import Cluster

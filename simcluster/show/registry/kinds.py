@@ -34,7 +34,7 @@ from simcluster.model.transformer import Model
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.whatif.sensitivities import RESOURCES
 from simcluster.topology import TOPOLOGIES
-from simcluster.traffic.nccl import platform_names
+from simcluster.traffic.nccl.platforms import platform_names
 
 _KEY = re.compile(r"([A-Za-z0-9][\w.-]*):\s*(#.*)?$")
 _ENDS = re.compile(r"(?<=[A-Za-z0-9)%`\"'])[.?](?=\s+(?:[A-Z]|``)|\s*$)")

@@ -15,7 +15,8 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.results.calls import CallKey
 from simcluster.results.result import Result
-from simcluster.traffic.nccl import COLLECTIVES, bus_factor
+from simcluster.traffic.nccl.case import bus_factor
+from simcluster.traffic.nccl.constants import COLLECTIVES
 
 MOST_ROWS = 1024
 

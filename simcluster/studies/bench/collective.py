@@ -32,7 +32,8 @@ from simcluster.scenario.given import ClusterLike, cluster_of
 from simcluster.topology import Cluster
 from simcluster.traffic.link_usage import drawn_at_once, patterns_of
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
-from simcluster.traffic.nccl import bus_factor, load_platform
+from simcluster.traffic.nccl.case import bus_factor
+from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]

@@ -1,51 +1,21 @@
 """NCCL as a cost model: what its tuner picks for a call, what that costs, what its logs say."""
 
-from simcluster.traffic.nccl.case import Case, Prediction, bus_factor
-from simcluster.traffic.nccl.constants import (
-    ALGORITHMS,
-    COLLECTIVES,
-    EXCHANGES,
-    PROTOCOLS,
-    TABLES,
-    Algorithm,
-    Collective,
-    Exchange,
-    Protocol,
-)
-from simcluster.traffic.nccl.exchange import exchange
-from simcluster.traffic.nccl.log import Log, LogRow, Reading, health, overall, parse_log, read_log
-from simcluster.traffic.nccl.platforms import ChannelGraph, Effective, Graphs, Platform, load_platform, platform_names
-from simcluster.traffic.nccl.predictor import Choice, Model, choose, predict
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "ALGORITHMS",
-    "COLLECTIVES",
-    "EXCHANGES",
-    "PROTOCOLS",
-    "TABLES",
-    "Algorithm",
-    "Case",
-    "ChannelGraph",
-    "Choice",
-    "Collective",
-    "Effective",
-    "Exchange",
-    "Graphs",
-    "Log",
-    "LogRow",
-    "Model",
-    "Platform",
-    "Prediction",
-    "Protocol",
-    "Reading",
-    "bus_factor",
-    "choose",
-    "exchange",
-    "health",
-    "load_platform",
-    "overall",
-    "parse_log",
-    "platform_names",
-    "predict",
-    "read_log",
-]
+_NAMES = {
+    "case": ("Case", "Prediction", "bus_factor"),
+    "constants": ("ALGORITHMS", "COLLECTIVES", "EXCHANGES", "PROTOCOLS", "TABLES"),
+    "exchange": ("exchange",),
+    "log": ("Log", "LogRow", "Reading", "health", "overall", "parse_log", "read_log"),
+    "platforms": ("ChannelGraph", "Effective", "Graphs", "Platform", "load_platform", "platform_names"),
+    "predictor": ("Choice", "Model", "choose", "predict"),
+}
+"""Names that users import from here, by module; each module is imported when one of its names is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
@@ -165,3 +165,15 @@ def load_platform(name: str) -> Platform:
             f"there is no NCCL platform {name!r}{did_you_mean(name, known)}; those that ship: {', '.join(known)}"
         )
     return known[name]
+
+
+class PaceFactors(NamedTuple):
+    """Factors on NCCL's pace, for machines that are not quite those it was measured on: on latency, and on the rate in
+    one node and between nodes."""
+
+    latency: float = 1.0
+    in_node: float = 1.0
+    between: float = 1.0
+
+
+AS_MEASURED = PaceFactors()
