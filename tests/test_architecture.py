@@ -352,7 +352,7 @@ def test_array_types_are_named_in_one_place() -> None:
     assert set(named) <= {
         "simcluster.base.arrays",
         "simcluster.planning.parallel",
-        "simcluster.topology.turns",
+        "simcluster.symmetry.turns",
         "simcluster.traffic.water_filling",
     }
 

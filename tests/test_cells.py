@@ -20,6 +20,7 @@ from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.orbits import Irregularities, cells_of
 from simcluster.symmetry.quotient import Quotient
+from simcluster.symmetry.turns import link_images
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
@@ -177,7 +178,7 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
     cluster = load_cluster("dgx_h100", [("nodes", nodes), ("fabric", {"nodes_per_unit": 4})])
     gpus, shift, turn = np.arange(8 * nodes), 32, 8 // rails
     steps = [(gpus + shift) % len(gpus), gpus - gpus % 8 + (gpus % 8 + turn) % 8][: 1 + (rails > 1)]
-    turned = cluster.turned(steps, gpus % shift // 8 * 8 + gpus % turn, nodes // 4 * rails)
+    turned = link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, nodes // 4 * rails)
     assert turned is not None
     times = [gpus // shift, gpus % 8 // turn]
     used = np.flatnonzero(turned.become.all >= 0)

@@ -35,7 +35,7 @@ from simcluster.base.profiles import Profile
 from simcluster.symmetry.communicator_table import CommunicatorTable
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
-from simcluster.topology.turns import LinkImages
+from simcluster.symmetry.turns import LinkImages
 from simcluster.traffic.incidence import Bindings
 
 

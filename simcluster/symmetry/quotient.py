@@ -5,7 +5,7 @@ A window is a part of a job that tells all of it: where replicas are alike, and 
 Shifting every replica by some along the data-parallel axis brings a job on a regular cluster onto itself; so does
 shifting every rank along the tensor-parallel axis, where that is from rail to rail of every machine.  The ranks of so
 many replicas, on one rail, are the window: all others are where one of them is after some shifts.  Groups lie inside it
-or are shifted onto themselves, and so are the links (``topology.turns``).  So classes of equal ranks need to be looked
+or are shifted onto themselves, and so are the links (``turns``).  So classes of equal ranks need to be looked
 for in the window alone: colour refinement gives equal colours to what a symmetry moves onto each other, and the window
 with the groups that it cuts is what is left of the job by such moves (a quotient: every rank of it still has each of
 its groups once, every link each of its users; a group has its members and links fewer times, by one factor for all of a
@@ -28,8 +28,8 @@ from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Plan, RankLayout
+from simcluster.symmetry.turns import LinkImages, leaves_together, link_images
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.turns import LinkImages
 from simcluster.traffic.traffic import Fabric
 
 _FEW = 4096  # ranks among which most shifts fail that fail
@@ -93,7 +93,7 @@ def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
         return
     for size in range(1, plan.dp // 2 + 1):
         few = min(_FEW, plan.num_ranks)
-        if plan.dp % size or not fabric.leaves_together(Shift.along(plan, "dp", size, few).onto):
+        if plan.dp % size or not leaves_together(fabric, Shift.along(plan, "dp", size, few).onto):
             continue
         shifts = [Shift.along(plan, "dp", size, plan.num_ranks)]
         if plan.tp > 1:
@@ -108,6 +108,6 @@ def _window(shifts: Sequence[Shift], fabric: Cluster) -> Quotient | None:
     rank = shifts[0].rank
     for shift in shifts[1:]:
         rank = shift.rank[rank]
-    links = fabric.turned([shift.onto for shift in shifts], rank, math.prod(shift.count for shift in shifts))
+    links = link_images(fabric, [shift.onto for shift in shifts], rank, math.prod(shift.count for shift in shifts))
     ranks = np.flatnonzero(rank == np.arange(len(rank)))
     return None if links is None else Quotient(ranks, tuple(shifts), rank, links, links.become)

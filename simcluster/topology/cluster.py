@@ -36,7 +36,6 @@ from simcluster.topology.link_ends import LinkKind
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router
-from simcluster.topology.turns import LinkImages
 from simcluster.topology.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -201,20 +200,6 @@ class Cluster(Shown):
         None where that is not known in closed form.
         """
         return self.wiring.seats(gpus)
-
-    def turned(
-        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
-    ) -> LinkImages | None:
-        """What becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
-
-        ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
-        None where that changes a route, a machine, a link's wired capacity or latency, or is not known (see ``turns``).
-        """
-        return self.wiring.turned(steps, window, count)
-
-    def leaves_together(self, gpus: NDArray[np.integer[Any]]) -> bool:
-        """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""
-        return self.wiring.leaves_together(gpus)
 
     def far(self, hosts: Sequence[int] | NDArray[np.int64]) -> bool:
         """Are machines, given by number, on several sites?"""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.in_turn import in_turn
+from simcluster.base.link_columns import LinkRows
 from simcluster.base.multiset_hash import compact, mixed, numbered, places, rows_alike
 from simcluster.topology.draft import Draft
 from simcluster.topology.numbering import LinkNumbers
@@ -249,3 +250,48 @@ class Ends:
         (of_node,), _ = in_turn([[*leaf[:, first].T]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
         order = np.stack([of_node[nodes.index(nic)] for nic in nics], axis=1)
         return cls(hops.parts(), position, order.ravel(), leaf.astype(np.int32).ravel(), out, back, ByMachine.of(leaf))
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """Machines, leaves and links of a regular cluster in columns: see ``PerLink``.
+
+    The first of ``rows``' tables has the links of machines (``Machines.owned``).  Each other one has those of leaves
+    with equally many links up, first all up and then the ways back; ``table`` and ``row`` say where each switch is,
+    -1 for those that are in none.  ``order`` of GPUs is modulo the links up from their leaves; ``kind`` is for every
+    sort of link what must be equal, ``unlike`` numbers the leaves' rows of links by it, table by table.
+    """
+
+    machines: Machines
+    ends: Ends
+    hops: Hops
+    rows: LinkRows
+    table: Ints
+    row: Ints
+    order: ByMachine
+    kind: Numbers
+    unlike: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
+        """That of a cluster."""
+        tables: list[Int32s] = []
+        table, row = np.full((2, hops.size), -1, dtype=np.int64)
+        degrees = np.diff(hops.first)
+        below = np.zeros(hops.size, dtype=bool)
+        below[ends.leaves.table] = True
+        leaves = np.flatnonzero(below)
+        near = np.array([below[neighbours].any() for neighbours in hops.neighbours], dtype=bool)
+        leaves = leaves[~near[hops.onto[leaves]]]
+        for degree in np.unique(degrees[leaves]).tolist():
+            own = leaves[degrees[leaves] == degree]
+            table[own], row[own] = 1 + len(tables), np.arange(len(own))
+            up = hops.all_from(own, degree)
+            tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
+        numbers = machines.numbers
+        rows = LinkRows.of([machines.owned, *tables], len(numbers.sorts))
+        _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
+        up = np.maximum(1, degrees).astype(np.int32)[ends.leaf]
+        order = ByMachine.of((ends.order.astype(np.int32) % up).reshape(machines.gpus.shape))
+        unlike = [ByMachine.of(kind[machines.numbers.sorts[own]]).kind for own in tables]
+        return cls(machines, ends, hops, rows, table, row, order, kind, tuple(unlike))

@@ -16,8 +16,8 @@ from simcluster.base.arrays import Floats, Ints, Numbers
 from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.multiset_hash import compact, numbered, ordered
 from simcluster.topology.access_paths import WHOLE, Spread, split
+from simcluster.topology.hops import Ground
 from simcluster.topology.policies import Flow, RoutingSpec
-from simcluster.topology.turns import Ground
 
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
 """(flow, link, fraction) of every link that a flow crosses, in columns."""

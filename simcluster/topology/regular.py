@@ -10,35 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
 from simcluster.topology.draft import Draft, check_drawn
-from simcluster.topology.hops import Ends, Hops, Machines
+from simcluster.topology.hops import Ends, Ground, Hops, Machines
 from simcluster.topology.link_ends import LinkEnds, LinkKind
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.numbering import LinkNumbers
 from simcluster.topology.paths import Paths, Rows
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.turns import (
-    Automorphism,
-    Ground,
-    LinkImages,
-    counterparts,
-    links_turned,
-    parts_onto,
-    stay_together,
-    step_of,
-)
 from simcluster.topology.wiring import Wiring, has_storage_nics, host_way, linked_to_each_other, nvswitch_of
 
 PROVED = {
@@ -53,16 +41,16 @@ class Regular(Wiring):
     """The closed form of one draft, whose graph is made when it is needed."""
 
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
-        self.draft, self._numbers, self._routing = draft, numbers, routing
+        self.draft, self._numbers, self.routing = draft, numbers, routing
         self.link_capacity, self.link_latency = (
             LinkValues(np.array([data[key] for data in draft.sorts], dtype=np.float64), numbers.sorts)
             for key in ("bandwidth", "latency")
         )
-        self._locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
-        self.hosts = np.repeat(np.arange(draft.stamped) // draft.per_host, len(self._locals))
-        self._sample, self._sample_index = self._one_machine()
-        self._ways = Ways(compute_part(self._sample), self._locals)
-        self._switch_of = [nvswitch_of(self._sample, gpu) for gpu in self._locals]
+        self.locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
+        self.hosts = np.repeat(np.arange(draft.stamped) // draft.per_host, len(self.locals))
+        self._sample, self.sample_index = self._one_machine()
+        self.ways = Ways(compute_part(self._sample), self.locals)
+        self._switch_of = [nvswitch_of(self._sample, gpu) for gpu in self.locals]
 
     @classmethod
     def of(cls, draft: Draft, routing: RoutingSpec) -> Regular | None:
@@ -78,7 +66,7 @@ class Regular(Wiring):
         if numbers is None or not nx.is_weakly_connected(compute_part(draft.pattern)):
             return None
         found = cls(draft, numbers, routing)
-        ways = [found._way_out(place) for place in range(len(found._locals))]
+        ways = [found._way_out(place) for place in range(len(found.locals))]
         if not all(ways):
             return None
         found._settle(ways)
@@ -86,11 +74,11 @@ class Regular(Wiring):
 
     def _way_out(self, place: int) -> list[str]:
         """Nodes from a GPU of machine 0 to its leaf; none where it can choose, or is entered in another way."""
-        near = self._ways.near
+        near = self.ways.near
         if len(near.exits[place]) != 1 or near.exits[place] != near.entries[place]:
             return []
-        gpu, (port,) = self._locals[place], near.exits[place]
-        there, back = (self._ways.only_walk_inside(*ends) for ends in ((gpu, port.node), (port.node, gpu)))
+        gpu, (port,) = self.locals[place], near.exits[place]
+        there, back = (self.ways.only_walk_inside(*ends) for ends in ((gpu, port.node), (port.node, gpu)))
         return [] if there is None or back is None or there != back[::-1] else [*there, port.switch]
 
     def _settle(self, ways: Sequence[Sequence[str]]) -> None:
@@ -103,24 +91,24 @@ class Regular(Wiring):
         behind = [named[switch][0] > inside for switch in switches]  # all machines, by name
         position = np.arange(len(switches)) + np.array(behind) * draft.stamped * len(compute_part(draft.pattern))
         numbers = self._numbers
-        self.machines = machines = Machines(draft.stamped, len(self._locals), numbers)
-        links = [[self._sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
+        self.machines = machines = Machines(draft.stamped, len(self.locals), numbers)
+        links = [[self.sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
         self._nics = [way[-2] for way in ways]
         hops = Hops.of(numbers, switches, draft.nodes.size)
-        self._ends = Ends.of(machines, links, self._nics, draft, hops, position)
+        self.ends = Ends.of(machines, links, self._nics, draft, hops, position)
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
-        self._ground = Ground.of(machines, self._ends, hops, kind)
-        self._paths = Paths(self._ground, self._routing, lambda *flow: self.router.spread(*flow), self._walk)
+        self.ground = Ground.of(machines, self.ends, hops, kind)
+        self._paths = Paths(self.ground, self.routing, lambda *flow: self.router.spread(*flow), self._walk)
 
     def _meet(self) -> bool:
         """Do all GPUs reach each other: over one fabric, or handed over by NVLink to a GPU on the other's rail?"""
-        parts = self._ends.part[self._ends.leaf].reshape(self.machines.gpus.shape)
-        self._one_fabric = self.machines.count == 1 or bool((parts == parts[0, 0]).all())
-        mates = self._ways.nvlink_mates(0)
-        together = self._routing.pxn is not False and len(mates) == len(self._locals) - 1
-        return self._one_fabric or (together and bool((parts == parts[0]).all()))
+        parts = self.ends.part[self.ends.leaf].reshape(self.machines.gpus.shape)
+        self.one_fabric = self.machines.count == 1 or bool((parts == parts[0, 0]).all())
+        mates = self.ways.nvlink_mates(0)
+        together = self.routing.pxn is not False and len(mates) == len(self.locals) - 1
+        return self.one_fabric or (together and bool((parts == parts[0]).all()))
 
     # --- the graph ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +149,7 @@ class Regular(Wiring):
 
     @cached_property
     def _link_ends(self) -> LinkEnds:
-        return LinkEnds(self.draft, self._numbers, self._ground.rows)
+        return LinkEnds(self.draft, self._numbers, self.ground.rows)
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """The nodes that some links lead from and to; no graph is made for them."""
@@ -180,32 +168,6 @@ class Regular(Wiring):
     def loads(self, flows: TreeFlows) -> PerLink | None:
         """``Paths.loads``."""
         return self._paths.loads(flows)
-
-    def turned(
-        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
-    ) -> LinkImages | None:
-        """What becomes of every link."""
-        if not self._one_fabric:
-            return None
-        found = [step_of(self.machines, gpus) for gpus in (*steps, window)]
-        known = [step for step in found if step is not None]
-        if len(known) < len(found):
-            return None
-        *those, into = known
-        if not all(stay_together(np.arange(self.draft.stamped) // self.draft.per_host, step) for step in those):
-            return None
-        links = links_turned(
-            self._ways, self._locals, self._sample_index, self._ground, (those, into)
-        )  # fmt: skip
-        if links is None:
-            return None
-        turn = Automorphism(tuple(those), into, *links, count)
-        return counterparts(self._ground, self._routing, turn, self.link_capacity)
-
-    def leaves_together(self, gpus: Numbers) -> bool:
-        """May a step that takes GPUs there be one that ``turned`` knows?"""
-        leaf = self._ends.leaf
-        return parts_onto(leaf[: len(gpus)], leaf[gpus]) is not None
 
     # --- single GPUs -------------------------------------------------------------------------------------------------
 
@@ -226,11 +188,11 @@ class Regular(Wiring):
     @cached_property
     def meshed(self) -> bool:
         """Are the GPUs of a machine linked to each other?"""
-        return linked_to_each_other(self._sample, self._locals)
+        return linked_to_each_other(self._sample, self.locals)
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
-        size = np.int32(len(self._locals))
+        size = np.int32(len(self.locals))
         machine = gpus.astype(np.int32) // size  # numpy's divmod is ten times as slow
         place = gpus - machine * size
         switch, nic, each = self._seats
@@ -248,14 +210,14 @@ class Regular(Wiring):
 
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """The way of a GPU to its NVSwitch, and back."""
-        machine, place = divmod(gpu, len(self._locals))
-        up = self._sample_index[self._locals[place], self._switch_of[place]]
+        machine, place = divmod(gpu, len(self.locals))
+        up = self.sample_index[self.locals[place], self._switch_of[place]]
         up, down = self.machines.owned[machine, [up, self._numbers.back[up]]].tolist()
         return ((up, 1.0),), ((down, 1.0),)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Links between a GPU and its host's memory."""
-        machine, place = divmod(gpu, len(self._locals))
+        machine, place = divmod(gpu, len(self.locals))
         try:
             way = self._host_ways[direction][place]
         except InputError:
@@ -266,12 +228,12 @@ class Regular(Wiring):
     @cached_property
     def _host_ways(self) -> dict[str, list[Spread]]:
         """``host_way`` of the GPUs of machine 0, in columns of links."""
-        return {direction: [host_way(self._sample, self._sample_index, gpu, direction) for gpu in self._locals]
+        return {direction: [host_way(self._sample, self.sample_index, gpu, direction) for gpu in self.locals]
                 for direction in ("d2h", "h2d", "storage", "peers")}  # fmt: skip
 
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
-        return int(self._sample.nodes[self._locals[gpu % len(self._locals)]].get("tray", 0))
+        return int(self._sample.nodes[self.locals[gpu % len(self.locals)]].get("tray", 0))
 
     # --- machine 0 ---------------------------------------------------------------------------------------------------
 
@@ -295,13 +257,13 @@ class Regular(Wiring):
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
         """Columns of links from GPU to GPU of machine 0, if there is one way, which does not leave it."""
-        ways = self._ways
-        walk = ways.only_walk_inside(self._locals[src], self._locals[dst]) if self._stays(src, dst) else None
-        return None if walk is None else [self._sample_index[hop] for hop in pairwise(walk)]
+        ways = self.ways
+        walk = ways.only_walk_inside(self.locals[src], self.locals[dst]) if self._stays(src, dst) else None
+        return None if walk is None else [self.sample_index[hop] for hop in pairwise(walk)]
 
     def _stays(self, src: int, dst: int) -> bool:
         """Is the way inside the machine as short as any over one leaf, or up from one and down to another?"""
-        inside = self._ways.hops_inside(self._locals[dst]).get(self._locals[src])
-        leave, enter = self._ways.near.exits[src][0], self._ways.near.entries[dst][0]
+        inside = self.ways.hops_inside(self.locals[dst]).get(self.locals[src])
+        leave, enter = self.ways.near.exits[src][0], self.ways.near.entries[dst][0]
         outside = leave.hops + 1 + enter.hops + 1 + (0 if leave.switch == enter.switch else 2)
         return inside is not None and inside <= outside

@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.base.link_values import LinkValues
@@ -21,7 +19,6 @@ from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Rows, one_by_one
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.routing import Router
-from simcluster.topology.turns import LinkImages
 
 
 def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
@@ -141,7 +138,7 @@ class Wiring:
     """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
-        self._routing = routing
+        self.routing = routing
         self.graph, self.gpus = graph, gpus
         self.hosts = np.array(hosts, dtype=np.int64)
         self.links = tuple(graph.edges)
@@ -169,7 +166,7 @@ class Wiring:
     @cached_property
     def router(self) -> Router:
         """Routes of single flows."""
-        return Router(compute_part(self.graph), self.gpus, self.link_index, self._routing)
+        return Router(compute_part(self.graph), self.gpus, self.link_index, self.routing)
 
     def has(self, node: str) -> bool:
         """Is there such a node?"""
@@ -212,18 +209,6 @@ class Wiring:
         """Unknown."""
         del gpus
         return None
-
-    def turned(
-        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
-    ) -> LinkImages | None:
-        """Unknown."""
-        del steps, window, count
-        return None
-
-    def leaves_together(self, gpus: Numbers) -> bool:
-        """Not known."""
-        del gpus
-        return False
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """For each GPU its way to the switch in which all of them meet, and back."""

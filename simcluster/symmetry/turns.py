@@ -14,12 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
-from simcluster.base.link_columns import LinkRows, PerLink
+from simcluster.base.link_columns import PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
-from simcluster.topology.access_paths import Ways
-from simcluster.topology.hops import ByMachine, Ends, Hops, Machines
-from simcluster.topology.policies import RoutingSpec
+from simcluster.topology.cluster import Cluster
+from simcluster.topology.hops import Ground, Machines
+from simcluster.topology.regular import Regular
 
 _BY_DESTINATION = ("static", "shortest", "adaptive")
 
@@ -52,51 +52,6 @@ class Automorphism:
     links: Ints
     owner: Ints
     count: int
-
-
-@dataclass(frozen=True, eq=False)
-class Ground:
-    """What turns ask of a cluster, and how they go about its links: see ``PerLink``.
-
-    The first of ``rows``' tables has the links of machines (``Machines.owned``).  Each other one has those of leaves
-    with equally many links up, first all up and then the ways back; ``table`` and ``row`` say where each switch is,
-    -1 for those that are in none.  ``order`` of GPUs is modulo the links up from their leaves; ``kind`` is for every
-    sort of link what must be equal, ``unlike`` numbers the leaves' rows of links by it, table by table.
-    """
-
-    machines: Machines
-    ends: Ends
-    hops: Hops
-    rows: LinkRows
-    table: Ints
-    row: Ints
-    order: ByMachine
-    kind: Numbers
-    unlike: tuple[Ints, ...]
-
-    @classmethod
-    def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
-        """That of a cluster."""
-        tables: list[Int32s] = []
-        table, row = np.full((2, hops.size), -1, dtype=np.int64)
-        degrees = np.diff(hops.first)
-        below = np.zeros(hops.size, dtype=bool)
-        below[ends.leaves.table] = True
-        leaves = np.flatnonzero(below)
-        near = np.array([below[neighbours].any() for neighbours in hops.neighbours], dtype=bool)
-        leaves = leaves[~near[hops.onto[leaves]]]
-        for degree in np.unique(degrees[leaves]).tolist():
-            own = leaves[degrees[leaves] == degree]
-            table[own], row[own] = 1 + len(tables), np.arange(len(own))
-            up = hops.all_from(own, degree)
-            tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
-        numbers = machines.numbers
-        rows = LinkRows.of([machines.owned, *tables], len(numbers.sorts))
-        _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
-        up = np.maximum(1, degrees).astype(np.int32)[ends.leaf]
-        order = ByMachine.of((ends.order.astype(np.int32) % up).reshape(machines.gpus.shape))
-        unlike = [ByMachine.of(kind[machines.numbers.sorts[own]]).kind for own in tables]
-        return cls(machines, ends, hops, rows, table, row, order, kind, tuple(unlike))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,24 +128,51 @@ def stay_together(part: Ints, step: Step) -> bool:
     return parts_onto(part[used], part[step.machine[used]]) is not None
 
 
-def links_turned(
-    ways: Ways,
-    gpus: Sequence[str],
-    link_index: Mapping[tuple[str, str], int],
-    ground: Ground,
-    turn: tuple[Sequence[Step], Step],
-) -> tuple[Ints, Ints] | None:
-    """``Automorphism.links`` and ``owner``, of steps and the window, from machine 0 (its ``gpus``, ``link_index``).
+def link_images(
+    cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int
+) -> LinkImages | None:  # fmt: skip
+    """Return what becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
+
+    ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
+    None where that changes a route, a machine, or a link's wired capacity or latency, and for a cluster that is not
+    regular.
+    """
+    regular = cluster.wiring
+    if not isinstance(regular, Regular) or not regular.one_fabric:
+        return None
+    found = [step_of(regular.machines, gpus) for gpus in (*steps, window)]
+    known = [step for step in found if step is not None]
+    if len(known) < len(found):
+        return None
+    *those, into = known
+    if not all(stay_together(np.arange(regular.draft.stamped) // regular.draft.per_host, step) for step in those):
+        return None
+    links = _links_turned(regular, those, into)
+    if links is None:
+        return None
+    return _counterparts(regular, Automorphism(tuple(those), into, *links, count))
+
+
+def leaves_together(cluster: Cluster, gpus: Numbers) -> bool:
+    """Return whether ``link_images`` may know a step that takes GPU i, of the first few, to GPU ``gpus[i]``."""
+    if not isinstance(cluster.wiring, Regular):
+        return False
+    leaf = cluster.wiring.ends.leaf
+    return parts_onto(leaf[: len(gpus)], leaf[gpus]) is not None
+
+
+def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tuple[Ints, Ints] | None:
+    """Return ``Automorphism.links`` and ``owner``, from machine 0.
 
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
     """
-    machines, columns = ground.machines, np.arange(ground.machines.numbers.width)
-    steps, window = turn
+    ground, machines = regular.ground, regular.machines
+    columns = np.arange(machines.numbers.width)
     if window.stays and all(step.stays for step in steps):
         return columns, np.zeros_like(columns)
-    inside = {pair: column for pair, column in link_index.items() if column < len(columns)}
-    maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
+    inside = {pair: column for pair, column in regular.sample_index.items() if column < len(columns)}
+    maps = [_columns(regular, inside, step.place) for step in (*steps, window)]
     links = machines.owned[0, np.stack([columns, machines.numbers.back[columns]])]
     kind = ground.kind[machines.numbers.sorts[links]]
     if any(to is None or (kind != kind[:, to]).any() for to in maps):
@@ -211,14 +193,15 @@ def links_turned(
     return found, owner
 
 
-def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], int], place: Ints) -> Ints | None:
+def _columns(regular: Regular, inside: Mapping[tuple[str, str], int], place: Ints) -> Ints | None:
     """Where every link of a machine comes to if the GPUs come to these places; None if that is no link."""
     to: dict[str, str] = {}
     if (place < 0).any():
         return None
+    ways = regular.ways
     walks = [
         [*(ways.only_walk_inside(gpu, port.node) or ()), port.switch]
-        for gpu, (port,) in zip(gpus, ways.near.exits, strict=True)
+        for gpu, (port,) in zip(regular.locals, ways.near.exits, strict=True)
     ]
     for own, other in enumerate(place.tolist()):
         if len(walks[own]) != len(walks[other]) or any(
@@ -231,13 +214,14 @@ def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], i
     return None if (found < 0).any() else found
 
 
-def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired: LinkValues) -> LinkImages | None:
-    """What becomes of every link.
+def _counterparts(regular: Regular, turn: Automorphism) -> LinkImages | None:
+    """Return what becomes of every link.
 
     None unless each route between used GPUs is turned into the route between the GPUs that these become: leaves are
     turned as their machines are, all under the same top switches, which stay, and the policy picks the same of those.
     Nor where a link above leaves becomes one of another sort; those of machines are alike.
     """
+    ground, policy = regular.ground, regular.routing
     hops, used = ground.hops, np.flatnonzero(turn.window.machine >= 0)
     if policy.kind not in _BY_DESTINATION or policy.pxn:
         return None
@@ -256,7 +240,7 @@ def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired:
     sort = ground.unlike[number - 1]
     if (sort[ground.row[below]] != sort[ground.row[window]]).any():
         return None
-    return LinkImages(_become(ground, turn, used, (below, window)), wired, ground, turn)
+    return LinkImages(_become(ground, turn, used, (below, window)), regular.link_capacity, ground, turn)
 
 
 def _leaves(ground: Ground, turn: Automorphism, used: Ints) -> tuple[Ints, Ints] | None:
