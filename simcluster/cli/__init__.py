@@ -129,7 +129,7 @@ def _refuse(text: str) -> int:
 
 
 def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
-    """The program's parser with that of one command, or of all: and those, by name."""
+    """Return the program's parser with that of one command, or of all: and those, by name."""
     parser = Parser(
         prog="simcluster",
         description="Replay one training step of a large model on a GPU cluster.",

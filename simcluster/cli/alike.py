@@ -19,7 +19,7 @@ class AlikeRows(NamedTuple):
 
 
 def alike(rows: Iterable[tuple[str, Sequence[str]]]) -> list[AlikeRows]:
-    """Rows (name, cells) by their cells, in the order of the first of each."""
+    """Return rows (name, cells) by their cells, in the order of the first of each."""
     found: dict[tuple[str, ...], AlikeRows] = {}
     for name, cells in rows:
         key = tuple(cells)

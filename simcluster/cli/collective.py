@@ -118,7 +118,7 @@ def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], .
 
 
 def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
-    """The file's cluster, made larger by its ``nodes`` or ``gpus`` if it is too small and nobody set them."""
+    """Return the file's cluster, made larger by its ``nodes`` or ``gpus`` if it is too small and nobody set them."""
     cluster = load_cluster(file, overrides)
     have = cluster.num_gpus
     if gpus <= have:

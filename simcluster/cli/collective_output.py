@@ -92,7 +92,7 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 
 def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
-    """One size for a person, with what limits it."""
+    """Return one size for a person, with what limits it."""
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
     factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
@@ -119,7 +119,7 @@ def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 
 def _nccl_lines(time: CollectiveTime) -> list[str]:
-    """What NCCL picked and why, and what it makes of the call by itself."""
+    """Return what NCCL picked and why, and what it makes of the call by itself."""
     method = time.method
     if method.pace is None:
         return []
@@ -132,7 +132,7 @@ def _nccl_lines(time: CollectiveTime) -> list[str]:
 
 
 def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
-    """A line of the table that users know from nccl-tests, after its head if it is the first."""
+    """Return a line of the table that users know from nccl-tests, after its head if it is the first."""
     time = row.slowest
     size = int(time.size)
     count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SPREAD else 1)
@@ -151,7 +151,7 @@ def aligned(cells: Sequence[str]) -> str:
 
 
 def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
-    """What --json writes, in B, s and B/s; of several groups the slowest one's times."""
+    """Return what --json writes, in B, s and B/s; of several groups the slowest one's times."""
     return {
         "collective": job.name,
         "detail": detail,
@@ -181,7 +181,7 @@ def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[s
 
 
 def hottest_lines(loads: CollectiveLoads) -> list[str]:
-    """The levels with a link above the mean, and the hottest of those links; one line if there is none."""
+    """Return the levels with a link above the mean, and the hottest of those links; one line if there is none."""
     uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
     if not uneven:
         return ["links    no link carries more flows than an even share of its level's"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def workers_of(args: argparse.Namespace) -> int | str:
-    """Who plays: --workers processes, or what --executor names."""
+    """Return who plays: --workers processes, or what --executor names."""
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:
@@ -35,7 +35,7 @@ def workers_of(args: argparse.Namespace) -> int | str:
 
 
 def executor_of(text: str | None) -> int | str | None:
-    """A number of processes, or a Dask scheduler's address; left out: all cores, if there are several."""
+    """Return a number of processes, or a Dask scheduler's address; left out: all cores, if there are several."""
     if text is None:
         from simcluster.base.processes import cores
 
@@ -58,12 +58,12 @@ def bold(line: str) -> str:
 
 
 def in_blocks(blocks: Iterable[Sequence[str]]) -> str:
-    """Lines in blocks with an empty line between them, without those that are empty."""
+    """Return lines in blocks with an empty line between them, without those that are empty."""
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
 def on_one_line(error: str) -> str:
-    """The problems that an error message lists, without the head that counts them."""
+    """Return the problems that an error message lists, without the head that counts them."""
     lines = [line.strip() for line in error.splitlines()]
     return "; ".join(lines[1:] or lines)
 
@@ -155,7 +155,7 @@ def inches(args: argparse.Namespace) -> Inches:
 
 
 def peak_memory() -> str:
-    """The most memory that this process has held, for people."""
+    """Return the most memory that this process has held, for people."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

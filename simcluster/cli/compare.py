@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
-    """All timelines under each other; what does not fit its GPU says so."""
+    """Draw all timelines under each other; what does not fit its GPU says so."""
     named = []
     for name, result in results.items():
         need, have = result.memory.total, result.facts.memory
@@ -150,7 +150,7 @@ def _status(played: Result | InputError) -> dict[str, str]:
 
 
 def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
-    """A row for every variant, with its status and, of one that was refused, the reason."""
+    """Return a row for every variant, with its status and, of one that was refused, the reason."""
     whole = table.assign(status="ok", error="")
     if len(table) < len(played):
         whole = whole.convert_dtypes().reindex(list(played))  # whole numbers stay whole beside what is missing
@@ -239,7 +239,7 @@ def _without_effect(played: Outcomes) -> list[str]:
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
-    """What exposed communication changed by, and what it does to compute beside it, where that differs."""
+    """Return what exposed communication changed by, and what it does to compute beside it, where that differs."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
     if not (parts.abs() > NO_TIME).any(axis=None):

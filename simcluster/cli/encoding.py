@@ -30,7 +30,7 @@ _HANDLER = "simcluster.plain"
 
 
 def plain(text: str) -> str:
-    """The text in ASCII: bars of #, x for a product; letters without their accents, ? for what has no like."""
+    """Return the text in ASCII: bars of #, x for a product; letters without their accents, ? for what has no like."""
     return "".join(_PLAIN.get(sign) or _letter(sign) for sign in text)
 
 
@@ -75,12 +75,12 @@ _OWN = f"\uf8ff{secrets.token_hex(8)}"
 
 
 def own_code(code: str) -> str:
-    """A terminal's code for a style, which ``escaping`` streams let through."""
+    """Return a terminal's code for a style, which ``escaping`` streams let through."""
     return f"{_OWN}[{code}m"
 
 
 def without_marks(text: str) -> str:
-    """The text as a terminal gets it."""
+    """Return the text as a terminal gets it."""
     return printable(text).replace(_OWN, "\x1b")
 
 

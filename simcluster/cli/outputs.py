@@ -93,7 +93,7 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def output_path(name: str, kind: str = "any") -> Path:
-    """A path that a result can be written to; InputError before the work is done, not after it."""
+    """Return a path that a result can be written to; InputError before the work is done, not after it."""
     path = Path(name)
     if name.endswith(("/", os.sep)):
         raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
@@ -109,7 +109,7 @@ def output_path(name: str, kind: str = "any") -> Path:
 
 
 def written_at(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written: its number and the time of it; None where there is none."""
+    """Return what changes when a file is written: its number and the time of it; None where there is none."""
     try:
         found = path.stat()
     except OSError:

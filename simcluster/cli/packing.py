@@ -89,7 +89,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _tokens(args: argparse.Namespace, name: str) -> float | None:
-    """What an option says, as in 2T."""
+    """Return what an option says, as in 2T."""
     text = getattr(args, name)
     try:
         return None if text is None else float(TypeAdapter(Tokens).validate_python(text))
@@ -98,7 +98,7 @@ def _tokens(args: argparse.Namespace, name: str) -> float | None:
 
 
 def _given(documents: str) -> Floats:
-    """Lengths in a file, each as often as it says, or in a list."""
+    """Return lengths in a file, each as often as it says, or in a list."""
     if Path(documents).suffix == ".csv":
         found = histogram_in(documents)
         if (count := sum(found["weights"])) > _MOST_DOCUMENTS:

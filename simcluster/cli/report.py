@@ -128,7 +128,7 @@ def _beside_one(args: argparse.Namespace) -> InputError:
 def _against(
     args: argparse.Namespace, compared: Callable[[Result], ReportedTrace], entries: Sequence[Entry]
 ) -> ReportedTrace:
-    """The trace beside the only run, which shows the same ranks."""
+    """Return the trace beside the only run, which shows the same ranks."""
     if len(entries) != 1 or entries[0].result is None:
         raise _beside_one(args)
     return compared(entries[0].result)
@@ -137,7 +137,7 @@ def _against(
 def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
-    """A scenario's runs: one, or one for each combination of varied values that can be."""
+    """Return a scenario's runs: one, or one for each combination of varied values that can be."""
     say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {
@@ -155,7 +155,7 @@ def _played(
 
 
 def read_timeline(path: Path) -> dict[str, Any]:
-    """The columns of a timeline in a file; InputError for a file that cannot be one."""
+    """Return the columns of a timeline in a file; InputError for a file that cannot be one."""
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(
             f"--timeline {path}: a timeline ends in .csv or .parquet; write one with simcluster run --timeline"

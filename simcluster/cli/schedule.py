@@ -93,7 +93,7 @@ def _width(args: argparse.Namespace, usual: float) -> float:
 
 
 def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
-    """A page of all schedules that take the counts, whatever else was named."""
+    """Draw a page of all schedules that take the counts, whatever else was named."""
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = replace(meant, stages=stages, microbatches=microbatches)
     return picture("schedules")(played(["all"], everything)[0], columns=2, width=_width(args, 16.0))
@@ -117,7 +117,7 @@ class Meant:
 
 
 def played(names: list[str], meant: Meant) -> tuple[list[PlayedSchedule], list[tuple[str, str]]]:
-    """The schedules of these names, played; and of "all" those that refuse the counts, with their reasons.
+    """Return the schedules of these names, played; and of "all" those that refuse the counts, with their reasons.
 
     InputError where a name of its own is refused, and where all are.
     """
@@ -166,7 +166,7 @@ def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule | Automatic
 
 
 def _counts(meant: Meant, chunks: int) -> tuple[int, int]:
-    """Stages and microbatches, both given and not too many."""
+    """Return stages and microbatches, both given and not too many."""
     stages, microbatches = meant.stages, meant.microbatches
     if stages is None or microbatches is None:
         missing = [name for name in ("stages", "microbatches") if getattr(meant, name) is None]
@@ -176,7 +176,7 @@ def _counts(meant: Meant, chunks: int) -> tuple[int, int]:
 
 
 def _from_csv_file(name: str, meant: Meant) -> Schedule:
-    """A schedule in torch's format; says on stderr which actions it left out."""
+    """Return a schedule in torch's format; says on stderr which actions it left out."""
     schedule, left_out = schedule_in_csv(name)
     for what, wanted in (("stages", meant.stages), ("microbatches", meant.microbatches)):
         has = getattr(schedule, f"num_{what}")

@@ -72,7 +72,7 @@ def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str
 
 
 def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
-    """The times that the numbers rest on, in words."""
+    """Return the times that the numbers rest on, in words."""
     kinds = {action.kind for schedule in schedules for row in schedule.rows for action in row}
     backward = f"B = {number(times.backward)}"
     if "I" in kinds:
@@ -87,7 +87,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
 
 
 def document(played: PlayedSchedule) -> dict[str, object]:
-    """What --json writes: times in the unit of the arguments, actions as text."""
+    """Return what --json writes: times in the unit of the arguments, actions as text."""
     schedule, timing, times = played.schedule, played.timing, played.times
     return {
         "schedule": schedule.name,
@@ -118,7 +118,7 @@ def document(played: PlayedSchedule) -> dict[str, object]:
 
 
 def _goal(made: Automatic) -> dict[str, object]:
-    """What zb-auto was made for, what it reaches, and what no schedule within its limit can be below."""
+    """Return what zb-auto was made for, what it reaches, and what no schedule within its limit can be below."""
     return {"name": made.goal, "value": float(made.value), "bound": float(made.bound), "proved": made.proved}
 
 
@@ -152,7 +152,7 @@ def _order(schedule: Schedule) -> list[str]:
 
 
 def _time_grid(played: PlayedSchedule) -> list[str]:
-    """The grid where a person can still read it, else a line that says why it is left out."""
+    """Return the grid where a person can still read it, else a line that says why it is left out."""
     schedule, timing, times = played.schedule, played.timing, played.times
     costs = times.of_chunk(schedule)
     kinds = sorted({action.kind for row in schedule.rows for action in row})
@@ -188,14 +188,14 @@ def _notes(shown: Sequence[PlayedSchedule]) -> list[str]:
 
 
 def _of_automatic(played: PlayedSchedule, made: Automatic) -> list[str]:
-    """Lines about zb-auto: its goal, and what it holds if that is more than 1F1B does."""
+    """Return lines about zb-auto: its goal, and what it holds if that is more than 1F1B does."""
     more, usual = more_than_1f1b(played.schedule), min(played.schedule.num_stages, played.schedule.num_microbatches)
     held = [f"zb-auto: {more}; --memory-limit {usual} holds no more than 1F1B"] if more else []
     return [_how_near(made), *held]
 
 
 def _how_near(made: Automatic) -> str:
-    """A line about the goal of zb-auto and whether it is reached."""
+    """Return a line about the goal of zb-auto and whether it is reached."""
     what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
     if made.proved:
         return f"zb-auto: {what}, {number(made.value)}, is as short as it can be within the memory limit"

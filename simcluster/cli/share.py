@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
-    """The jobs in one window of time, while all are there: two measured steps of the longest."""
+    """Draw the jobs in one window of time, while all are there: two measured steps of the longest."""
     from simcluster.show.gantt import compare_gantts
 
     longest = max(shared, key=lambda each: each.step_time)

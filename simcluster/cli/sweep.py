@@ -92,7 +92,7 @@ class Bar:
         progress(self.line(now, wrong))
 
     def line(self, now: float, wrong: int) -> str:
-        """What it shows at an instant of the monotonic clock."""
+        """Return what it shows at an instant of the monotonic clock."""
         begun, before = self._begun or (now, self.done)
         seconds, new = now - begun, self.done - before
         rate = new / seconds if seconds > 0 and new else 0.0
@@ -126,7 +126,7 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _ranked(best: Fastest) -> dict[str, object]:
-    """The fastest that leave the headroom, and what is ahead of them, for the summary as JSON."""
+    """Return the fastest that leave the headroom, and what is ahead of them, for the summary as JSON."""
     both = (*best.ahead, *best.rows)
     return {
         "headroom": best.headroom,

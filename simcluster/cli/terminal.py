@@ -28,12 +28,12 @@ _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green":
 
 
 def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
-    """The text in a style where ``stream`` (left out: stdout) is a terminal with colours, as it is elsewhere."""
+    """Return the text in a style where ``stream`` (left out: stdout) is a terminal with colours, as it is elsewhere."""
     return own_code(_CODES[style]) + text + own_code("0") if text and has_colours(stream or sys.stdout) else text
 
 
 def has_colours(stream: TextIO) -> bool:
-    """A terminal that shows colours, whose user has not said otherwise (https://no-color.org)."""
+    """Return whether a stream is a terminal with colours that the user has not switched off (https://no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
@@ -55,7 +55,7 @@ def progress(text: str = "") -> None:
 
 
 def stamped(text: str) -> str:
-    """A line of how far the command is, with its name and time as in those that the clock writes."""
+    """Return a line of how far the command is, with its name and time as in those that the clock writes."""
     return _Line.current.stamped(text) if _Line.current else text
 
 
@@ -152,7 +152,7 @@ class _Line:
         self._write(text if self.terminal else f"{text}\n")
 
     def stamped(self, text: str) -> str:
-        """A line of it."""
+        """Return a line of it."""
         return f"simcluster {self._command}: {_clock(time.monotonic() - self._begun)}, {on_a_line(text)}"
 
     def clear(self) -> None:
@@ -212,5 +212,5 @@ def stopping_signals() -> Iterator[list[int]]:
 
 
 def exit_status(signals: list[int]) -> int:
-    """What a shell reports of a program that the first of the signals ended."""
+    """Return what a shell reports of a program that the first of the signals ended."""
     return 128 + (signals[0] if signals else signal.SIGINT)

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
-    """The folder, and the state to begin with: of a file that is named, the folder is where it lies."""
+    """Return the folder, and the state to begin with: of a file that is named, the folder is where it lies."""
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"--folder {folder}: there is no such folder; name one that is there, or make it")
     if scenario is None:

@@ -130,7 +130,7 @@ def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
 
 
 def _collectives(run: Run) -> list[_Row]:
-    """The longest ones, axis by axis; what is short goes together."""
+    """Return the longest ones, axis by axis; what is short goes together."""
     values = {key: value for key, value in run.overlap.mean.items() if key.kind}
     longest = sorted(values, key=lambda key: -(values[key].wire + values[key].waiting))[:_MOST_ROWS]
     rows: list[_Row] = []

@@ -51,7 +51,7 @@ PARTS = {
 
 
 def written(unit: Unit, value: float) -> str:
-    """A number in its unit, for people."""
+    """Return a number in its unit, for people."""
     return _WRITTEN[unit](value)
 
 
@@ -106,7 +106,7 @@ def gpus_of_cluster(scenario: Scenario) -> str:
 
 
 def layout(scenario: Scenario) -> str:
-    """Every axis: tp 8 (sequence parallel), cp 2 (ring), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4.
+    """Return every axis: tp 8 (sequence parallel), cp 2 (ring), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4.
 
     tp, pp and dp are always there; with cp, where there is one, their product is the GPUs.  Groups of ep x etp ranks,
     etp of which split an expert, are of the tp x cp x dp of a stage.

@@ -121,7 +121,7 @@ def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
 def _with_break(
     panels: Sequence[tuple[pd.DataFrame, RowChoice, float]], shown: Window, *, breaks: bool
 ) -> tuple[Axis, list[Drawn]]:
-    """The time axis, broken where all timelines are steady for long, and what is drawn on it."""
+    """Return the time axis, broken where all timelines are steady for long, and what is drawn on it."""
     steady = [steady_of(timeline, choice.ranks, origin) for timeline, choice, origin in panels] if breaks else []
     cut = cut_of(steady, shown)
     counts = [each.microbatches(cut) if cut and each else 0 for each in steady] or [0] * len(panels)
@@ -182,7 +182,7 @@ def _title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str:
 
 
 def _part(title: str, whole: Window, shown: Window) -> str:
-    """A title that says in its first line which part of the time is drawn, where that is not all of it."""
+    """Return a title that says in its first line which part of the time is drawn, where that is not all of it."""
     if not title or shown == whole:
         return title
     first, *others = title.split("\n")

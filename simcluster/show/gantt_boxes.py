@@ -182,7 +182,7 @@ def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tupl
 
 
 def direction(paint: Paint) -> str:
-    """What alternates inside one action has one name."""
+    """Return what alternates inside one action has one name."""
     stream, kind, chunk = paint
     return f"{stream} {'backward' if kind in _BACKWARD else kind} {chunk}"
 

@@ -164,7 +164,7 @@ class _Layout:
         return f"The break stands for {many} microbatches that go as those beside it."
 
     def fitted(self) -> _Layout:
-        """The same with lanes as high as the picture's height lets them be, where that is given."""
+        """Return the same with lanes as high as the picture's height lets them be, where that is given."""
         if self.size.height is None:
             return self
         flat = [panel for parts in self.panels for panel in parts]

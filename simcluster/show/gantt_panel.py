@@ -46,7 +46,7 @@ class LaneHeights:
         return cls(streams, 8.0, 2.5, 3.0)
 
     def scaled(self, factor: float) -> LaneHeights:
-        """All heights by a factor."""
+        """Return all heights by a factor."""
         sizes = (self.compute, self.slim, self.gap)
         return self if factor == 1.0 else LaneHeights(self.streams, *(factor * size for size in sizes))
 
@@ -83,7 +83,7 @@ class Panel:
         return (self.window[1] - self.window[0]) / self.columns
 
     def shown(self, seconds: Floats) -> Floats:
-        """Seconds as the time axis counts them."""
+        """Return seconds as the time axis counts them."""
         return (seconds - self.origin) / self.unit
 
     @cached_property

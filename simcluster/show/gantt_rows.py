@@ -75,7 +75,7 @@ def choose_rows(
 
 
 def _stages_of_ranks(timeline: pd.DataFrame) -> dict[int, Stages]:
-    """The stages (ascending, without -1) that each rank of the timeline works on."""
+    """Return the stages (ascending, without -1) that each rank of the timeline works on."""
     result: dict[int, Stages] = {}
     for rank, stage in sorted(timeline[["rank", "stage"]].drop_duplicates().to_numpy(np.int64).tolist()):
         result[rank] = (*result.get(rank, ()), *([stage] if stage >= 0 else []))
@@ -83,7 +83,7 @@ def _stages_of_ranks(timeline: pd.DataFrame) -> dict[int, Stages]:
 
 
 def _wanted(ranks: Sequence[int] | None, stages_of: dict[int, Stages]) -> list[int]:
-    """The ranks asked for, each once, in the order asked for; all of them, by stage, if none were named."""
+    """Return the ranks asked for, each once, in the order asked for; all of them, by stage, if none were named."""
     if ranks is None:
         return sorted(stages_of, key=lambda rank: (stages_of[rank], rank))
     missing = [rank for rank in ranks if rank not in stages_of]
@@ -115,7 +115,7 @@ def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tu
 
 
 def evenly(ranks: list[int], count: int) -> list[int]:
-    """At most `count` of `ranks`, the first and the last among them."""
+    """Return at most `count` of `ranks`, the first and the last among them."""
     if len(ranks) <= count:
         return list(ranks)
     return [ranks[at] for at in np.linspace(0, len(ranks) - 1, count).round().astype(int).tolist()]
@@ -163,14 +163,14 @@ class Steady:
         return self.start + kept, self.end - kept
 
     def whole_periods(self) -> Window:
-        """The inner part from the beginning of a pass to that of one some periods later."""
+        """Return the inner part from the beginning of a pass to that of one some periods later."""
         start, end = self.inner
         inside = self.begins[(self.begins >= start) & (self.begins <= end)]
         last = (len(inside) - 1) // self.per_period * self.per_period
         return (float(inside[0]), float(inside[last])) if len(inside) else (start, start)
 
     def microbatches(self, cut: Window) -> int:
-        """How many begin in a part of it."""
+        """Return how many begin in a part of it."""
         inside = (self.begins >= cut[0] - 1e-6 * self.period) & (self.begins < cut[1] - 1e-6 * self.period)
         return round(float(inside.sum()) * self.each)
 
@@ -230,7 +230,7 @@ def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
 
 
 def _typical(begins: Floats, shift: int) -> float:
-    """Seconds from one pass to that `shift` later, in the middle of the step."""
+    """Return seconds from one pass to that `shift` later, in the middle of the step."""
     apart = begins[shift:] - begins[:-shift]
     quarter = len(apart) // 4
     return float(np.median(apart[quarter : len(apart) - quarter]))

@@ -38,7 +38,7 @@ class BoxText(NamedTuple):
 
 
 def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
-    """The texts of panels of one timeline.
+    """Return the texts of panels of one timeline.
 
     A number stands in every pass that is wholly in the picture, in one of its boxes, or in none; names of single spans
     and of communication stand wherever they fit.
@@ -91,11 +91,11 @@ class _Room:
         self.passes = set(self.keys.values()) - {self.keys[at] for at in cut}
 
     def passes_of(self, places: set[int]) -> set[tuple[int, str, int]]:
-        """The passes that these boxes belong to."""
+        """Return the passes that these boxes belong to."""
         return {self.keys[at] for at in places if at in self.keys}
 
     def names(self) -> Iterator[tuple[int, BoxText]]:
-        """Boxes of single spans with the most telling name that fits."""
+        """Yield boxes of single spans with the most telling name that fits."""
         for at in np.flatnonzero((self.width >= _LEAST_NAMED) & self.free).tolist():
             fits = (
                 BoxText(at, words, size, numbered)
@@ -108,7 +108,7 @@ class _Room:
                 yield at, first
 
     def numbers(self, size: float) -> dict[int, BoxText]:
-        """Boxes of compute that their microbatch's number fits in."""
+        """Return boxes of compute that their microbatch's number fits in."""
         found = {}
         for at in self.keys:
             words = str(self.panel.boxes.microbatch[at])
@@ -187,7 +187,7 @@ class Footer:
 
 
 def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out: str) -> Footer:
-    """An entry for every paint of the panels, in as few lines as fit into `width` points; `numbered`: there are
+    """Return an entry for every paint of the panels, in as few lines as fit into `width` points; `numbered`: there are
     microbatch numbers; `left_out` is what is said of a break."""
     entries = _entries(panels)
     widths = [text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]

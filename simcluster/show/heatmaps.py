@@ -110,7 +110,7 @@ def _scale(excess: Floats) -> Normalize:
 
 
 def _cells(axes: Axes, values: Floats, fill: Colormap, norm: Normalize, *, line: float) -> QuadMesh:
-    """The first row on top; lines between cells, if they have a width."""
+    """Return the first row on top; lines between cells, if they have a width."""
     across, down = (np.arange(count + 1) - 0.5 for count in (values.shape[1], values.shape[0]))
     axes.set_ylim(down[-1], -0.5)
     edges = WAITING if line else "face"
@@ -146,7 +146,7 @@ def waits(result: Result) -> Figure:
 
 
 def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
-    """The matrix, with what each row waited in all (right) and what each column was waited for (top)."""
+    """Draw the matrix, with what each row waited in all (right) and what each column was waited for (top)."""
     count = len(matrix.names)
     figure = Figure(figsize=(9.4, 9.0), layout="constrained")
     top, main, side = _axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])

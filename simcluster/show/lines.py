@@ -160,7 +160,7 @@ def _found(found: Found) -> str:
 
 
 def _records(found: Sequence[object]) -> str:
-    """A list that is a table, too: how many of what, and the first."""
+    """Return a list that is a table, too: how many of what, and the first."""
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in found)) or "nothing"
     first = f": {found[0]!r}{', ...' if len(found) > 1 else ''}" if found else ""
     return f"Records({len(found):,} x {kinds}{first})"

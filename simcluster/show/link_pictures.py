@@ -145,7 +145,7 @@ class LinkLevel(NamedTuple):
 
 
 def levels_of(result: Result) -> list[LinkLevel]:
-    """The levels of a result's cluster, in the order of its links; also those on which nothing moves."""
+    """Return the levels of a result's cluster, in the order of its links; also those on which nothing moves."""
     graph = compute_part(result.scenario.cluster.built.graph)
     load = link_table(result).set_index(["link_from", "link_to"])[["utilisation", "peak_utilisation"]]
     links = pd.DataFrame(
@@ -257,7 +257,7 @@ def _arrow(axes: Axes, level: LinkLevel, start: Point, end: Point, largest: floa
 
 
 def _trimmed(start: Point, end: Point) -> tuple[Point, Point]:
-    """A line between the edges of two boxes."""
+    """Return a line between the edges of two boxes."""
     (x0, y0), (x1, y1) = start, end
     across, upwards = abs(x1 - x0), abs(y1 - y0)
     inside = min(_BOX[0] / 2 / across if across else 9.0, (_BOX[1] / 2 + 0.03) / upwards if upwards else 9.0)

@@ -89,7 +89,7 @@ def text_on(colour: Colour) -> str:
 
 
 def luminance(colour: Colour) -> float:
-    """Relative luminance (WCAG 2.2)."""
+    """Return relative luminance (WCAG 2.2)."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
     return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 

@@ -71,7 +71,7 @@ def pareto(found: Found, title: str = "") -> Figure:
 
 
 def _front(found: Found) -> list[Ranked]:
-    """The layouts that were played of which no other is as fast in as little memory, least memory first."""
+    """Return the layouts that were played of which no other is as fast in as little memory, least memory first."""
     kept: list[Ranked] = []
     for each in sorted((*found.best, *found.others, *found.front), key=lambda one: (one.step_time, one.memory)):
         if not kept or each.memory < kept[-1].memory:
@@ -171,7 +171,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
 
 
 def _rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
-    """The rows with numbers, by size; of several at one size and ``by`` the fastest."""
+    """Return the rows with numbers, by size; of several at one size and ``by`` the fastest."""
     missing = [name for name in (*_NEEDED, *([by] if by else [])) if name not in table.columns]
     if missing:
         raise InputError(

@@ -197,7 +197,7 @@ def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
 
 
 def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """How far apart two points are on logarithmic axes; up to where a name has room, then it is far enough."""
+    """Return how far apart two points are on logarithmic axes; up to where a name has room, then it is far enough."""
     return min(math.hypot(math.log10(one[0] / other[0]), math.log10(one[1] / other[1])), 1.6)
 
 

@@ -44,7 +44,7 @@ SIZES = {"slide": PictureSize(10.0, 5.625, 192.0), "paper": PictureSize(7.0, Non
 
 
 def size_of(text: str) -> PictureSize:
-    """A size by name, "16x9" or "12" in inches, or "24 x 12 cm"; InputError for what is none of these."""
+    """Return a size by name, "16x9" or "12" in inches, or "24 x 12 cm"; InputError for what is none of these."""
     if text in SIZES:
         return SIZES[text]
     found = _SIZE.fullmatch(text.strip())
@@ -97,7 +97,7 @@ def require_dpi(dpi: float | None) -> None:
 
 
 def _fitted(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:
-    """The figure in its new size, and how it is to be saved."""
+    """Return the figure in its new size, and how it is to be saved."""
     options = {} if dpi is None else {"dpi": dpi}
     if size is None:
         return options

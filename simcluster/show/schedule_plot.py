@@ -123,7 +123,7 @@ def _draw_panel(axes: Axes, played: PlayedSchedule, boxes: Sequence[_Box]) -> No
 
 
 def _boxes(played: PlayedSchedule) -> Iterator[_Box]:
-    """Every action as a box; those of a pair share the row's height, F above."""
+    """Yield every action as a box; those of a pair share the row's height, F above."""
     schedule, timing = played.schedule, played.timing
     for stage, row in enumerate(schedule.rows):
         fused = schedule.fused_at(stage)

@@ -74,7 +74,7 @@ class FabricColumns:
 
 
 def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
-    """The fabric of the part ``graph`` of a cluster."""
+    """Return the fabric of the part ``graph`` of a cluster."""
     level = switch_levels(graph)
     highest = max(level.values(), default=0)
     across = any(level.get(a) == level[b] for a in level for b in graph.adj[a] if b in level)
@@ -105,7 +105,7 @@ def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
 
 
 def _parts(graph: Graph, top: Sequence[str], level: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
-    """Switches of the top tier, by the part of the fabric that they belong to."""
+    """Return switches of the top tier, by the part of the fabric that they belong to."""
     switches: nx.Graph[str] = nx.Graph()
     switches.add_nodes_from(level)
     switches.add_edges_from((a, b) for a in level for b in graph.adj[a] if b in level)

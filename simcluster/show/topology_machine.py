@@ -24,7 +24,7 @@ _LARGEST, _SMALLEST = 7.0, 5.0  # points of a name in a box
 
 
 def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
-    """One machine of each kind, and how many there are: alike are the links between the same kinds of node."""
+    """Return one machine of each kind, and how many there are: alike are the links between the same kinds of node."""
     kinds: dict[tuple[object, ...], list[Sequence[str]]] = {}
     nodes = graph.nodes
     for machine in machines:
@@ -70,7 +70,7 @@ def draw_machine(
 
 
 def _one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
-    """The machine's nodes, or those of its first tray; and how many trays it has."""
+    """Return the machine's nodes, or those of its first tray; and how many trays it has."""
     trays = dict.fromkeys(graph.nodes[node]["tray"] for node in machine if "tray" in graph.nodes[node])
     if len(trays) < 2:
         return list(machine), 1

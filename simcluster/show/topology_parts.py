@@ -75,7 +75,7 @@ class Bundle(NamedTuple):
 
 
 def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bundle]:
-    """Links from ``lower`` to ``upper``, counted by medium and rate."""
+    """Return links from ``lower`` to ``upper``, counted by medium and rate."""
     ends = frozenset(upper)
     counts = Counter(
         (data["medium"], data["bandwidth"])
@@ -87,7 +87,7 @@ def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bu
 
 
 def medium_of(medium: str) -> Look:
-    """How links of a medium look."""
+    """Return how links of a medium look."""
     return _MEDIA.get(medium, Look(medium, rgb("#4D4D4D")))
 
 

@@ -62,7 +62,7 @@ def topology(cluster: Cluster) -> Figure:
 
 
 def _with_other_nics(cluster: Cluster, machines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The machines, each with its NICs of other networks than the collectives'."""
+    """Return the machines, each with its NICs of other networks than the collectives'."""
     graph = cluster.graph
     found = []
     for machine in machines:

@@ -36,7 +36,7 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
 
 
 def flow_text(value: Any) -> str:
-    """A value on one line, as YAML has it: {kind: slow_gpu, rank: 3}."""
+    """Return a value on one line, as YAML has it: {kind: slow_gpu, rank: 3}."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_scalar(str(key))}: {flow_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -45,7 +45,7 @@ def flow_text(value: Any) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """What a key of a scenario is set to, on a line: {kind: slow_gpu, rank: 3}; "not set" where nothing is."""
+    """Return what a key of a scenario is set to, on a line: {kind: slow_gpu, rank: 3}; "not set" where nothing is."""
     return "not set" if value is None or value == [] else clipped(flow_text(value), _LONGEST)
 
 

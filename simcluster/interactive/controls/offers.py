@@ -55,7 +55,7 @@ def _described(
 
 
 def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
-    """What a scenario has there; None where its key is not set, or is no name."""
+    """Return what a scenario has there; None where its key is not set, or is no name."""
     if key == "parallel.dp":
         return scenario.dp
     if key == "pipeline.schedule":
@@ -75,7 +75,7 @@ def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value
 
 
 def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Value]:
-    """The values of a control's steps or words, with the scenario's own among them, in order."""
+    """Return the values of a control's steps or words, with the scenario's own among them, in order."""
     if control.is_fault:
         return control.values
     found = list(_values(scenario, document, control))
@@ -185,7 +185,7 @@ def remedies(
 
 
 def with_setting(settings: Settings, key: str, value: Value) -> Settings:
-    """Settings with one of them changed or added, in the order of the controls."""
+    """Return settings with one of them changed or added, in the order of the controls."""
     return in_order({**dict(settings), key: value})
 
 
@@ -194,7 +194,7 @@ def _names_in(complaint: str) -> set[str]:
 
 
 def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
-    """Others, the nearest first: by their ratio, or of words in their order."""
+    """Yield others, the nearest first: by their ratio, or of words in their order."""
     others = [value for value in values if value != wanted]
     if isinstance(wanted, int | float) and all(isinstance(each, int | float) and each > 0 for each in others):
         others.sort(key=lambda each: abs(math.log(each / max(wanted, 1e-9))))  # type: ignore[operator]

@@ -67,7 +67,7 @@ class Control:
 
 @cache
 def controls() -> Mapping[str, Control]:
-    """All of them by key, in the order of the page."""
+    """Return all of them by key, in the order of the page."""
     rows: Any = read_document(Path(__file__).with_name("controls.yaml")).data
     return {row["key"]: Control(**{**row, "values": tuple(row.get("values", ()))}) for row in rows["controls"]}
 
@@ -116,7 +116,7 @@ def _fault(control: Control, value: object) -> Value:
 
 
 def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The changes of a scenario that settings mean, with what must follow them.
+    """Return the changes of a scenario that settings mean, with what must follow them.
 
     ``written`` is the document that is changed.  Replicas follow where the split or the machines change, and layers of
     stages where those were counted out for a pipeline of another length.
@@ -144,7 +144,7 @@ def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str,
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    """A part of a fault, with what is chosen in the place of what stands for it."""
+    """Return a part of a fault, with what is chosen in the place of what stands for it."""
     if isinstance(part, Mapping):
         return {key: _filled(value, values) for key, value in part.items()}
     if isinstance(part, str) and part not in values:
@@ -153,12 +153,12 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
 
 
 def in_order(settings: Mapping[str, Value]) -> Settings:
-    """Settings in the order of the controls."""
+    """Return settings in the order of the controls."""
     return tuple((key, settings[key]) for key in controls() if key in settings)
 
 
 def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
-    """Settings as a person reads them: "tp 4", "slow GPU: rank 3, × 1.5"."""
+    """Return settings as a person reads them: "tp 4", "slow GPU: rank 3, × 1.5"."""
     found = []
     for key, value in settings:
         control = controls()[key]
@@ -174,7 +174,7 @@ def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
 
 @cache
 def words_of(key: str) -> tuple[Value, ...]:
-    """Names that may stand at a key."""
+    """Return names that may stand at a key."""
     if key == "pipeline.schedule":
         return tuple(SCHEDULES)
     if key == "cluster.device":
@@ -185,7 +185,7 @@ def words_of(key: str) -> tuple[Value, ...]:
 
 @cache
 def notes() -> Mapping[str, str]:
-    """What each control says, in a sentence."""
+    """Return what each control says, in a sentence."""
     of_keys = {each.path: each.description for each in scenario_keys()} | {
         "cluster.device": "The GPU.",
         "cluster.nodes": "How many machines there are; the job takes all their GPUs.",

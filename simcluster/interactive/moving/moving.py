@@ -64,7 +64,7 @@ class Varied:
     base: int
 
     def names(self) -> list[str]:
-        """What every combination is called: "tp 4, schedule 1f1b"."""
+        """Return what every combination is called: "tp 4, schedule 1f1b"."""
         return names_of([(key.path, key.labels) for key in self.keys])
 
     def state(self, at: int) -> PageState:
@@ -80,7 +80,7 @@ class Varied:
 
 
 def moving_page(varied: Varied, *, title: str = "") -> str:
-    """The page as HTML, which begins with the base."""
+    """Return the page as HTML, which begins with the base."""
     names = varied.names()
     base = varied.state(varied.base)
     texts = {
@@ -145,7 +145,7 @@ def _rest_told(entry: Entry) -> str:
 
 
 def _variants(varied: Varied, names: Sequence[str]) -> Markup:
-    """Which is the fastest, and a row for every combination, also for those that cannot be."""
+    """Return which is the fastest, and a row for every combination, also for those that cannot be."""
     base = varied.state(varied.base)
     longest = max(state.entry.account.step_time for _, state in varied.played())
     header = ["variant", "a step", "", "difference", "MFU", "bubble", "exposed", "memory"]
@@ -214,7 +214,7 @@ class _Pieces:
 
 
 def _data(varied: Varied, names: Sequence[str], texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
-    """What the script reads: keys and states as JSON, and the pieces that states are made of.
+    """Return what the script reads: keys and states as JSON, and the pieces that states are made of.
 
     A section's texts stand one after the other: they are much alike, and deflate well.
     """

@@ -29,7 +29,7 @@ Ranks = Callable[[Scenario], Sequence[int] | None]
 
 
 def simulated(scenario: Scenario) -> Sequence[int] | None:
-    """The timelines of those ranks that were simulated: what a page has unless others are named."""
+    """Return the timelines of those ranks that were simulated: what a page has unless others are named."""
     return None
 
 
@@ -82,7 +82,7 @@ def play_variants(
 
 
 def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
-    """A variant's state; the reason, if it cannot be or fails."""
+    """Return a variant's state; the reason, if it cannot be or fails."""
     try:
         scenario = variant.scenario()
         entry = entry_of_result(replay(scenario), origin=origin, ranks=ranks(scenario))
@@ -94,7 +94,7 @@ def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> R
 
 
 def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:
-    """The combination that the scenario has as it stands; the first that could be played where there is none."""
+    """Return the combination that the scenario has as it stands; the first that could be played where there is none."""
     played = [number for number, state in enumerate(states) if isinstance(state, PageState)]
     try:
         own = made.base.scenario(made.fixed).document()

@@ -37,7 +37,7 @@ class VariedKey:
 
 
 def value_label(value: Any) -> str:
-    """A value as a control has it; what has parts as YAML has it, [tp, cp]."""
+    """Return a value as a control has it; what has parts as YAML has it, [tp, cp]."""
     if value is None or isinstance(value, bool) or value == []:
         return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
     text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
@@ -54,13 +54,13 @@ def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """The last words of dotted paths; whole paths where two have the same one."""
+    """Return the last words of dotted paths; whole paths where two have the same one."""
     last = [path.rpartition(".")[2] for path in paths]
     return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
 
 
 def control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    """The control of a key, of which the value at a place is chosen: a slider, buttons, or where they are many a
+    """Return the control of a key, of which the value at a place is chosen: a slider, buttons, or where they are many a
     list."""
     if key.slides:
         return _slider(number, key, name, chosen)
@@ -94,7 +94,7 @@ def _list(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
 
 
 def digits(number: int, keys: Sequence[VariedKey]) -> list[int]:
-    """The place of each key's value in a combination."""
+    """Return the place of each key's value in a combination."""
     found = []
     for key in reversed(keys):
         number, place = divmod(number, len(key.values))
@@ -103,6 +103,6 @@ def digits(number: int, keys: Sequence[VariedKey]) -> list[int]:
 
 
 def address(keys: Sequence[VariedKey], at: int) -> str:
-    """A combination as the page's address has it behind #; the script reads and writes the same."""
+    """Return a combination as the page's address has it behind #; the script reads and writes the same."""
     pairs = zip(keys, digits(at, keys), strict=True)
     return "&".join(f"{quote(key.path, safe='.')}={quote(key.labels[place], safe='')}" for key, place in pairs)

@@ -35,7 +35,7 @@ _RECOMPUTE: Paint = ("compute", "recompute", 0)
 
 
 def cell(*content: Content) -> str:
-    """What a notebook shows: the pieces in one element with its style."""
+    """Return what a notebook shows: the pieces in one element with its style."""
     return str(element("div", element("style", Markup(_style())), *content, class_="simcluster"))
 
 
@@ -105,7 +105,7 @@ def _streams(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[str, ...]:
 
 
 def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], end: float) -> Markup:
-    """A rank: its name, and its lanes as one path for each colour."""
+    """Return a rank: its name, and its lanes as one path for each colour."""
     height = _COMPUTE + _SLIM * (int(boxes.lane.max(initial=0)))
     own = np.flatnonzero(boxes.row == number)
     top = np.where(boxes.lane[own] == 0, 0.0, _COMPUTE + _SLIM * (boxes.lane[own] - 1))
@@ -140,7 +140,7 @@ def _path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
 
 
 def _colours(paints: Sequence[Paint]) -> dict[Paint, Markup]:
-    """The attribute that fills with each paint, light or dark.
+    """Return the attribute that fills with each paint, light or dark.
 
     The page's own colours where a part of the step has them, so that they follow the notebook's theme.
     """
@@ -188,7 +188,7 @@ def _axis(end: float, *, seconds: bool) -> Markup:
 
 
 def histogram(values: Floats, marks: Iterable[tuple[str, float, bool]]) -> Markup:
-    """How many of the values lie where; ``marks`` are lines at (name, value, dashed) among them."""
+    """Return how many of the values lie where; ``marks`` are lines at (name, value, dashed) among them."""
     marked = list(marks)
     ends = [*values.tolist(), *(value for _, value, _ in marked)]
     low, high = min(ends), max(ends)

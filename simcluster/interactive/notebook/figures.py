@@ -28,7 +28,7 @@ def let_cells_show_figures() -> None:
 
 
 def png_of(figure: Figure) -> bytes | None:
-    """The picture; None where the figure has a window, which shows it."""
+    """Return the picture; None where the figure has a window, which shows it."""
     if getattr(figure.canvas, "manager", None) is not None:
         return None
     buffer = BytesIO()

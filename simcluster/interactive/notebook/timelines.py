@@ -38,7 +38,7 @@ def _gantt(
 
 
 def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
-    """The timeline of any ranks of the job, each that of the one that was simulated for it; left out: of those.
+    """Return the timeline of any ranks of the job, each that of the one that was simulated for it; left out: of those.
 
     InputError for a rank that the job does not have.
     """

@@ -49,7 +49,7 @@ class NotebookStudio:
         self._kept: OrderedDict[str, Result] = OrderedDict()
 
     def scenario(self, settings: Given) -> Scenario:
-        """The scenario with settings changed; InputError with the rule for those that cannot be.
+        """Return the scenario with settings changed; InputError with the rule for those that cannot be.
 
         Replicas follow where tp or pp change and they are not set themselves.
         """
@@ -60,7 +60,7 @@ class NotebookStudio:
         return self.base.with_(changes) if changes else self.base
 
     def result(self, settings: Given) -> Result:
-        """What was played with those settings, now if not before."""
+        """Return what was played with those settings, now if not before."""
         name = json.dumps(settings, sort_keys=True, default=str)
         if name not in self._kept:
             self._kept[name] = replay(self.scenario(settings))

@@ -62,7 +62,7 @@ def answer(asked: StateAsked, part: str) -> dict[str, Any]:
 
 
 def report_of(asked: StateAsked) -> str:
-    """The report about the state, or about both: the page that is mailed."""
+    """Return the report about the state, or about both: the page that is mailed."""
     names = labels(scenarios := _scenarios(asked))
     return page([
         entry_of_result(_plays.result(scenario), name=name)
@@ -97,7 +97,7 @@ _plays = KeptPlays()
 
 
 def _scenarios(asked: StateAsked) -> list[Scenario]:
-    """What is shown: A, which is pinned, and B, which is live; or that alone."""
+    """Return what is shown: A, which is pinned, and B, which is live; or that alone."""
     folder = Folder(asked.folder)
     states = [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
     return [scenario_of(state, folder) for state in states]
@@ -115,7 +115,7 @@ def _entries(results: list[Result]) -> list[Entry]:
 
 
 def _described(results: list[Result]) -> list[str]:
-    """What A and B are, by what differs; of one its name."""
+    """Return what A and B are, by what differs; of one its name."""
     one, other = results[0].scenario, results[-1].scenario
     if len(results) == 1:
         return [one.name]
@@ -171,7 +171,7 @@ def _answer(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _compared(results: list[Result], entries: list[Entry]) -> Markup:
-    """What A and B are, which is faster and why, and their numbers in a table."""
+    """Return what A and B are, which is faster and why, and their numbers in a table."""
     told = [
         element("p", element("strong", letter), f"  {text}")
         for letter, text in zip("AB", _described(results), strict=True)
@@ -205,7 +205,7 @@ def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list
 
 
 def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """The spans, as they are; who waits for whom, calls and the critical path come with ``_detail``."""
+    """Return the spans, as they are; who waits for whom, calls and the critical path come with ``_detail``."""
     blob = Blob(planes=False)
     data = spans_of([*zip(_described(results), results, strict=True)], blob)
     return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.raw()}
@@ -230,7 +230,7 @@ def _chart(part: str, draw: Callable[[Entry, int], Markup], asked: StateAsked, r
 
 
 def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """What needs the step played once more: what faults cost, what would help, what to beware of."""
+    """Return what needs the step played once more: what faults cost, what would help, what to beware of."""
     full = replace(_entries(results[-1:])[0], numbers=results[-1].to_dict())
     told, ideas = in_controls(joined(verdict([full]), summary.remarks([full])), asked.live.settings)
     return {

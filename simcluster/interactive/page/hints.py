@@ -48,7 +48,7 @@ def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalCha
 
 
 def _with(settings: Settings, change: Mapping[str, Value]) -> Settings:
-    """Settings with a change; replicas follow the split by themselves."""
+    """Return settings with a change; replicas follow the split by themselves."""
     whole = {**dict(settings), **change}
     if change.keys() & {"parallel.tp", "parallel.pp", "parallel.cp"}:
         whole.pop("parallel.dp", None)
@@ -98,7 +98,7 @@ def why_not() -> list[dict[str, Any]]:
 
 
 def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict[str, Any]]:
-    """What one other value would change of the step that was played, by how much and where.
+    """Return what one other value would change of the step that was played, by how much and where.
 
     Nothing where there is no such value.  Why not, where a control has no other at all, and of a step that takes long.
     """
@@ -126,14 +126,14 @@ def _takes_long(scenario: Scenario) -> bool:
 
 
 def _of_a_percent(result: Result, resource: str) -> str:
-    """What a percent more of a resource of the cluster gives, as played."""
+    """Return what a percent more of a resource of the cluster gives, as played."""
     (found,) = sensitivity(result, [resource])
     change = -100 * (found.step_time - found.before) / found.before
     return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"
 
 
 def _count(control: Control) -> int:
-    """How many other values of a control are told of: of speeds one, a percent more."""
+    """Return how many other values of a control are told of: of speeds one, a percent more."""
     return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
 
 
@@ -169,7 +169,7 @@ def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) ->
 
 
 def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
-    """What is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
+    """Yield what is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
     if _takes_long(scenario):
         yield "", f"{_where(control, value)} {_TOO_LONG}"
         return

@@ -40,7 +40,7 @@ class KeptPlays:
         self._plans: OrderedDict[str, Planned] = OrderedDict()
 
     def result(self, scenario: Scenario) -> Result:
-        """The step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
+        """Return the step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
         text = scenario.model_dump_json()
         if text not in self._results:
             if scenario.gpus > MOST_GPUS:
@@ -78,7 +78,7 @@ def _made_of(scenario: Scenario) -> tuple[str, str]:
 
 
 def _used(kept: OrderedDict[_Key, _Kept], key: _Key) -> _Kept:
-    """One of those that are kept; those that were used longest ago are let go."""
+    """Return one of those that are kept; those that were used longest ago are let go."""
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:
         kept.popitem(last=False)

@@ -127,13 +127,13 @@ class StudioPool:
         self._workers[0].hire()
 
     def window(self) -> Viewer:
-        """A window's own way in, at the worker with the fewest."""
+        """Return a window's own way in, at the worker with the fewest."""
         worker = min(self._workers, key=lambda each: each.windows)
         worker.windows += 1
         return Viewer(self, worker, self._slow)
 
     def known(self, key: object) -> str | None:
-        """An answer that was given before."""
+        """Return an answer that was given before."""
         if key in self._known:
             self._known.move_to_end(key)
         return self._known.get(key)
@@ -168,7 +168,7 @@ class PartAnswer(NamedTuple):
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> PartAnswer:
-        """What ``answers.answer`` says; ValueError for numbers that JSON has not."""
+        """Return what ``answers.answer`` says; ValueError for numbers that JSON has not."""
         columns = told.get("columns")
         if not isinstance(columns, bytes):
             return cls(_json(told))
@@ -218,7 +218,7 @@ class Viewer:
         self._worker.windows -= 1
 
     async def once(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A call beside the requests: a file, a report."""
+        """Return a call beside the requests: a file, a report."""
         return await self._slow.call(function, *arguments)
 
     async def answers(self) -> AsyncIterator[str | bytes]:

@@ -101,7 +101,7 @@ class Studio:
         self._folder, self._first, self._pool = folder, first, pool
 
     async def page(self, request: Request) -> Response:
-        """The page itself, whole: it asks for nothing but its WebSocket."""
+        """Return the page itself, whole: it asks for nothing but its WebSocket."""
         parts = [*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]
         script, sheet = in_a_scope("\n".join(parts)), style_sheet() + _own("studio.css")
         beginning = {
@@ -124,7 +124,7 @@ class Studio:
         return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
 
     async def report(self, request: Request) -> Response:
-        """The report about a state, and the pinned one if there is one: a page to keep or to mail."""
+        """Return the report about a state, and the pinned one if there is one: a page to keep or to mail."""
         return await self._made(request, self._report, "text/html", "")
 
     async def _report(self, window: Viewer, request: Request) -> str:
@@ -133,7 +133,7 @@ class Studio:
         return str(await window.once(report_of, asked))
 
     async def scenario(self, request: Request) -> Response:
-        """The state as a scenario file to download."""
+        """Return the state as a scenario file to download."""
         return await self._made(request, self._scenario, "application/yaml", 'attachment; filename="scenario.yaml"')
 
     async def _scenario(self, window: Viewer, request: Request) -> str:

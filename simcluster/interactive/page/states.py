@@ -49,7 +49,7 @@ class StudioState:
 
 
 def state_of_link(text: str) -> StudioState:
-    """The state that a link names; InputError for one that is none."""
+    """Return the state that a link names; InputError for one that is none."""
     if len(text) > MOST_LINK:
         raise InputError(f"a link of the studio has at most {MOST_LINK:,} characters, got {len(text):,}")
     try:
@@ -67,7 +67,7 @@ def state_of_link(text: str) -> StudioState:
 
 
 def state_of_json(value: object) -> StudioState:
-    """The state that a message names; InputError for anything else."""
+    """Return the state that a message names; InputError for anything else."""
     if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
         raise InputError(
             f"a state of the studio must be {{base, settings}}, got {shown(value)}; write "
@@ -102,14 +102,14 @@ class Folder:
         return sorted(name for name in found if self.file(name) is not None)
 
     def file(self, name: str) -> Path | None:
-        """A file of the folder itself; None for another name, and for a link that leads out of it."""
+        """Return a file of the folder itself; None for another name, and for a link that leads out of it."""
         path = self.path / name
         if not _FILE.fullmatch(name) or not path.is_file() or path.resolve().parent != self.path.resolve():
             return None
         return path
 
     def to_write(self, name: str) -> Path:
-        """Where a scenario of that name is to be written; InputError for a name that is none, or is taken."""
+        """Return where a scenario of that name is to be written; InputError for a name that is none, or is taken."""
         if not name.endswith((".yaml", ".yml")):
             name += ".yaml"
         if not _FILE.fullmatch(name):
@@ -120,7 +120,7 @@ class Folder:
         return path
 
     def scenario_path(self, base: str) -> Path:
-        """The file of a base; InputError for what neither ships nor is in the folder."""
+        """Return the file of a base; InputError for what neither ships nor is in the folder."""
         path = self.file(base)
         if path is not None:
             return path
@@ -133,7 +133,7 @@ class Folder:
 
 
 def scenario_of(state: StudioState, folder: Folder) -> Scenario:
-    """The scenario that a state is; InputError with every broken rule.
+    """Return the scenario that a state is; InputError with every broken rule.
 
     No Python is run: a file whose schedule is a function of one's own is refused.
     """

@@ -42,7 +42,7 @@ _MARKUP = re.compile(r"``|\*")
 
 
 def head_of(path: Path) -> str:
-    """The comment at the head of a file, without its marks."""
+    """Return the comment at the head of a file, without its marks."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -99,7 +99,7 @@ class KindOfThing:
 
 @cache
 def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
-    """The entries of a kind; InputError with the kinds that there are."""
+    """Return the entries of a kind; InputError with the kinds that there are."""
     kind = plain(kind)
     if kind not in KINDS:
         own = [other for other in KINDS if kind in names(other)]
@@ -122,7 +122,7 @@ def names(kind: str) -> list[str]:
 
 
 def plain(kind: str) -> str:
-    """A kind as KINDS has it: with or without hyphens, in any case."""
+    """Return a kind as KINDS has it: with or without hyphens, in any case."""
     return "-".join(kind.lower().split())
 
 

@@ -44,12 +44,12 @@ def kind_of(name: str, kind: str | None = None) -> str:
 
 
 def lists_of(name: str, kind: str | None = None) -> list[str]:
-    """The lists that a name is in, scenarios first."""
+    """Return the lists that a name is in, scenarios first."""
     return [each for each in ([kind] if kind else KINDS) if name in names(each)]
 
 
 def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:
-    """What ships under a name, as text: YAML where a file could hold it.
+    """Return what ships under a name, as text: YAML where a file could hold it.
 
     ``full`` is of scenarios and topologies: all keys, with their defaults.  ``changes`` are of those, too, which are
     then written out; a scenario may be a file of one's own.  InputError for a name that is not there.
@@ -100,7 +100,7 @@ def _fault(name: str) -> Iterable[str]:
 
 
 def key_lines(keys: Sequence[ScenarioKey], above: str) -> Iterator[str]:
-    """Keys in comments: name, what may stand there, the default, what it says."""
+    """Yield keys in comments: name, what may stand there, the default, what it says."""
     for key in keys:
         default = f"; {key.default_text} if left out" if key.default_text else "; required" if key.required else ""
         yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.takes}{default})"

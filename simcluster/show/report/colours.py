@@ -58,13 +58,13 @@ BREAKDOWN_COLOURS = {
 
 
 def contrast(one: Colour, other: Colour) -> float:
-    """Contrast ratio of two colours (WCAG 2.2), 1 to 21."""
+    """Return contrast ratio of two colours (WCAG 2.2), 1 to 21."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 def on_dark(colour: Colour, name: str = "") -> Colour:
-    """The colour of a stream or kind, mixed with as little white as makes it stand out on dark ground."""
+    """Return the colour of a stream or kind, mixed with as little white as makes it stand out on dark ground."""
     ground = rgb(DARK_GROUND)
     lighter = tinted(colour, _LEAST_TINT.get(name, 0.0))
     tints = (tinted(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
@@ -90,7 +90,7 @@ def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
 
 
 def memory_paints() -> dict[str, dict[str, str]]:
-    """The parts of memory, in either theme."""
+    """Return the parts of memory, in either theme."""
     return {
         "light": dict(MEMORY),
         "dark": {name: _DARK_GREYS.get(name) or code(on_dark(rgb(colour))) for name, colour in MEMORY.items()},
@@ -98,7 +98,7 @@ def memory_paints() -> dict[str, dict[str, str]]:
 
 
 def variables() -> tuple[str, str]:
-    """CSS custom properties of all colours that tables and bars use: on light, and on dark ground."""
+    """Return CSS custom properties of all colours that tables and bars use: on light, and on dark ground."""
     light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
     light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
     dark = {name: code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
@@ -112,7 +112,7 @@ def variables() -> tuple[str, str]:
 
 
 def classes() -> str:
-    """CSS classes that fill with those properties: .k-forward, .m-activations, .heat-0 ... ."""
+    """Return CSS classes that fill with those properties: .k-forward, .m-activations, .heat-0 ... ."""
     fills = [f".k-{name}{{fill:var(--k-{name});background:var(--k-{name})}}" for name in BREAKDOWN_COLOURS]
     fills += [f".m-{name}{{fill:var(--m-{name});background:var(--m-{name})}}" for name in MEMORY]
     fills += [f"td.heat-{level}{{background:var(--h-{level});color:var(--t-{level})}}" for level in range(HEAT_LEVELS)]
@@ -124,7 +124,7 @@ def _declared(values: dict[str, str]) -> str:
 
 
 def _heat(part: float) -> tuple[Colour, Colour]:
-    """The colour at 0..1 of the scale, on light and on dark ground."""
+    """Return the colour at 0..1 of the scale, on light and on dark ground."""
     for (low, *before), (high, *after) in pairwise(_HEAT):
         if part <= high:
             share = (part - low) / (high - low)
@@ -142,7 +142,7 @@ MOST_ACTIONS = 100_000
 
 
 def ideal_spans(schedule: Schedule) -> Spans:
-    """The schedule's actions as spans, in units of a forward; "rank" is the stage."""
+    """Return the schedule's actions as spans, in units of a forward; "rank" is the stage."""
     timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
     rows = [
@@ -173,7 +173,7 @@ MOST_SPANS = 1_000_000
 
 
 def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
-    """What the script reads of timelines alone, by the names of their runs, without what else is known of spans.
+    """Return what the script reads of timelines alone, by the names of their runs, without what else is known of spans.
 
     Each run has a program of its own.
     """
@@ -188,7 +188,7 @@ def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
 def bare_run(
     name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
 ) -> tuple[dict[str, Any], int]:
-    """A timeline and nothing else; and how many ranks are left out."""
+    """Return a timeline and nothing else; and how many ranks are left out."""
     kept, missing = some_ranks(spans, most)
     timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
     run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
@@ -202,7 +202,7 @@ def painted(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
 def with_paints(
     timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
 ) -> dict[str, Any]:
-    """The timeline, each of its kinds of span with the place of its colour among those of the page.
+    """Return the timeline, each of its kinds of span with the place of its colour among those of the page.
 
     With a ``blob`` what kinds of span there are goes into it.
     """

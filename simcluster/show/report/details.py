@@ -29,7 +29,7 @@ MEMORY = {
 
 
 def quiet(*content: str) -> Markup:
-    """A remark."""
+    """Return a remark."""
     return element("p", *content, class_="quiet")
 
 
@@ -37,7 +37,7 @@ def quiet(*content: str) -> Markup:
 
 
 def memory(entry: Entry, number: int) -> Markup:
-    """What fills the fullest GPU, and memory over time where there is a timeline of it."""
+    """Return what fills the fullest GPU, and memory over time where there is a timeline of it."""
     parts = entry.numbers["memory_bytes"]
     total = sum(parts.values())
     rows = [[label, f"{parts[name] / 1e9:,.1f} GB", f"{parts[name] / total if total else 0.0:.1%}"]
@@ -79,7 +79,7 @@ def _used(entry: Entry, part: str) -> bool:
 
 
 def links(entry: Entry, number: int) -> Markup:
-    """The hottest links: a strip over the run for each, its mean and its peak."""
+    """Return the hottest links: a strip over the run for each, its mean and its peak."""
     if entry.links is None:
         return quiet(
             "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
@@ -104,7 +104,7 @@ def links(entry: Entry, number: int) -> Markup:
 
 
 def stragglers(entry: Entry) -> Markup:
-    """What each cause costs, and the slowdown by each worker over (dp rank, stage)."""
+    """Return what each cause costs, and the slowdown by each worker over (dp rank, stage)."""
     found = entry.stragglers
     if isinstance(found, str):
         return quiet(found)
@@ -148,7 +148,7 @@ def _heatmap(found: Stragglers) -> Markup:
 
 
 def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
-    """The order of microbatches as its paper draws it; ``gantt`` is the frame in which the script draws."""
+    """Return the order of microbatches as its paper draws it; ``gantt`` is the frame in which the script draws."""
     found = entry.schedule
     if found is None:
         return quiet("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
@@ -168,7 +168,7 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
 
 
 def scenario(entry: Entry, number: int) -> Markup:
-    """The scenario as resolved, to copy into a file and run."""
+    """Return the scenario as resolved, to copy into a file and run."""
     return filled(
         "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
         name=entry.name, text=yaml_text(entry.document),
@@ -179,7 +179,7 @@ def scenario(entry: Entry, number: int) -> Markup:
 
 
 def accuracy(entries: Sequence[Entry]) -> Markup:
-    """How far to trust the numbers: against a measurement where there is one, and what they rest on."""
+    """Return how far to trust the numbers: against a measurement where there is one, and what they rest on."""
     rows = []
     for entry in entries:
         measured = entry.scenario.measured if entry.scenario else None
@@ -203,7 +203,7 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
 
 
 def _validated(entries: Sequence[Entry]) -> list[Markup]:
-    """Where measured times should be, and the validated studies that this is learned from, nearest first."""
+    """Return where measured times should be, and the validated studies that this is learned from, nearest first."""
     told: list[Markup] = []
     tables: dict[tuple[Validated, ...], list[str]] = {}
     for entry in entries:

@@ -30,12 +30,12 @@ Content = str | Iterable[str]
 
 
 def asset(name: str) -> str:
-    """A file of the page's own."""
+    """Return a file of the page's own."""
     return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def filled(name: str, /, **values: Content) -> Markup:
-    """The HTML of an asset, its lines one after the other without their indents, with values for its $names."""
+    """Return the HTML of an asset, its lines one after the other without their indents, with values for its $names."""
     text = "".join(line.strip() for line in asset(name).splitlines())
     return Markup(printable(Template(text).substitute({key: joined(value) for key, value in values.items()})))
 
@@ -51,7 +51,7 @@ def void(tag: str, **attributes: str | float | None) -> Markup:
 
 
 def joined(*content: Content) -> Markup:
-    """Pieces one after the other, escaped where they are text."""
+    """Return pieces one after the other, escaped where they are text."""
     parts = []
     for piece in content:
         if isinstance(piece, Markup):
@@ -66,7 +66,7 @@ def joined(*content: Content) -> Markup:
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, class_: str = "", left: int = 1
 ) -> Markup:
-    """A table with a caption for screen readers; the first ``left`` columns are text, the others numbers."""
+    """Return a table with a caption for screen readers; the first ``left`` columns are text, the others numbers."""
     head = [element("th", name, scope="col", class_=None if at < left else "number") for at, name in enumerate(header)]
     body = []
     for row in rows:

@@ -48,7 +48,7 @@ class Blob:
         self._size = 0
 
     def integers(self, values: npt.NDArray[np.integer]) -> Place:
-        """A column of whole numbers in the smallest type that holds them."""
+        """Return a column of whole numbers in the smallest type that holds them."""
         if not self._planes:
             first = begins(values)
             if len(first) * _FEWER < len(values):
@@ -66,7 +66,7 @@ class Blob:
         raise ValueError(f"numbers from {low} to {high} have no 32 bits")
 
     def floats(self, values: npt.NDArray[np.floating]) -> Place:
-        """A column of floats with 24 bits each."""
+        """Return a column of floats with 24 bits each."""
         return self._add(values.astype("<f4"), "f4")
 
     @property
@@ -75,11 +75,11 @@ class Blob:
         return tuple(self._parts)
 
     def raw(self) -> bytes:
-        """All columns as they are: nothing is sooner, where they stay on the machine."""
+        """Return all columns as they are: nothing is sooner, where they stay on the machine."""
         return b"".join(self._parts)
 
     def text(self, level: int = 6) -> str:
-        """Base64 of the columns, deflated at a level from 1 (quick) to 9 (small)."""
+        """Return Base64 of the columns, deflated at a level from 1 (quick) to 9 (small)."""
         return deflated(self.raw(), level)
 
     def _add(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
@@ -118,7 +118,7 @@ def packed(
     facts: SpanFacts | None = None,
     rows: Sequence[RankRow] = (),
 ) -> dict[str, Any]:
-    """The columns of a timeline go into the blob; what is left says where they are and how to read them.
+    """Return the columns of a timeline go into the blob; what is left says where they are and how to read them.
 
     ``lanes`` are [rank, stream (a code of words), first span]; ``what`` holds each different (stream, kind, name,
     layer, chunk, bytes) once, and the column of the same name its place for every span.  With ``facts`` it holds the
@@ -159,7 +159,7 @@ def packed(
 
 
 def _by_lane(spans: Spans) -> Ints:
-    """The order of spans by rank, lane, start and end; spans that were played are in it but for the lanes."""
+    """Return the order of spans by rank, lane, start and end; spans that were played are in it but for the lanes."""
     lane = spans.rank * (len(spans.words) + len(STREAM_ORDER)) + _place_of_stream(spans)
     same, later = np.diff(spans.rank) == 0, np.diff(spans.start)
     if np.all((np.diff(spans.rank) > 0) | same & ((later > 0) | (later == 0) & (np.diff(spans.end) >= 0))):
@@ -182,7 +182,7 @@ def _different(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str,
 
 
 def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
-    """Numbers from 0 on in the order of the values, and how many there may be."""
+    """Return numbers from 0 on in the order of the values, and how many there may be."""
     if values.dtype.kind == "i" and len(values):
         low, high = int(values.min()), int(values.max())
         if high - low < _FEW:
@@ -192,7 +192,7 @@ def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
 
 
 def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
-    """Numbers below ``many`` in the same order, without those that none has; and how many are left."""
+    """Return numbers below ``many`` in the same order, without those that none has; and how many are left."""
     if many > _FEW:
         left, found = np.unique(numbers, return_inverse=True)
         return found.reshape(-1).astype(np.int64), len(left)
@@ -201,7 +201,7 @@ def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
 
 
 def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float) -> dict[str, Any]:
-    """Who is late, the span at the other end of a message, and the critical path, piece by piece.
+    """Return who is late, the span at the other end of a message, and the critical path, piece by piece.
 
     A piece of the path is named by its lane and by how many spans it is behind the piece before it on that lane; its
     begin and length are told by what they differ from the span's own, which is mostly 0.
@@ -235,7 +235,7 @@ def _row(row: RankRow, words: list[str]) -> dict[str, Any]:
 
 
 def _code(words: list[str], text: str) -> int:
-    """The place of a text, which is added where there is none."""
+    """Return the place of a text, which is added where there is none."""
     if text not in words:
         words.append(text)
     return words.index(text)
@@ -273,5 +273,5 @@ def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
 
 
 def spans_where(spans: Spans, kept: Bools) -> Spans:
-    """Some of the spans."""
+    """Return some of the spans."""
     return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))

@@ -43,7 +43,7 @@ _TOUCH = (
 
 
 def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | None = None) -> str:
-    """The page about some runs, the first of which the others are compared with, as HTML.
+    """Return the page about some runs, the first of which the others are compared with, as HTML.
 
     ``against`` is a trace of one's own beside the only run.  InputError for no run, and for more than 12, which no page
     makes readable.
@@ -69,7 +69,7 @@ def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | 
 
 
 def _heading(entries: Sequence[Entry]) -> str:
-    """What the runs are called together: by the scenario that all vary, or by their own names."""
+    """Return what the runs are called together: by the scenario that all vary, or by their own names."""
     if len(entries) == 1:
         return entries[0].scenario.title if entries[0].scenario else entries[0].name
     scenarios = {entry.scenario.name if entry.scenario else entry.name for entry in entries}
@@ -83,7 +83,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 
 
 def told_of(entries: Sequence[Entry]) -> list[Markup]:
-    """What was run, under the heading."""
+    """Return what was run, under the heading."""
     if len(entries) == 1:
         return [element("p", line) for line in summary.what_was_run(entries[0])]
     lines = [(entry, summary.what_was_run(entry)) for entry in entries]
@@ -115,7 +115,7 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedT
 
 
 def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None = None) -> dict[str, Markup]:
-    """What stands in each section; ``notes`` are remarks below the timeline."""
+    """Return what stands in each section; ``notes`` are remarks below the timeline."""
     numbered = list(enumerate(entries))
     return {
         "answer": summary.answer(entries),
@@ -133,7 +133,7 @@ def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTr
 
 
 def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
-    """One after the other, of which the script shows the one that is picked."""
+    """Return one after the other, of which the script shows the one that is picked."""
     if len(entries) == 1:
         return parts[0]
     return joined(
@@ -154,12 +154,12 @@ def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
 
 
 def schedule_frame() -> Markup:
-    """Where a schedule is drawn: buttons, and the canvas in its scroller."""
+    """Return where a schedule is drawn: buttons, and the canvas in its scroller."""
     return filled("gantt.html", name="Schedule", help=_HELP, search="", table="")
 
 
 def timeline_frame(runs: int = 1) -> Markup:
-    """Where a timeline is drawn: the same with search, legend and the table."""
+    """Return where a timeline is drawn: the same with search, legend and the table."""
     chosen = Markup(' selected=""')
     search = filled("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
     below = filled("gantt_table.html", help=_HELP, touch=_TOUCH)
@@ -267,17 +267,17 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
 
 
 def script_of(*more: str) -> str:
-    """The page's script, and ``more`` assets behind it."""
+    """Return the page's script, and ``more`` assets behind it."""
     return in_a_scope("\n".join(asset(name) for name in (*SCRIPTS, *more)))
 
 
 def in_a_scope(parts: str) -> str:
-    """A script whose names are its own."""
+    """Return a script whose names are its own."""
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
 def style_sheet() -> str:
-    """The page's style sheet, light and dark."""
+    """Return the page's style sheet, light and dark."""
     light, dark = colours.variables()
     theme = asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
     return f"{theme}\n{colours.classes()}\n"

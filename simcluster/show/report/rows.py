@@ -56,7 +56,7 @@ class SpanFacts:
     path: tuple[Ints, Floats, Floats]
 
     def only(self, kept: Bools) -> SpanFacts:
-        """Those of some of the spans, which are numbered anew."""
+        """Return those of some of the spans, which are numbered anew."""
         number = np.where(kept, np.cumsum(kept) - 1, -1)
         mate = np.where(self.mate >= 0, number[self.mate], -1)[kept]
         spans, start, end = self.path
@@ -66,14 +66,14 @@ class SpanFacts:
 
 
 def span_facts(result: Result) -> SpanFacts:
-    """What is known of the spans of a result."""
+    """Return what is known of the spans of a result."""
     ways, way, bus = _ways(result)
     path = result.critical_path
     return SpanFacts(ways, way, bus, _late(result), _mates(result), (path.number, path.start, path.end))
 
 
 def _ways(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
-    """How calls are done: the different ways in words, that of every span, and its bus factor."""
+    """Return how calls are done: the different ways in words, that of every span, and its bus factor."""
     call, keys = result.called
     said = [_way(result, key) for key in keys]
     ways = tuple(dict.fromkeys(["", *(text for text, _ in said)]))
@@ -96,7 +96,7 @@ def _way(result: Result, key: CallKey) -> tuple[str, float]:
 
 
 def _late(result: Result) -> Ints:
-    """The rank of the op that every span that waited was last to meet."""
+    """Return the rank of the op that every span that waited was last to meet."""
     spans, ops = result.spans, result.record.ops
     last = result.record.times.last[spans.op]
     waited = (spans.ready < spans.start) & (last != spans.op) & (spans.kind != spans.code("recv"))
@@ -126,7 +126,7 @@ def _mates(result: Result) -> Ints:
 
 
 def rows_of(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[RankRow, ...]:
-    """A row for each of these ranks."""
+    """Return a row for each of these ranks."""
     return tuple(_Rows(result, facts).row(rank) for rank in ranks)
 
 
@@ -155,7 +155,7 @@ class _Rows:
         return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
     def _of_source(self, source: int) -> _OfSource:
-        """The axis of each of its groups, the stages that it sends to and gets from, and whom it waits for."""
+        """Return the axis of each of its groups, the stages that it sends to and gets from, and whom it waits for."""
         spans, facts = self._result.spans, self._facts
         low, high = np.searchsorted(spans.rank, [source, source + 1])
         names = [spans.words[code] for code in np.unique(spans.group[low:high])]
@@ -170,7 +170,7 @@ class _Rows:
         return groups, ends, [(spans.words[group].rstrip("0123456789"), culprit) for group, culprit in whom]
 
     def _peer(self, rank: int, way: str, stage: int) -> int | None:
-        """The rank of a stage that it sends to, or gets from; None where it is not told by its place."""
+        """Return the rank of a stage that it sends to, or gets from; None where it is not told by its place."""
         own, there = int(self._stages[rank]), self._first + rank
         ends = (own, stage) if way == "to" else (stage, own)
         try:
@@ -197,7 +197,7 @@ class _Rows:
 
 
 def slow_ranks(result: Result) -> dict[int, str]:
-    """Ranks that a fault of the scenario makes slower than others, and by how much: "slow × 1.2"."""
+    """Return ranks that a fault of the scenario makes slower than others, and by how much: "slow × 1.2"."""
     hosts = result.scenario.cluster.built.host_of[: result.facts.ranks]
     found: dict[int, float] = {}
     for fault in result.scenario.faults:

@@ -52,7 +52,7 @@ def entry_of_saved(
 
 
 def spans_of_columns(columns: Mapping[str, npt.NDArray[Any]], where: str) -> Spans:
-    """A timeline from its columns; InputError where they are not those of one."""
+    """Return a timeline from its columns; InputError where they are not those of one."""
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise InputError(
@@ -132,7 +132,7 @@ def _require_same_run(spans: Spans, saved: Saved, where: str) -> None:
 
 
 def _scenario(saved: Saved) -> Scenario | None:
-    """The scenario in the result; None where this version does not read it."""
+    """Return the scenario in the result; None where this version does not read it."""
     try:
         return from_document(saved.document)
     except InputError:

@@ -35,7 +35,7 @@ _MOST_LOSSES = 2
 
 
 def verdict(entries: Sequence[Entry]) -> Markup:
-    """The sentences, as the first paragraph of the page."""
+    """Return the sentences, as the first paragraph of the page."""
     said = _of_one(entries[0]) if len(entries) == 1 else _of_several(entries)
     return element("p", typeset(" ".join(said)), class_="verdict")
 
@@ -102,7 +102,7 @@ def _loss(name: str) -> str:
 
 
 def _help(result: Result) -> Iterator[str]:
-    """The change of the scenario that makes the step shortest, of a few that the launch checklist would try."""
+    """Yield the change of the scenario that makes the step shortest, of a few that the launch checklist would try."""
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
     trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
