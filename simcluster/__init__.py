@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from simcluster.longrun.studies.comparing import compare_policies as compare_policies
     from simcluster.longrun.studies.replays import replay_failures as replay_failures
     from simcluster.longrun.studies.train import train as train
-    from simcluster.longrun.studies.train_stages import train_stages as train_stages
+    from simcluster.longrun.studies.train import train_stages as train_stages
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
@@ -109,7 +109,7 @@ _HOME = {
     "studio": "simcluster.interactive.notebook.studio",
     "sweep": "simcluster.studies.sweep.sweep",
     "train": "simcluster.longrun.studies.train",
-    "train_stages": "simcluster.longrun.studies.train_stages",
+    "train_stages": "simcluster.longrun.studies.train",
     "walls": "simcluster.longrun.budget.walls",
     "write_trace": "simcluster.interop.export.export",
     "what_if_free": "simcluster.studies.whatif.free",

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from simcluster.evidence.validation_plot import errors as errors
     from simcluster.interactive.notebook.gantt_cell import gantt_html as gantt_html
-    from simcluster.longrun.pictures.advice_plot import advice as advice
-    from simcluster.longrun.pictures.costs_plot import costs as costs
     from simcluster.longrun.pictures.fates_plot import fates as fates
-    from simcluster.longrun.pictures.goodput_plot import goodput as goodput
-    from simcluster.longrun.pictures.isoflop_plot import isoflop as isoflop
-    from simcluster.longrun.pictures.policies_plot import policies as policies
-    from simcluster.longrun.pictures.power_plot import power as power
+    from simcluster.longrun.pictures.policies_plots import advice as advice
+    from simcluster.longrun.pictures.policies_plots import policies as policies
+    from simcluster.longrun.pictures.run_plots import goodput as goodput
+    from simcluster.longrun.pictures.run_plots import power as power
+    from simcluster.longrun.pictures.scaling_plots import costs as costs
+    from simcluster.longrun.pictures.scaling_plots import isoflop as isoflop
     from simcluster.longrun.pictures.weeks_plot import weeks as weeks
     from simcluster.show.bar_pictures import critical as critical
     from simcluster.show.bar_pictures import overlap as overlap

@@ -1,11 +1,28 @@
-"""Closed forms of long runs that tests hold simulations and published numbers against.  Seconds and 1/s."""
+"""Closed forms of long runs that tests hold simulations and published numbers against, and laws.  Seconds and 1/s."""
 
 from __future__ import annotations
 
 import math
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.closed_forms import best_interval, efficiency
+from simcluster.scenario.run_times import ExponentialTime, FixedTime
+
+
+def fixed(seconds: float) -> FixedTime:
+    """Return a law that always gives these seconds."""
+    return FixedTime(seconds=f"{seconds!r} s")
+
+
+def exponential(seconds: float) -> ExponentialTime:
+    """Return an exponential law of that mean."""
+    return ExponentialTime(kind="exponential", mean=f"{seconds!r} s")
+
+
+def is_near(values: Floats, mean: float, slack: float = 0.0) -> bool:
+    """Whether the mean of values is within 4 standard errors (and ``slack``) of what it should be."""
+    return bool(abs(values.mean() - mean) < 4 * values.std(ddof=1) / math.sqrt(len(values)) + slack)
 
 
 def daly_first(checkpoint: float, mu: float, recovery: float = 0.0) -> float:

@@ -15,14 +15,12 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms
-from simcluster.longrun.studies.advice import ADVICE, advise
-from simcluster.longrun.studies.advice_checkpoints import GRID
-from simcluster.longrun.studies.advice_parts import SHORT
-from simcluster.longrun.studies.advised import Advice
+from simcluster.longrun.studies.advice import ADVICE, GRID, advise
+from simcluster.longrun.studies.advice_nodes import SHORT
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.comparing import compare_policies, difference_table
 from simcluster.longrun.studies.in_theory import break_even_hours, efficiency_of, interruption_of, slow_cost
-from simcluster.longrun.studies.policies import paired
+from simcluster.longrun.studies.policies import Advice, paired
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots

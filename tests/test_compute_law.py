@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.rows import Row
-from simcluster.longrun.budget.compute_law import ComputeLaw, fit_compute_law
+from simcluster.longrun.budget.loss_fit import ComputeLaw, fit_compute_law
 
 
 def rows(compute: list[float], loss: list[float]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -107,6 +108,14 @@ def keys(value: object, before: str = "") -> Iterator[str]:
             yield from keys(inner, f"{before}[]")
     else:
         yield before
+
+
+def undescribed(section: str, *documents: Any) -> list[str]:
+    """Return the keys of JSON documents that a section of CONTRACT.md lacks, and those that it names in vain."""
+    names = described(section)
+    found = {key for each in documents for key in keys(json.loads(json.dumps(each, allow_nan=False)))}
+    lacking = [key for key in found if not is_described(key, names)]
+    return sorted([*lacking, *(name for name in names if not any(is_described(key, {name}) for key in found))])
 
 
 def is_described(key: str, names: set[str]) -> bool:

@@ -14,7 +14,7 @@ from simcluster.documents.catalogue import presets
 from simcluster.documents.reading import parse_document
 from simcluster.documents.rows import Row, read_csv
 from simcluster.longrun.fitting import fit_failures
-from simcluster.longrun.weibull import WatchedLives
+from simcluster.longrun.lives import WatchedLives
 from simcluster.scenario.run_section import RunSpec
 
 YEAR = 365.25 * 86400

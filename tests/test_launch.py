@@ -21,7 +21,7 @@ from simcluster.longrun import closed_forms
 from simcluster.longrun.budget.repetition import effective
 from simcluster.longrun.launch.check import RUN_CHECKS, LaunchCheck
 from simcluster.longrun.launch.launch import Launch
-from simcluster.longrun.launch.state_points import SavingCost
+from simcluster.longrun.launch.points import SavingCost
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.studies.in_theory import two_levels_of

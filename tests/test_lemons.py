@@ -8,15 +8,16 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from long_run_forms import is_near
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.lemons import RETIRE, fading, in_window
+from simcluster.longrun.lives import RETIRE, fading, in_window
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.advice_lemons import healthy_retired, lemon_failures
+from simcluster.longrun.studies.advice_nodes import healthy_retired, lemon_failures
 from simcluster.longrun.studies.train import train
 from simcluster.scenario.run_failures import BadBatch
 from simcluster.scenario.run_times import FixedTime
@@ -37,10 +38,6 @@ def strikes(bad: Bad, runs: int = 400) -> np.ndarray:
     return simulate_runs(run_of(bad), 5, runs).strikes[:, 0].astype(float)
 
 
-def near(values: np.ndarray, mean: float) -> bool:
-    return abs(values.mean() - mean) < 4 * values.std(ddof=1) / math.sqrt(len(values))
-
-
 def same(one: Outcomes, other: Outcomes) -> bool:
     return bool((one.wall == other.wall).all() and (one.strikes == other.strikes).all())
 
@@ -58,7 +55,7 @@ def test_rules() -> None:
 def test_each_lemon_fails_as_often_as_it_may(limit: int) -> None:
     """Failures beyond those of healthy machines: n of each, less those of a healthy one in the time that takes."""
     healthy = MACHINES * EACH * 400 * DAY
-    assert near(strikes(Bad(BAD, TIMES, 0.0, limit)), healthy + BAD * limit * (1 - 1 / TIMES))
+    assert is_near(strikes(Bad(BAD, TIMES, 0.0, limit)), healthy + BAD * limit * (1 - 1 / TIMES))
 
 
 @pytest.mark.parametrize("window", [1 * DAY, 5 * DAY])
@@ -66,7 +63,7 @@ def test_two_failures_in_a_window(window: float) -> None:
     """Gaps of a lemon of rate r are exponential: 1 + 1 / (1 - e^(-r W)) failures until two are so near."""
     often = 1 + 1 / (1 - math.exp(-TIMES * EACH * window))
     expected = MACHINES * EACH * 400 * DAY + BAD * often * (1 - 1 / TIMES)
-    assert near(strikes(Bad(BAD, TIMES, 0.0, 2, window)), expected)
+    assert is_near(strikes(Bad(BAD, TIMES, 0.0, 2, window)), expected)
 
 
 @pytest.mark.parametrize(("cured", "limit", "days"), [(0.0, math.inf, 60), (0.3, math.inf, 60), (0.3, 2, 20)])
@@ -74,7 +71,7 @@ def test_failures_of_lemons_that_may_be_cured(cured: float, limit: float, days: 
     run = run_of(Bad(BAD, TIMES, cured, 0.0 if math.isinf(limit) else limit), days)
     found = simulate_runs(run, 6, 400).strikes[:, 0].astype(float)
     healthy = MACHINES * EACH * days * DAY
-    assert near(found, healthy + lemon_failures(run, run.causes[0], limit, days * DAY))
+    assert is_near(found, healthy + lemon_failures(run, run.causes[0], limit, days * DAY))
 
 
 def test_a_rule_of_one_is_a_sure_cure_and_a_short_window_is_never() -> None:

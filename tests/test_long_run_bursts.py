@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from long_run_forms import fixed, is_near
 
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.outcome import Outcomes
@@ -18,7 +19,6 @@ from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.expected import closed_forms_of
 from simcluster.longrun.studies.parts_of import Parts
 from simcluster.longrun.studies.states import StepStates
-from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
 
@@ -26,16 +26,8 @@ DAY = 86400.0
 NO_SAVING = CheckpointPattern(10.0, 60, Saving(0.0))
 
 
-def fixed(seconds: float) -> FixedTime:
-    return FixedTime(seconds=f"{seconds!r} s")
-
-
 def share(outcomes: Outcomes, fate: str) -> np.ndarray:
     return np.asarray(outcomes.spent()[fate] / outcomes.wall)
-
-
-def near(values: np.ndarray, mean: float, beyond: float = 0.0) -> bool:
-    return abs(values.mean() - mean) < 4 * values.std(ddof=1) / math.sqrt(len(values)) + beyond
 
 
 def run_of(cause: FailureMode, **changes: Any) -> LongRun:
@@ -101,8 +93,8 @@ def test_a_link_that_flaps(often: float, lasts: float) -> None:
     flap = FailureMode("flap", "slow", often / DAY, lasts=fixed(lasts), paces=np.array([[2.0]]))
     outcomes = simulate_runs(run_of(flap, until=4 * DAY), 2, 40)
     slow = 1 - math.exp(-often / DAY * lasts)
-    assert near(share(outcomes, "slow"), slow * (1 - 1 / 2.0))
-    assert near(outcomes.strikes[:, 0], 4 * often)
+    assert is_near(share(outcomes, "slow"), slow * (1 - 1 / 2.0))
+    assert is_near(outcomes.strikes[:, 0], 4 * often)
 
 
 def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
@@ -161,7 +153,7 @@ def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
     assert each == pytest.approx(240.0, rel=1e-3)
     rate = 2 / DAY  # those that come before the next checkpoint, in at most 10 min, are dealt with in one
     assert 1 - rate * 600 < outcomes.outages.sum() / outcomes.strikes.sum() < 1
-    assert near(outcomes.strikes[:, 0], rate * 400 * DAY * (1 - share(outcomes, "restart").mean()))
+    assert is_near(outcomes.strikes[:, 0], rate * 400 * DAY * (1 - share(outcomes, "restart").mean()))
 
 
 # --- closed forms where runs are short, or machines bad ---------------------------------------------------------------

@@ -170,24 +170,6 @@ def test_value(name: str) -> None:
     assert found == pytest.approx(value, rel=2e-9)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "ettr"),
-    NETCAP_TABLE := [
-        (1024, 0.980),
-        (2048, 0.970),
-        (4096, 0.954),
-        (8192, 0.929),
-        (16384, 0.888),
-        (32768, 0.824),
-        (65536, 0.724),
-    ],
-)
-def test_netcap_table(gpus: int, ettr: float) -> None:
-    """Its published table by scale: three digits of ETTR, checkpoints of 20 s, 420 s to detect and restart."""
-    mu = DAY / (gpus / 8 * 5e-3)
-    assert known.efficiency(forms.daly_first(20.0, mu), 20.0, 0.0, 420.0, 1 / mu) == pytest.approx(ettr, abs=5e-4)
-
-
 def test_exact_forms_become_first_order_ones() -> None:
     """With failures a hundredth as often and checkpoints a hundredth as long, what is left out is 1e-4 or so."""
     rate, checkpoint = 1 / (100 * MU), C / 100

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from long_run_forms import fixed
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.ending import begun_again, check_end, kept_share
@@ -15,12 +16,8 @@ from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.intervals import Savings, best_steps, interval_of
-from simcluster.scenario.run_times import ExponentialTime, FixedTime, StagedTime, TimeSpec
-
-
-def fixed(seconds: float) -> FixedTime:
-    return FixedTime(seconds=f"{seconds!r} s")
+from simcluster.longrun.studies.in_theory import Savings, best_steps, interval_of
+from simcluster.scenario.run_times import ExponentialTime, StagedTime, TimeSpec
 
 
 def silent(rate: float, lasts: TimeSpec) -> FailureMode:

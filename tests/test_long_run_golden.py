@@ -13,6 +13,7 @@ from pathlib import Path
 import long_run_forms as forms
 import numpy as np
 import pytest
+from long_run_forms import exponential, fixed
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
@@ -22,21 +23,13 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.scenario.run_times import ExponentialTime, FixedTime, TimeSpec, WeibullTime
+from simcluster.scenario.run_times import TimeSpec, WeibullTime
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 from long_run_peers import PUBLISHED, RATE, SERVERS, WORK, published_case, saved
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 MU = 3 * HOUR
-
-
-def fixed(seconds: float) -> TimeSpec:
-    return FixedTime(seconds=f"{seconds!r} s")
-
-
-def exponential(seconds: float) -> TimeSpec:
-    return ExponentialTime(kind="exponential", mean=f"{seconds!r} s")
 
 
 def part(name: str, seconds: float, *, exposed: bool = False) -> Part:
@@ -54,10 +47,10 @@ def share(outcomes: Outcomes) -> Floats:
 
 
 def near(values: Floats, expected: float, slack: float = 0.0) -> None:
-    """Is their mean within 4 standard errors (and what a formula is known to leave out) of what it should be?"""
+    """Hold their mean within 4 standard errors (and what a formula is known to leave out) of what it should be."""
     error = values.std(ddof=1) / math.sqrt(len(values))
     assert 0 < error < 0.1 * abs(expected)
-    assert abs(values.mean() - expected) < 4 * error + slack, (values.mean(), error, expected)
+    assert forms.is_near(values, expected, slack), (values.mean(), error, expected)
 
 
 # --- one level --------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.longrun.pictures.run_looks import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
+from simcluster.longrun.pictures.fates_plot import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
 from simcluster.longrun.pictures.weeks_boxes import boxes_of, outages_of
 from simcluster.longrun.studies.train import Training
 from simcluster.scenario.scenario import load
@@ -142,9 +142,10 @@ def test_a_short_run_is_drawn_in_hours() -> None:
 def test_too_many_weeks_are_refused(played: Training) -> None:
     log = pd.DataFrame([(0.0, 1000 * 7 * DAY, "training", "", "", 1000 * 7 * DAY, 1.0, 0)], columns=played.log.columns)
 
-    years = SimpleNamespace(scenario=played.scenario, run=played.run, outcomes=played.outcomes, log=log)
+    years = replace(played)
+    vars(years)["log"] = log
     with pytest.raises(InputError, match="at most 120"):
-        simcluster.plots.weeks(cast("Training", years))
+        simcluster.plots.weeks(years)
 
 
 def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: Training) -> None:

@@ -13,28 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from long_run_forms import exponential, fixed
 from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.events.walk import PatternWalk
+from simcluster.longrun.events.record import PatternWalk
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares, StrikeTimes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.struck import StrikeTimes
-from simcluster.scenario.run_times import TIMES, ExponentialTime, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
+from simcluster.scenario.run_times import TIMES, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
 
 DAY = 86400.0
-
-
-def fixed(seconds: float) -> FixedTime:
-    return FixedTime(seconds=f"{seconds!r} s")
-
-
-def exponential(seconds: float) -> ExponentialTime:
-    return ExponentialTime(kind="exponential", mean=f"{seconds!r} s")
 
 
 def weibull(seconds: float, shape: float) -> WeibullTime:

@@ -16,7 +16,7 @@ from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import states as states_module
 from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.intervals import Interval, Savings, interval_of
+from simcluster.longrun.studies.in_theory import Interval, Savings, interval_of
 from simcluster.longrun.studies.parts_of import Parts, fabric_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.parameters import parameters

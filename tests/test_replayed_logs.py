@@ -15,9 +15,8 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log
+from simcluster.longrun.eventlog import EventLog, Incident, columns_of, log_of, log_rows, read_log
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.logrows import columns_of, log_rows
 from simcluster.longrun.replayed import exposed_of
 from simcluster.longrun.studies.fitted import fit_log
 from simcluster.longrun.studies.train import TrainingRun, train

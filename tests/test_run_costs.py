@@ -10,9 +10,8 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.cost_words import format_energy
-from simcluster.longrun.studies.energy import STANDING_BY, RunEnergy
-from simcluster.longrun.studies.money import RunMoney, price_of_mfu
+from simcluster.longrun.studies.cost_text import format_energy
+from simcluster.longrun.studies.money import STANDING_BY, RunEnergy, RunMoney, price_of_mfu
 from simcluster.longrun.studies.train import Training, train
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
@@ -83,20 +82,19 @@ def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: Training, mon
     days, energy = 21, training.energy
     assert energy is not None
     each = training.run.gpus / training.run.machines
-    assert money.gpus == pytest.approx(2.0 * training.run.gpus * 24 * days)
-    assert money.spares == pytest.approx(0.5 * 3 * each * 24 * days)
+    assert money.parts["gpus"] == pytest.approx(2.0 * training.run.gpus * 24 * days)
+    assert money.parts["spares"] == pytest.approx(0.5 * 3 * each * 24 * days)
     size = training.to_dict()["checkpoint"]["size_bytes"]
-    assert money.storage == pytest.approx(23.0 * 4 * size / 1e12 * days * 12 / 365.25)
-    assert money.electricity == pytest.approx(0.1 * energy.total.mean())
-    assert training.dollars == pytest.approx(sum(dollars for _, dollars in money.parts()))
+    assert money.parts["storage"] == pytest.approx(23.0 * 4 * size / 1e12 * days * 12 / 365.25)
+    assert money.parts["electricity"] == pytest.approx(0.1 * energy.total.mean())
+    assert training.dollars == pytest.approx(sum(money.parts.values()))
     assert training.numbers.loc["dollars", "mean"] == pytest.approx(training.dollars)
 
 
 def test_fates_causes_and_what_stands_by_are_all_dollars(training: Training, money: RunMoney) -> None:
     standing = 0.1 * float(training.energy.kwh[STANDING_BY].mean()) if training.energy else 0.0
-    assert money.spares is not None
-    assert money.storage is not None
-    assert sum(money.by_fate.values()) + money.spares + money.storage + standing == pytest.approx(training.dollars)
+    standing += money.parts["spares"] + money.parts["storage"]
+    assert sum(money.by_fate.values()) + standing == pytest.approx(training.dollars)
     by_none = sum(money.by_fate[fate] for fate in ("productive", "checkpoint", "write", "verification"))
     assert sum(money.by_cause.values()) == pytest.approx(sum(money.by_fate.values()) - by_none)
     assert money.failures == pytest.approx(money.by_cause["machine"] + money.by_cause["hot"])
@@ -108,11 +106,11 @@ def test_fates_causes_and_what_stands_by_are_all_dollars(training: Training, mon
 def test_a_price_changes_its_part_alone(training: Training, money: RunMoney) -> None:
     dear = trained({**RUN, "power": {"price": 0.2, "pue": 1.2}}).money
     assert dear is not None
-    before = dict(money.parts())
-    assert dict(dear.parts()) == before | {"electricity": pytest.approx(2 * before["electricity"])}
+    before = money.parts
+    assert dear.parts == before | {"electricity": pytest.approx(2 * before["electricity"])}
     plain = trained(without(RUN, "spares.price", "checkpoint.price", "power.price"))
     assert plain.money is not None
-    assert dict(plain.money.parts()) == {"gpus": before["gpus"], "spares": pytest.approx(4 * before["spares"])}
+    assert plain.money.parts == {"gpus": before["gpus"], "spares": pytest.approx(4 * before["spares"])}
     assert "not in it, for want of a price: run.checkpoint.price, run.power.price" in plain.summary()
     nothing = trained(without(RUN, "spares.price", "checkpoint.price", "power.price", "price"), played=2)
     assert nothing.dollars is None

@@ -12,7 +12,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun.studies.chunks import RunPlayer
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.training_run import played_runs
+from simcluster.longrun.studies.train import played_runs
 from simcluster.scenario.run_failures import BadBatch, FailureSpec, FailuresSpec, WeibullLaw
 from simcluster.scenario.run_section import (
     CheckpointSpec,
@@ -216,7 +216,7 @@ def outcome(states: StepStates, base: dict[str, Any], **change: Any) -> tuple[An
     money, energy = runs.money, runs.energy
     return (
         tuple(each.tobytes() for each in numbers), runs.played, runs.notes, runs.loss, runs.price_of_mfu,
-        None if money is None else (money.total.tobytes(), tuple(money.parts())),
+        None if money is None else (money.total.tobytes(), tuple(money.parts.items())),
         None if energy is None else (energy.total.tobytes(), energy.peak),
         tuple(part.name for part in runs.run.restart), runs.assumed,
     )  # fmt: skip

@@ -31,7 +31,7 @@ from simcluster.evidence.validation.schedules import ScheduleTask
 from simcluster.evidence.validation.steps import RowTask
 from simcluster.interactive.notebook import drawn
 from simcluster.longrun.studies.comparing import PolicyComparison
-from simcluster.longrun.studies.train_stages import train_stages
+from simcluster.longrun.studies.train import train_stages
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load

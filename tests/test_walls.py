@@ -71,10 +71,6 @@ def test_ten_million_dollars(achievable: float | str, kept: float, lost: float) 
         assert found.bought_tokens == pytest.approx(6.2307e24 / (6 * 70e9))
 
 
-def test_sixty_percent_are_burnt_at_forty() -> None:
-    assert walls("70B", "15T", mfu=0.4, achievable=1.0, price=1).wasted == pytest.approx(0.6)
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     n=st.floats(1e6, 1e13), d=st.floats(1e6, 1e15), mfu=st.floats(0.01, 1.0), gpus=st.integers(1, 10**6),

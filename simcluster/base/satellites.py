@@ -24,9 +24,9 @@ PROVIDED: Mapping[str, str] = {
     "model at its usual length": "importers.hugging_face:model_at_usual_length",
     "assumptions of a config.json": "importers.hugging_face:assumptions_of_config",
     # lists of built-in things
-    "list of failures": "longrun.lists:failures",
-    "list of laws": "longrun.lists:laws",
-    "list of questions": "longrun.lists:questions",
+    "list of failures": "longrun.shown:list_failures",
+    "list of laws": "longrun.shown:list_laws",
+    "list of questions": "longrun.shown:list_questions",
     # what a command or a study adds
     "costs per step": "longrun.studies.amortised:amortised_answer",
     "estimator of recorded jobs": "interop.recorded.written:Estimator",

@@ -46,7 +46,7 @@ from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
 from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.importers.training_logs import deepspeed_printed, has_step_times, measured_of_log, plain_log
-from simcluster.longrun.launch.imported_model import scenario_of_model
+from simcluster.longrun.launch.first import scenario_of_model
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec

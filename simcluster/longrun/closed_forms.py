@@ -1,15 +1,24 @@
 """What is known of a run without playing it: closed forms, each with what it holds for.  Seconds and 1/s throughout.
 
 C: a checkpoint that stops training; mu = 1/rate: mean time between failures of the job; R: a recovery in which it may
-fail again; D: a downtime in which it cannot; work: seconds of training between two checkpoints.
-"""
+fail again; D: a downtime in which it cannot; work: seconds of training between two checkpoints."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from simcluster.longrun.growth import gained, grown
+_LARGEST = 709.0  # of exponents whose power of e is a float
+
+
+def grown(exponent: float) -> float:
+    """e to the exponent; infinite where no float holds it: what is tried again for so long never ends."""
+    return math.exp(exponent) if exponent < _LARGEST else math.inf
+
+
+def gained(exponent: float) -> float:
+    """The same less 1, exact for small exponents."""
+    return math.expm1(exponent) if exponent < _LARGEST else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,16 @@
-"""Detection, restart and spares of a run whose document does not state them, each with its source."""
+"""Detection, restart and spares that a run does not state, with sources; and stated fields without effect."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from simcluster.longrun.run import FailureMode, Spares
+from pydantic import BaseModel
+
+from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.pattern import MEMORY
+from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.scenario.run_failures import FailureSpec
 from simcluster.scenario.run_section import RestartPart, RunSpec, SparesSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -47,3 +52,78 @@ def spares_of(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) -> Sp
     if not spec.stated and any(cause.repair is not None for cause in causes):
         warm = math.ceil(nodes / NODES_PER_SPARE)
     return Spares(hot, warm, cold, (ready[0], ready[1], ready[2]), spec.crews, spec.unlimited)
+
+
+# --- fields without effect --------------------------------------------------------------------------------------------
+
+_SAVING = ("mode", "to", "read", "bytes_per_parameter", "stall", "write", "slowed", "memory", "verify", "keep", "price")
+
+
+def idle_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
+    """Yield a note for each stated field that has no effect on its run."""
+    told: set[str] = set()
+    for path, idle, why in _idle_fields(section, run):
+        owner, _, key = path.rpartition(".")
+        if idle and path not in told and _is_stated(getattr(section, owner) if owner else section, key):
+            told.add(path)
+            yield f"run.{path} has no effect: {why}"
+    known = {spec.name for spec in failures_of(section.failures)}
+    for number, spec in enumerate(section.failures.also):
+        idle_keys = {key: why for key, idle, why in reversed(_idle_keys(spec, section)) if idle}
+        for key, why in idle_keys.items() if spec.name in known else ():
+            if _is_stated(spec, key):
+                yield f"run.failures.also.{number}.{key} has no effect: {why}"
+
+
+def _is_stated(spec: BaseModel, key: str) -> bool:
+    """Return whether a document has the key, with another value than the default."""
+    return key in spec.model_fields_set and getattr(spec, key) != type(spec).model_fields[key].default
+
+
+def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str], ...]:
+    """Return, by path below ``run``, whether a field has no effect, and the reason; the first that holds counts."""
+    effects, pool, pattern = {cause.effect for cause in run.causes}, section.spares.unlimited, run.pattern
+    leaves, never_slow = section.straggler == "leave", "slow" not in effects
+    never_stops = run.maintenance is None and not effects - {"slow"} and (leaves or not effects)
+    never_replaced = never_stops or all(cause.repair is None for cause in run.causes)
+    stops, repairs, always = (
+        "nothing stops the job", "no failure takes a node away", "run.spares.unlimited: there is always a spare",
+    )  # fmt: skip
+    return (
+        *((key, never_stops, stops) for key in ("detection", "restart", "wrong_diagnosis")),
+        ("failures.times", not run.causes, "there are no failures"),
+        ("short", pool, always),
+        ("short", never_replaced, repairs),
+        ("shrink_to", section.short == "wait", "run.short: wait takes no replica away"),
+        ("shrink_to", section.short == "shrink" and not run.short, always),
+        *((key, never_slow, "no failure slows a device (effect: slow)") for key in ("straggler", "noticed")),
+        ("noticed", leaves, "run.straggler: leave; it is for replace, checkpoint"),
+        ("timeout", "pause" not in effects, "no failure pauses the job"),
+        *((f"spares.{key}", pool, always)
+          for key in ("hot", "warm", "cold", "hot_ready", "warm_ready", "cold_ready", "crews", "price")),
+        *((f"spares.{key}", never_replaced, repairs) for key in ("hot_ready", "warm_ready", "cold_ready", "crews")),
+        ("spares.price", not run.spares.count, "there is no spare"),
+        *((f"spares.{kind}_ready", not getattr(run.spares, kind), f"no spare is {kind}")
+          for kind in ("hot", "warm", "cold")),
+        *((f"checkpoint.{key}", not pattern.keep, "nothing fails, so no checkpoint is written (run.checkpoint.every)")
+          for key in _SAVING),
+        ("checkpoint.slowed", not pattern.storage.write and pattern.memory is None,
+         "training stops until a checkpoint is written (run.checkpoint.mode)"),
+        ("checkpoint.read", all(part.takes != "auto" for part in restart_of(section)),
+         "no phase of the restart loads a checkpoint (takes: auto)"),
+        ("checkpoint.read", all(cause.survives == MEMORY for cause in run.causes),
+         "all failures leave the copies in memory (survives)"),
+    )  # fmt: skip
+
+
+def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, str], ...]:
+    """Return the same for the keys of a failure that the scenario itself describes."""
+    slow, alone = spec.effect == "slow", "a slow device is left alone (run.straggler)"
+    left, saved = slow and section.straggler == "leave", slow and section.straggler == "checkpoint"
+    return (
+        ("survives", section.checkpoint.memory is None, "no copy is in memory (run.checkpoint.memory)"),
+        *((key, left, alone) for key in ("detect", "repair", "survives")),
+        ("machines", left and spec.of != "rack", f"one device is slow at a time, and {alone}"),
+        *((key, saved, "a slow device is replaced after a checkpoint") for key in ("detect", "survives")),
+        *((key, spec.effect == "alarm", "an alarm is handled after a checkpoint") for key in ("detect", "survives")),
+    )  # fmt: skip

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import YEAR
 from simcluster.longrun import closed_forms
 from simcluster.longrun.pattern import STORAGE, Saving
 from simcluster.longrun.run import FailureMode, LongRun
@@ -21,6 +22,8 @@ from simcluster.longrun.run import FailureMode, LongRun
 _LEAST = 1e-3
 """The share of the time that must be work which is kept."""
 _NEVER = 50.0  # e^-50 of segments so many times as long as the time between failures come through
+_LONGEST = 100 * YEAR
+_MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes
 _PARTS = 4096  # of the law of a silent error's life
 
 
@@ -46,6 +49,28 @@ def check_end(run: LongRun) -> None:
             f"checkpoints, {pattern.keep * pattern.period:.4g} s of work, are from after them, and the run of "
             f"{run.end_at:.4g} s begins again {times} times; "
             "keep more (run.checkpoint.keep), write less often, verify, or give days"
+        )
+
+
+def check_size(run: LongRun, played: int) -> None:
+    """Raise InputError for runs that are longer, or meet more failures, than can be simulated."""
+    rate, (down, exposed) = stop_rate(run), restart_seconds(run)
+    wall = run.until
+    if math.isinf(wall):  # and it ends: ``check_end``
+        work = run.pattern.steps * run.pattern.step
+        wall = run.goal_at / closed_forms.efficiency(work, run.pattern.storage.stall, exposed, down, rate)
+    if wall > _LONGEST:
+        raise InputError(
+            f"run: it takes about {wall / YEAR:.3g} years; at most {_LONGEST / YEAR:.0f} are played: "
+            "ask for fewer days, steps or tokens"
+        )
+    rates = sum(cause.rate for cause in run.causes)
+    planned = 0.0 if run.maintenance is None else 1 / max(run.maintenance.every, 1e-3)
+    each = wall * (rates / (1 + rate * down) + planned)  # nothing strikes a job that is down
+    if not (each <= _MOST_EACH and each * played <= _MOST):
+        raise InputError(
+            f"run: {played:,} runs of about {each:.3g} failures and interruptions each are more than can be played; "
+            "give fewer runs (run.played), fewer days, or rarer failures"
         )
 
 

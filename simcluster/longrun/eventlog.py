@@ -1,22 +1,149 @@
-"""The log of a run as a file: its own, row by row, or a real one of what struck a job.
+"""Logs of a run as files: its own, row by row, or a real one of the failures of a job.
 
-``replayed`` plays either again.
+A file is .csv, .jsonl or .parquet; its columns may have other names, and dates instead of seconds.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.rows import Row
+from simcluster.base.units import parse_seconds
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.expressions import Cell
+from simcluster.documents.packed import python_rows, read_parquet
+from simcluster.documents.rows import Row, read_csv, texts_of
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
-from simcluster.longrun.logrows import log_rows, seconds_of
 from simcluster.longrun.outcome import MAINTENANCE
 from simcluster.longrun.run import SOON, LongRun
+
+NAMES = ("time", "cause", "device", "lasts", "end", "of", "count", "age", "since")
+"""Columns of a log that is not a run's own."""
+
+_CELL = 400
+"""Bytes of memory of a cell, as a Python object in a row."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+
+
+def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | None = None) -> tuple[Row, ...]:
+    """Return the rows of a log, with our names of columns.
+
+    ``columns`` are the file's names by ours ({"cause": "Reason"}); ``began`` is the date from which dates in ``time``
+    and ``end`` are counted.  InputError, with the row, for an invalid log, and for a column that it does not have.
+    """
+    read = {".jsonl": _json_lines, ".parquet": _parquet}.get(path.suffix, read_csv)
+    rows, columns = read(path), columns or {}
+    for own, theirs in columns.items():
+        if own not in NAMES:
+            raise InputError(f"--columns: there is no {own!r}{did_you_mean(own, NAMES)}; a log has {', '.join(NAMES)}")
+        if theirs not in rows[0].cells:
+            raise InputError(
+                f"--columns: {path} has no column {theirs!r}{did_you_mean(theirs, rows[0].cells)}; "
+                f"it has {', '.join(rows[0].cells)}"
+            )
+    start = None if began is None else _instant(began, "--began")
+    found = []
+    for row in rows:
+        cells = {**row.cells, **{own: row.cells.get(theirs) for own, theirs in columns.items()}}
+        texts = {**row.texts, **{own: row.texts.get(theirs, "") for own, theirs in columns.items()}}
+        for name in ("time", "end"):
+            if _DATE.fullmatch(text := str(cells.get(name) or "").strip()):
+                cells[name] = _seconds_since(start, text, f"{path}: row {row.number}: {name}")
+        found.append(Row(row.number, cells, texts))
+    return tuple(found)
+
+
+def columns_of(text: str | None) -> dict[str, str]:
+    """ "time=Start,cause=Reason" as names by ours; InputError for anything else."""
+    found = {}
+    for part in (text or "").split(",") if text else ():
+        own, equals, theirs = (each.strip() for each in part.partition("="))
+        if not (own and equals and theirs):
+            raise InputError(f"--columns: {part!r} is no pair; write OURS=THEIRS, as in time=Start,cause=Reason")
+        found[own] = theirs
+    return found
+
+
+def seconds_of(value: object, where: str) -> float:
+    """Seconds of a cell: a number, or text with a unit; InputError if it is neither, or below 0."""
+    try:
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        seconds = float(value) if plain else parse_seconds(value)  # type: ignore[arg-type]
+    except (InputError, OverflowError) as problem:
+        raise InputError(f"{where}: {problem}") from None
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InputError(f"{where}: {value!r} is no time since the begin; it is 0 or more seconds, or as in 3.2 h")
+    return seconds
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _json_lines(path: Path) -> list[Row]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8; write an object a line") from None
+    rows: list[dict[Any, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as problem:
+            raise InputError(f"{path}:{number}: is no JSON: {problem}; write an object a line") from None
+        if row is not None and not isinstance(row, dict):
+            raise InputError(f'{path}:{number}: is no object; a line is one, as in {{"time": 3600, "cause": "NIC"}}')
+        rows += [row] if row is not None else []
+    return _typed(rows, f"{path}: has no rows; a line an event is expected, with time and cause")
+
+
+def _parquet(path: Path) -> list[Row]:
+    try:
+        rows = python_rows(read_parquet(path, cell=_CELL))
+    except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python has not, a list in a list
+        if isinstance(problem, InputError):
+            raise
+        raise InputError(f"{path}: cannot be read as Parquet; write it anew, or name it as CSV") from None
+    return _typed(rows, f"{path}: has no rows; a row an event is expected, with time and cause")
+
+
+def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
+    """Return rows whose cells are typed already; InputError if there are none."""
+    found = []
+    for number, row in enumerate(rows, 1):
+        cells: dict[str, Cell] = {str(name): None if value != value else value for name, value in row.items()}
+        found.append(Row(number, cells, texts_of(list(cells), list(cells.values()))))
+    if not found:
+        raise InputError(empty)
+    return found
+
+
+def _seconds_since(began: datetime | None, text: str, where: str) -> float:
+    """Return the seconds from the begin to a date."""
+    if began is None:
+        raise InputError(f"{where}: {text!r} is a date; say when the job began: --began {text[:10]!r}")
+    since = (_instant(text, where) - began).total_seconds()
+    if since < 0:
+        raise InputError(f"{where}: {text!r} is before the begin, {began:%Y-%m-%d %H:%M:%S}")
+    return since
+
+
+def _instant(text: str, where: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InputError(f"{where}: {text!r} is no date; write it as in 2024-07-01 or '2024-07-01 13:05:00'") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
 
 COLUMNS = ("begin_s", "end_s", "what", "cause", "which", "at_s", "steps", "snapshots")
 """A row of a run's log: wall seconds, what the job did, why, on which part, where on the nominal clock it ended."""
@@ -89,10 +216,26 @@ def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, bega
 
 
 def log_in(rows: Sequence[Row], name: str) -> EventLog:
-    """The log that the rows of a file of that name are."""
+    """Return the log in the rows of a file of that name."""
+    places = [(row, f"{name}: row {row.number}") for row in rows]
     if is_own(rows):
-        return log_of([_own(row, f"{name}: row {row.number}") for row in rows])
-    found = [_incident(row, f"{name}: row {row.number}") for row in rows]
+        return log_of([_own(row, where) for row, where in places])
+    found = []
+    for row, where in places:
+        cause, time = row.texts.get("cause", "").strip(), row.cells.get("time")
+        lasts, end = row.cells.get("lasts"), row.cells.get("end")
+        if not cause or time in (None, ""):
+            raise InputError(
+                f"{where}: needs a time and a cause, as in time: 3600, cause: NIC; has {', '.join(row.cells)}"
+            )
+        begin, stood = seconds_of(time, f"{where}: time"), math.nan
+        if lasts not in (None, ""):
+            stood = seconds_of(lasts, f"{where}: lasts")
+        elif end not in (None, ""):
+            stood = seconds_of(end, f"{where}: end") - begin
+            if stood < 0:
+                raise InputError(f"{where}: end: {row.texts['end']!r} is before its time, {row.texts['time']!r}")
+        found.append(Incident(begin, cause, row.texts.get("device", ""), stood))
     return EventLog(tuple(sorted(found, key=lambda each: each.time)))
 
 
@@ -113,24 +256,3 @@ def _own(row: Row, where: str) -> RunRow:
         raise InputError(f"{where}: a strike has a cause, and this one has none")
     steps, snapshots = (seconds_of(row.cells.get(name) or 0, f"{where}: {name}") for name in ("steps", "snapshots"))
     return RunRow(begin, end, what, cause, which, at, steps, int(snapshots))
-
-
-def _incident(row: Row, where: str) -> Incident:
-    cause, time = row.texts.get("cause", "").strip(), row.cells.get("time")
-    if not cause or time in (None, ""):
-        raise InputError(f"{where}: needs a time and a cause, as in time: 3600, cause: NIC; has {', '.join(row.cells)}")
-    begin = seconds_of(time, f"{where}: time")
-    return Incident(begin, cause, row.texts.get("device", ""), _lasts(row, begin, where))
-
-
-def _lasts(row: Row, begin: float, where: str) -> float:
-    """How long it was until the job trained again, by one of two columns; nan where neither says."""
-    lasts, end = row.cells.get("lasts"), row.cells.get("end")
-    if lasts not in (None, ""):
-        return seconds_of(lasts, f"{where}: lasts")
-    if end in (None, ""):
-        return math.nan
-    until = seconds_of(end, f"{where}: end")
-    if until < begin:
-        raise InputError(f"{where}: end: {row.texts['end']!r} is before its time, {row.texts['time']!r}")
-    return until - begin

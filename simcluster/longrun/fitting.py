@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from simcluster.base.units import DAY, is_number
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.rows import Row
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.logrows import seconds_of
-from simcluster.longrun.weibull import WatchedLives, WeibullFit
+from simcluster.longrun.eventlog import seconds_of
+from simcluster.longrun.lives import WatchedLives, WeibullFit
 
 FEW = 10
 """Below so many failures a rate is little more than its order of magnitude."""
@@ -82,7 +83,11 @@ class FailureFits:
     def _mode(self, fit: CauseFit) -> dict[str, Any]:
         mode: dict[str, Any] = {"name": fit.name, "of": fit.of}
         if self.gpus is not None and self.seconds is not None and fit.lives is None:
-            mode |= {"count": _plain(fit.count), "within": f"{fit.watched / DAY:.12g} d", "gpus": self.gpus}
+            mode |= {
+                "count": int(fit.count) if fit.count == int(fit.count) else fit.count,
+                "within": f"{fit.watched / DAY:.12g} d",
+                "gpus": self.gpus,
+            }
         elif fit.law == "weibull" and fit.lives is not None:
             young, old = fit.oldest
             ages = {"youngest": f"{young / 3600:.6g} h", "oldest": f"{old / 3600:.6g} h"}
@@ -101,30 +106,6 @@ def fit_failures(
     InputError for rows that are none, and where ``gpus`` and ``days`` are needed and not given.
     """
     columns = rows[0].texts
-    _check(columns, gpus, days, by)
-    seconds = None if days is None else days * DAY
-    if "age" in columns:
-        lives, causes, batches = _lives_of(rows, by)
-        failed = [name for name in dict.fromkeys(causes) if name]
-        kinds = [(cause, batch) for cause in failed for batch in dict.fromkeys(batches)]
-        cells = [_of_lives(_chosen(lives, causes, batches, *kind), *kind, _of(rows, kind[0], "gpu")) for kind in kinds]
-        total = _of_lives(lives, "all", "", "gpu")
-        notes = [_LIVES]
-    else:
-        assert gpus is not None
-        assert seconds is not None
-        counted = _counts(rows, by)
-        cells = [_of_counts(found, kind, gpus, seconds, _of(rows, kind[0], "job")) for kind, found in counted.items()]
-        everything = [each for found in counted.values() for each in found]
-        total = _of_counts(everything, ("all", ""), gpus, seconds, "job")
-        notes = [_watched(gpus, days)] if days else []
-    if by is not None and "age" in columns:
-        notes.append(f"Each {by} has a law of its own: a run takes those of the {by} that its machines are of.")
-    ranked = sorted(cells, key=lambda each: -each.count)
-    return FailureFits(tuple(ranked), total, gpus, seconds, source, tuple(notes))
-
-
-def _check(columns: Mapping[str, str], gpus: int | None, days: float | None, by: str | None) -> None:
     for column in ("cause", *([by] if by else [])):
         if column not in columns:
             raise InputError(
@@ -136,6 +117,32 @@ def _check(columns: Mapping[str, str], gpus: int | None, days: float | None, by:
         raise InputError("how much was watched? --gpus and --days say it; a log of lives (age, end) has it in itself")
     if days is not None and not (math.isfinite(days) and days > 0):
         raise InputError(f"--days {days:g}: a watch takes longer than no time")
+    of = {row.texts["cause"].strip(): row.texts["of"] for row in reversed(rows) if row.texts.get("of")}
+    if "age" in columns:
+        lives, causes, batches = _lives_of(rows, by)
+        cells = []
+        for cause, batch in product(filter(None, dict.fromkeys(causes)), dict.fromkeys(batches)):
+            here = np.array([each == batch for each in batches])
+            ended = lives.ended & np.array([each == cause for each in causes])  # by others it was watched until then
+            chosen = WatchedLives(lives.age[here], ended[here], lives.since[here], lives.weight[here])
+            cells.append(_of_lives(chosen, cause, batch, of.get(cause, "gpu")))
+        total, notes = _of_lives(lives, "all", "", "gpu"), [_LIVES]
+        if by is not None:
+            notes.append(f"Each {by} has a law of its own: a run takes those of the {by} that its machines are of.")
+    else:
+        assert gpus is not None
+        assert days is not None
+        counted, seconds = _counts(rows, by), days * DAY
+        cells = [_of_counts(found, kind, gpus, seconds, of.get(kind[0], "job")) for kind, found in counted.items()]
+        everything = [each for found in counted.values() for each in found]
+        total = _of_counts(everything, ("all", ""), gpus, seconds, "job")
+        notes = [
+            f"{gpus:,} GPUs are taken as watched for all of {days:g} d.  Hours in which the job stood count as "
+            "exposed: if it trained 90 % of them, each rate is 1/0.9 as high.  A count says nothing of ages: without "
+            "them no shape."
+        ]
+    ranked = sorted(cells, key=lambda each: -each.count)
+    return FailureFits(tuple(ranked), total, gpus, None if days is None else days * DAY, source, tuple(notes))
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -172,7 +179,13 @@ def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds:
         last, watch = max(times) / DAY, seconds / DAY
         over = f"{kind[0]} at {last:.4g} d is after the watch of {watch:g} d; every failure must lie within it"
         raise InputError(f"{over}: raise --days to {math.ceil(last)} or more, or leave later rows out")
-    notes = [*_few(count, low, high, seconds), *_trend(times, seconds), *_lemon(found, gpus)]
+    notes = _few(count, low, high, seconds)
+    if len(times) >= FEW:  # Laplace's test of whether failures come more often with time: standard normal if not
+        score = (float(np.mean(times)) / seconds - 0.5) * math.sqrt(12 * len(times))
+        how = "more" if score > 0 else "less"
+        if abs(score) > 2.58:
+            notes.append(f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not say it")
+    notes += _lemon(found, gpus)
     return CauseFit(*kind, of, count, seconds, low, high, None, (0.0, 0.0), tuple(notes))
 
 
@@ -182,15 +195,6 @@ def _few(count: float, low: float, high: float, seconds: float) -> list[str]:
     if count < FEW:
         return [f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"]
     return []
-
-
-def _trend(times: Sequence[float], seconds: float) -> list[str]:
-    """Laplace's test of whether failures come more often with time: a standard normal number if they do not."""
-    if len(times) < FEW:
-        return []
-    score = (float(np.mean(times)) / seconds - 0.5) * math.sqrt(12 * len(times))
-    how = "more" if score > 0 else "less"
-    return [f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not say it"] if abs(score) > 2.58 else []
 
 
 def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
@@ -207,13 +211,6 @@ def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
     if not worst or gpus * float(poisson.sf(devices[worst] - 1, count / gpus)) > 0.01:
         return []
     return [f"{devices[worst]:g} of {count:g} on {worst}: a bad one, or a repair that did not help (bad: in failures)"]
-
-
-def _watched(gpus: int, days: float | None) -> str:
-    return (
-        f"{gpus:,} GPUs are taken as watched for all of {days:g} d.  Hours in which the job stood count as exposed: "
-        "if it trained 90 % of them, each rate is 1/0.9 as high.  A count says nothing of ages: without them no shape."
-    )
 
 
 _LIVES = (
@@ -248,13 +245,6 @@ def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[s
     return lives, causes, [row.texts[by] if by else "" for row in rows]
 
 
-def _chosen(lives: WatchedLives, causes: Sequence[str], batches: Sequence[str], cause: str, batch: str) -> WatchedLives:
-    """Those of a batch; what ended by another cause was watched for this one until then."""
-    own = np.array([each == batch for each in batches])
-    ended = lives.ended & np.array([each == cause for each in causes])
-    return WatchedLives(lives.age[own], ended[own], lives.since[own], lives.weight[own])
-
-
 def _of_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
     count, watched = lives.failures, lives.watched
     low, high = poisson_interval(round(count))
@@ -266,14 +256,3 @@ def _of_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
     except InputError as problem:
         notes.append(f"no shape: {problem}")
     return CauseFit(cause, batch, of, count, watched, low, high, law, oldest, tuple(notes))
-
-
-def _of(rows: Sequence[Row], cause: str, default: str) -> str:
-    """What of the cluster fails, if a column says so."""
-    return next(
-        (row.texts["of"] for row in rows if row.texts["cause"].strip() == cause and row.texts.get("of")), default
-    )
-
-
-def _plain(count: float) -> float | int:
-    return int(count) if count == int(count) else count

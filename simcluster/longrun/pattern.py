@@ -78,7 +78,6 @@ class CheckpointPattern:
 
     @cached_property
     def _savings(self) -> list[Saving]:
-        """The snapshot at the end of each cycle."""
         between = self.memory or self.storage
         return [between] * (self.cycles - 1) + [self.storage]
 
@@ -100,7 +99,6 @@ class CheckpointPattern:
 
     @cached_property
     def _table(self) -> dict[str, Floats]:
-        """What has been spent at every change of phase of one period."""
         known = {what: [0.0] for what in ("at", "steps", "write", "verify", "stall")}
         for what, seconds, steps in (phase for cycle in self.phases for phase in cycle):
             more = {"at": seconds, "steps": steps, what: seconds - steps * self.each if what == "write" else seconds}

@@ -18,8 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.eventlog import EventLog, Incident
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
-from simcluster.longrun.run import SOON, FailureMode, LongRun
-from simcluster.longrun.struck import StrikeTimes
+from simcluster.longrun.run import SOON, LongRun, StrikeTimes
 
 _APART = 1e-3  # seconds between two strikes that a log has at one instant
 
@@ -70,28 +69,29 @@ def stood_in(run: LongRun, log: EventLog) -> float:
 
 
 def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
-    """When the job was exposed to nothing: neither trained nor, for what ``stops`` it, was in an exposed part."""
+    """Return when the job was exposed to nothing: it neither trained nor, for causes that stop it, was loading."""
     if log.stands is not None:
         parts = [part.name for part in run.restart if part.exposed and stops]
         return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]
-    known = {cause.name: cause for cause in run.causes}
+    restart = sum(part.storage.mean for part in run.restart)
     exposed = sum(part.storage.mean for part in run.restart if part.exposed) if stops else 0.0
+    # how long it is taken to have stood where the log does not say; what was planned is by no cause
+    default = restart + (run.maintenance.lasts if run.maintenance is not None else 0.0)
+    known = {
+        cause.name: cause.detect.mean + restart if cause.stops else cause.lasts.mean
+        for cause in run.causes
+        if cause.effect in ("stop", "pause")
+    }
+    restarts, harmless = (
+        {cause.name: cause.stops for cause in run.causes},
+        {cause.name for cause in run.causes} - {*known},
+    )
     found = []
     for each in log.incidents:
-        cause = known.get(each.cause)  # none of what was planned
-        if cause is None or cause.effect in ("stop", "pause"):
-            stood = _stood(run, cause) if math.isnan(each.lasts) else each.lasts
-            restarts = cause is None or cause.stops
-            found.append((each.time, each.time + max(0.0, stood - exposed * restarts)))
+        if each.cause not in harmless:
+            stood = known.get(each.cause, default) if math.isnan(each.lasts) else each.lasts
+            found.append((each.time, each.time + max(0.0, stood - exposed * restarts.get(each.cause, True))))
     return found
-
-
-def _stood(run: LongRun, cause: FailureMode | None) -> float:
-    """How long the job is taken to have stood where a log does not say: s."""
-    restart = sum(part.storage.mean for part in run.restart)
-    if cause is None:
-        return restart + (run.maintenance.lasts if run.maintenance is not None else 0.0)
-    return cause.detect.mean + restart if cause.stops else cause.lasts.mean
 
 
 def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:

@@ -9,8 +9,7 @@ The meaning of a run, in SimPy (``events``, which also writes a log) and compile
 * What stops the job is an *outage*: detection, the wrong diagnoses, machines to repair, the wait for spares, and the
   parts of a restart, one after the other; then training goes on from the latest snapshot that survives, and what was
   done since is *lost*.  A stop during an exposed part begins a new outage.
-* The run ends when the last step is done and its checkpoint is safe, or when its time is over.
-"""
+* The run ends when the last step is done and its checkpoint is safe, or when its time is over."""
 
 from __future__ import annotations
 
@@ -24,8 +23,29 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern
-from simcluster.longrun.struck import StrikeTimes
 from simcluster.scenario.run_times import FixedTime, TimeSpec
+
+
+@dataclass(frozen=True)
+class StrikeTimes:
+    """When a cause struck: ``at``, ascending, in seconds of its exposed time; no more after the last.
+
+    ``lasts`` is how long each lasted, s (nan, or left out: drawn by the cause's law).
+    """
+
+    at: tuple[float, ...]
+    lasts: tuple[float, ...] = ()
+
+    def gap(self, occurrence: int) -> float:
+        """Exposed seconds from the strike before (or the begin) to this one; inf where there is none."""
+        if occurrence >= len(self.at):
+            return math.inf
+        return self.at[occurrence] - (self.at[occurrence - 1] if occurrence else 0.0)
+
+    def lasted(self, occurrence: int) -> float:
+        """How long that one lasted, s; nan where nobody says."""
+        return self.lasts[occurrence] if occurrence < len(self.lasts) else math.nan
+
 
 Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
 NOW = FixedTime(seconds="0 s")
@@ -124,6 +144,12 @@ class Spares:
     def count(self) -> int:
         """All of them."""
         return self.hot + self.warm + self.cold
+
+    @property
+    def ready_times(self) -> list[float]:
+        """Seconds until each is ready, in the order in which they are used."""
+        counts = zip(self.ready, (self.hot, self.warm, self.cold), strict=True)
+        return [seconds for seconds, count in counts for _ in range(count)]
 
 
 @dataclass(frozen=True)

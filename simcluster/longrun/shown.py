@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import DAY
+from simcluster.documents.catalogue import presets
 from simcluster.results.assumptions import assumed_lines
 from simcluster.show.lines import named
 
@@ -15,10 +17,8 @@ if TYPE_CHECKING:
     from simcluster.longrun.budget.walls import Walls
     from simcluster.longrun.launch.check import LaunchCheck
     from simcluster.longrun.launch.first import FirstScenario
-    from simcluster.longrun.studies.advised import Advice
     from simcluster.longrun.studies.comparing import PolicyComparison
-    from simcluster.longrun.studies.replays import FailureReplay
-    from simcluster.longrun.studies.train_stages import StagedTraining
+    from simcluster.longrun.studies.train import StagedTraining
     from simcluster.longrun.studies.training_run import TrainingRun
 
 
@@ -31,32 +31,15 @@ def _check(found: LaunchCheck) -> str:
     return named(found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clipped(bad, 80))
 
 
-def _weeks(training: TrainingRun | StagedTraining, seconds: float) -> str:
+def _weeks(training: TrainingRun | StagedTraining) -> str:
     runs = f"{training.played:,} run{'s' * (training.played > 1)}"
-    parts = f"{seconds / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
+    parts = f"{float(training.wall.mean()) / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
     return named(training, training.scenario.title, *parts)
-
-
-def _training(training: TrainingRun) -> str:
-    return _weeks(training, float(training.outcomes.wall.mean()))
-
-
-def _staged(training: StagedTraining) -> str:
-    return _weeks(training, float(training.wall.mean()))
-
-
-def _replay(found: FailureReplay) -> str:
-    last = found.last
-    return named(found, found.name, f"{last.days:,.4g} days", f"goodput {last.goodput:.2%}")
 
 
 def _policies(found: PolicyComparison) -> str:
     return named(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
                   f"best {clipped(found.best, 60)}")  # fmt: skip
-
-
-def _advice(found: Advice) -> str:
-    return f"Advice({found.question}: {found.sentence})"
 
 
 def _walls(found: Walls) -> str:
@@ -65,31 +48,56 @@ def _walls(found: Walls) -> str:
 
 
 LINES: Mapping[str, Callable[[Any], str]] = {
-    "Advice": _advice,
-    "FailureReplay": _replay,
+    "Advice": lambda found: f"Advice({found.question}: {found.sentence})",
+    "FailureReplay": lambda found: named(
+        found, found.name, f"{found.last.days:,.4g} days", f"goodput {found.last.goodput:.2%}"
+    ),
     "FirstScenario": _first,
     "LaunchCheck": _check,
     "PolicyComparison": _policies,
-    "StagedTraining": _staged,
-    "TrainingRun": _training,
+    "StagedTraining": _weeks,
+    "TrainingRun": _weeks,
     "Walls": _walls,
 }
 
 
-def _advice_text(found: Advice) -> str:
-    return "\n".join(
-        [found.question, found.sentence, *(f"  {note}" for note in found.notes), *assumed_lines(found.assumed)]
-    )
-
-
 def _policies_text(found: PolicyComparison) -> str:
-    from simcluster.longrun.commands.policies_output import text_of
+    from simcluster.longrun.commands.train import text_of
 
     return text_of(found)
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
-    "Advice": _advice_text,
+    "Advice": lambda found: "\n".join(
+        [found.question, found.sentence, *(f"  {note}" for note in found.notes), *assumed_lines(found.assumed)]
+    ),
     "FirstScenario": lambda found: str(found.text()),
     "PolicyComparison": _policies_text,
 }
+
+
+# --- lists of built-in things: name, description and source -----------------------------------------------------------
+
+
+def list_failures() -> Iterator[tuple[str, str, str]]:
+    """Yield the observed failures of clusters."""
+    from simcluster.longrun.catalogue import watched_failures
+
+    for each in watched_failures():
+        yield each.name, f"{len(each.causes)} cause{'s' * (len(each.causes) != 1)}: {each.holds}", each.source
+
+
+def list_laws() -> Iterator[tuple[str, str, str]]:
+    """Yield the laws of loss."""
+    for name, entry in presets("loss_laws.yaml").items():
+        numbers = ", ".join(f"{key} {value:g}" for key, value in entry.items() if isinstance(value, int | float))
+        yield name, f"form {entry['form']}: {numbers}", str(entry.get("source", ""))
+
+
+def list_questions() -> Iterator[tuple[str, str, str]]:
+    """Yield the questions of ``simcluster advise``."""
+    from simcluster.longrun.studies.advice import ADVICE
+    from simcluster.show.registry.kinds import first_sentence
+
+    for name, each in ADVICE.items():
+        yield name, first_sentence(inspect.getdoc(each) or ""), ""

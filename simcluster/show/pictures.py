@@ -32,15 +32,15 @@ PICTURES: Mapping[str, str] = {
     "waits": "show.heatmaps",
     "waterfall": "show.bar_pictures",
     # of satellites
-    "advice": "longrun.pictures.advice_plot",
-    "costs": "longrun.pictures.costs_plot",
+    "advice": "longrun.pictures.policies_plots",
+    "costs": "longrun.pictures.scaling_plots",
     "errors": "evidence.validation_plot",
     "fates": "longrun.pictures.fates_plot",
     "gantt_html": "interactive.notebook.gantt_cell",
-    "goodput": "longrun.pictures.goodput_plot",
-    "isoflop": "longrun.pictures.isoflop_plot",
-    "policies": "longrun.pictures.policies_plot",
-    "power": "longrun.pictures.power_plot",
+    "goodput": "longrun.pictures.run_plots",
+    "isoflop": "longrun.pictures.scaling_plots",
+    "policies": "longrun.pictures.policies_plots",
+    "power": "longrun.pictures.run_plots",
     "weeks": "longrun.pictures.weeks_plot",
 }
 """A picture: the module below ``simcluster`` whose function of that name draws it."""

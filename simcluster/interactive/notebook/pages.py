@@ -24,7 +24,7 @@ from simcluster.show.yaml_text import yaml_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.longrun.studies.train_stages import StagedTraining
+    from simcluster.longrun.studies.train import StagedTraining
     from simcluster.longrun.studies.training_run import TrainingRun
     from simcluster.results.critical_path import CriticalPath
     from simcluster.results.distribution import Distribution

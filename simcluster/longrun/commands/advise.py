@@ -11,7 +11,7 @@ from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.longrun.commands.train import show_progress
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.advised import within
+from simcluster.longrun.text import within
 from simcluster.results.assumptions import assumed_lines
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
@@ -41,7 +41,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _share(name: str, text: str) -> float:
-    """ "1%", "1 %" or "0.01"."""
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
@@ -52,7 +51,6 @@ def _share(name: str, text: str) -> float:
 
 
 def _cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """A table for people: half an interval stands with its mean."""
     wide = {column: half for column in table for half in _halves(column) if half in table}
     kept = [str(column) for column in table if column not in wide.values()]
     header = [_HEADS.get(column, column.replace("_", " ")) for column in kept]
@@ -61,7 +59,6 @@ def _cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _halves(column: object) -> tuple[str, ...]:
-    """The column of half the interval of a mean."""
     name = str(column)
     found = (f"{name}_half_width", f"{name.removesuffix('_simulated')}_half_width")
     return (*found, "half_width") if name == "goodput" else found

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.documents.rows import Row, read_csv
-from simcluster.longrun.budget.compute_law import of_compute_alone
-from simcluster.longrun.budget.loss_fit import LossFit, fit_loss_law
+from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_law, fit_loss_law, of_compute_alone
 from simcluster.longrun.budget.loss_laws import LossLaw
-from simcluster.longrun.commands import scaling_compute
 from simcluster.longrun.scaling.scale import Scaling, scaling
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
@@ -25,7 +24,7 @@ _ASKED = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "ser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit where that is asked for, answer, draw."""
+    """Fit if asked to, answer, draw."""
     given = {name: value for name in _ASKED if (value := getattr(args, name)) is not None}
     if args.leave_out and not args.fit:
         raise InputError("--leave-out says which rows are not fitted; give them: --fit rows.csv")
@@ -35,54 +34,43 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("--fit and --law are two laws; give one of them")
     rows = read_csv(Path(args.fit)) if args.fit else ()
     if rows and of_compute_alone(rows):
-        scaling_compute.run(args, rows, given)
+        _answer_by_compute(args, rows, given)
         return
-    fit = _fit(args, rows) if args.fit else None
+    fit = None
+    if args.fit:
+        fit = fit_loss_law(rows, Path(args.fit).name, left_out=args.leave_out, draws=_DRAWS)
+    head, document = ([], {}) if fit is None else ([_fit_text(fit)], {"fit": _fit_document(fit)})
     if fit is not None and not args.scenario and not given:
         if args.plot or args.costs:
             raise InputError("--plot and --costs draw an answer; ask for one, as in --compute 1e22 or --loss 2.0")
-        common.answer(args, lambda: _told(fit), lambda: {"fit": _fitted(fit)})
+        common.answer(args, lambda: head[0], lambda: document)
         return
-    found = _answer(args, given, fit.law if fit is not None else args.law and _law(args.law))
-    head = [] if fit is None else [_told(fit)]
-    common.answer(
-        args,
-        lambda: "\n\n".join([*head, found.summary()]),
-        lambda: {**({} if fit is None else {"fit": _fitted(fit)}), **found.to_dict()},
-    )
+    found = _answer(args, given, None if fit is None else fit.law)
+    common.answer(args, lambda: "\n\n".join([*head, found.summary()]), lambda: document | found.to_dict())
     common.draw(args, (args.plot, lambda: picture("isoflop")(found)), (args.costs, lambda: picture("costs")(found)))
 
 
-def _answer(args: argparse.Namespace, given: dict[str, Any], law: str | dict[str, Any] | LossLaw | None) -> Scaling:
-    scenario = None
+def _answer(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | None) -> Scaling:
+    scenario, law = None, fitted or args.law
     if args.scenario and args.device:
         raise InputError(f"--device is of a budget without a scenario; change it with --cluster.device {args.device}")
+    if args.law:  # a name, or a mapping written as YAML
+        value = parse_override(f"law={args.law}")[1]
+        law = value if isinstance(value, dict) else args.law
     if args.scenario:
         scenario = load(args.scenario, overrides_of(args, args.scenario))
     elif args.set or args.overrides or args.vary:
         raise InputError("--set and --vary change a scenario; name one, as in simcluster scaling tiny_dp --loss 5")
-    return scaling(
-        scenario,
-        **given,
-        device=args.device or _DEVICE,
-        law=law,
-        critical_batch=args.critical_batch,
-        vary=dict(expand_vary(text) for text in args.vary),
-        batch=args.batch,
-    )
+    how: dict[str, Any] = {
+        "device": args.device or _DEVICE,
+        "law": law,
+        "critical_batch": args.critical_batch,
+        "batch": args.batch,
+    }
+    return scaling(scenario, **given, **how, vary=dict(expand_vary(text) for text in args.vary))
 
 
-def _law(text: str) -> str | dict[str, Any]:
-    """A name, or a mapping written as YAML."""
-    value = parse_override(f"law={text}")[1]
-    return value if isinstance(value, dict) else text
-
-
-def _fit(args: argparse.Namespace, rows: Sequence[Row]) -> LossFit:
-    return fit_loss_law(rows, Path(args.fit).name, left_out=args.leave_out, draws=_DRAWS)
-
-
-def _told(fit: LossFit) -> str:
+def _fit_text(fit: LossFit) -> str:
     values = ((name, getattr(fit.law, name), error) for name, error in fit.law.errors.items())
     constants = ", ".join(f"{name} {value:.5g} +- {error:.2g}" for name, value, error in values)
     own = ", ".join(f"{name}: {getattr(fit.law, name):.6g}" for name in fit.law.errors)
@@ -96,9 +84,59 @@ def _told(fit: LossFit) -> str:
     ])  # fmt: skip
 
 
-def _fitted(fit: LossFit) -> dict[str, Any]:
+def _fit_document(fit: LossFit) -> dict[str, Any]:
     constants = {name: getattr(fit.law, name) for name in fit.law.errors}
     return {
         **constants, "errors": fit.law.errors, "rows": fit.rows, "left_out": fit.left_out, "objective": fit.objective,
         "largest_error": fit.worst, "parameters": list(fit.law.parameters or ()), "tokens": list(fit.law.tokens or ()),
     }  # fmt: skip
+
+
+# --- rows of compute and loss alone -----------------------------------------------------------------------------------
+
+
+def _answer_by_compute(args: argparse.Namespace, rows: Sequence[Row], given: Mapping[str, Any]) -> None:
+    others = [name for name in given if name not in ("compute", "loss")]
+    others += [name for name in ("scenario", "vary", "set", "plot", "costs") if getattr(args, name)]
+    if others:
+        option = others[0] if others[0] == "scenario" else f"--{others[0]}"
+        raise InputError(
+            f"{Path(args.fit).name}: rows of compute and loss alone know no model, and {option} is of one; ask for "
+            "--compute or --loss, or give the rows parameters"
+        )
+    law = fit_compute_law(rows, Path(args.fit).name, left_out=args.leave_out)
+    asked = {name: parse_count(given[name], name) for name in ("compute", "loss") if name in given}
+    document: dict[str, Any] = {"fit": law.to_dict()}
+    if "compute" in asked:
+        document["budget"] = {"flops": asked["compute"], "loss": law.loss(asked["compute"])}
+    if "loss" in asked:
+        document["to_loss"] = {"loss": asked["loss"], "flops": law.compute_to(asked["loss"])}
+    common.answer(args, lambda: _compute_text(law, asked), lambda: document)
+
+
+def _compute_text(law: ComputeLaw, asked: Mapping[str, float]) -> str:
+    constants = ", ".join(f"{name} {getattr(law, name):.5g} +- {error:.2g}" for name, error in law.errors.items())
+    constants += " (standard errors)"
+    if law.rows == 2:
+        constants = "two rows fix two constants: L_inf is taken as 0, a plain power law"
+    elif not law.errors:
+        constants = "as many rows as constants: the law goes through them, and nothing says how sure it is"
+
+    def beyond(flops: float) -> str:
+        times = law.beyond(flops)
+        return f"   (extrapolated: C x {times:.3g} beyond the runs)" if times > 1 else ""
+
+    lines = [
+        f"{law.formula()}   fitted to {law.rows} rows{f', {law.left_out} left out' * bool(law.left_out)}; C in FLOP",
+        f"  constants    {constants}",
+        f"  largest      error of a loss: {law.worst:.2%}",
+        f"  range        {law.compute[0]:.3g} to {law.compute[1]:.3g} FLOP",
+    ]
+    if "compute" in asked:
+        flops = asked["compute"]
+        lines.append(f"  budget       {flops:.4g} FLOP: loss {law.loss(flops):.4f}{beyond(flops)}")
+    if "loss" in asked:
+        needed = law.compute_to(asked["loss"])
+        never = f"never: no compute gets below {law.L_inf:.4g}"
+        lines.append(f"  loss {asked['loss']:<8g}{never if needed is None else f'{needed:.4g} FLOP{beyond(needed)}'}")
+    return "\n".join(lines)

@@ -3,146 +3,116 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.sweep import Bar
 from simcluster.cli.terminal import progress
-from simcluster.longrun.commands.policies_output import policies_of, text_of
-from simcluster.longrun.eventlog import read_log
-from simcluster.longrun.logrows import columns_of
-from simcluster.longrun.studies.comparing import compare_policies
+from simcluster.documents.overrides import expand_vary, parse_override
+from simcluster.longrun.eventlog import columns_of, read_log
+from simcluster.longrun.studies.comparing import MEASURES, Policy, PolicyComparison, compare_policies
 from simcluster.longrun.studies.replays import log_path, replay_failures
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
+from simcluster.results.assumptions import assumed_lines
+from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
+from simcluster.studies.variations import distinct
 
 _OF_ONE = ("gantt", "power", "log", "weeks")
 """What is written of one policy alone."""
 _OF_SEVERAL = ("measure", "output")
-_OF_MANY_RUNS = ("vary", "against", "executor", "store", *_OF_SEVERAL)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, check where results go, play, print, write."""
+    """Load, check where results go, simulate, print, write."""
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: play at least one run")
     begun = time.perf_counter()
     scenario = load(args.scenario, [] if args.replay else overrides_of(args, args.scenario))
-    if not args.replay:
-        _refuse(args, ("columns", "began"), "is of a log: --replay LOG")
+    several = not args.replay and bool(args.vary or args.against)
+    refused: tuple[str, ...] = ("columns", "began")
+    why = "is of a log: --replay LOG"
     if args.replay:
-        _replay(args, scenario)
-    elif args.vary or args.against:
+        refused, why = ("vary", "against", "executor", "store", *_OF_SEVERAL), "is not of a log's replay"
+    for options, reason in (
+        (refused, why),
+        (_OF_ONE if several else (),
+         "is of one policy; with --vary or --against there are --plot, --fates, --json and -o"),
+        (() if several or args.replay else _OF_SEVERAL, "is of several policies: name them by --vary or --against"),
+    ):  # fmt: skip
+        if given := [option for option in options if getattr(args, option)]:
+            raise InputError(f"--{given[0]} {reason}")
+    if several:
         _compare(args, scenario)
+    elif args.replay:
+        log = read_log(log_path(args.replay), columns=columns_of(args.columns), began=args.began)
+        found = replay_failures(scenario, log, dict(overrides_of(args, args.scenario)), played=args.played)
+        found = replace(found, name=Path(args.replay).stem)
+        common.answer(args, found.summary, found.to_dict)
+        _write(args, found.last, found.compared)
     else:
-        _train(args, scenario)
+        how = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
+        with show_progress(args) as bar:
+            training = train(scenario, **how, progress=bar)
+        common.answer(args, training.summary, training.to_dict)
+        _write(args, training, {scenario.name: training})
     if args.verbose:
         print(f"{time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
 
 
-def _refuse(args: argparse.Namespace, options: Sequence[str], why: str) -> None:
-    """InputError for the first of these that is given."""
-    for option in options:
-        if getattr(args, option):
-            raise InputError(f"--{option} {why}")
-
-
-def _train(args: argparse.Namespace, scenario: Scenario) -> None:
-    _refuse(args, _OF_SEVERAL, "is of several policies: name them by --vary or --against")
-    with show_progress(args) as bar:
-        training = train(scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar)
-    common.answer(args, training.summary, training.to_dict)
-    if isinstance(training, StagedTraining):
-        _write_stages(args, training)
-    else:
-        _write(args, training, {scenario.name: training})
-
-
-def _replay(args: argparse.Namespace, scenario: Scenario) -> None:
-    """The log as it was, and with what the command line changes."""
-    _refuse(args, _OF_MANY_RUNS, "is not of a log's replay")
-    log = read_log(log_path(args.replay), columns=columns_of(args.columns), began=args.began)
-    changes = overrides_of(args, args.scenario)
-    found = replay_failures(scenario, log, dict(changes), played=args.played)
-    found = replace(found, name=Path(args.replay).stem)
-    common.answer(args, found.summary, found.to_dict)
-    _write(args, found.last, found.compared)
-
-
 def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
-    _refuse(args, _OF_ONE, "is of one policy; with --vary or --against there are --plot, --fates, --json and -o")
-    policies = policies_of(args, scenario)
+    policies, how = policies_of(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
     with show_progress(args) as bar:
         found = compare_policies(
-            policies,
-            measure=args.measure or "goodput",
-            played=args.played,
-            workers=common.workers_of(args),
-            store=args.store,
-            strict=False,
-            progress=bar,
+            policies, **how, workers=common.workers_of(args), store=args.store, strict=False, progress=bar
         )
     common.answer(args, lambda: text_of(found), found.to_dict)
-    common.draw(
-        args,
-        (args.fates, lambda: picture("fates")(dict(_stages_of(found.runs)))),
-        (args.plot, lambda: picture("policies")(found)),
-    )
+    stages: dict[str, TrainingRun] = {}
+    for name, run in found.runs.items():
+        if isinstance(run, StagedTraining):
+            stages |= {f"{name}, stage {number}": stage for number, stage in enumerate(run.stages, 1)}
+        else:
+            stages[name] = run
+    draw_fates, draw_policies = picture("fates"), picture("policies")
+    common.draw(args, (args.fates, lambda: draw_fates(stages)), (args.plot, lambda: draw_policies(found)))
     if args.output:
         common.write_table(args.output, found.frame())
 
 
-def _stages_of(runs: Mapping[str, TrainingRun | StagedTraining]) -> Iterator[tuple[str, TrainingRun]]:
-    """Runs by name, those of stages stage by stage."""
-    for name, run in runs.items():
-        if isinstance(run, StagedTraining):
-            yield from ((f"{name}, stage {number}", stage) for number, stage in enumerate(run.stages, 1))
-        else:
-            yield name, run
-
-
-def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, TrainingRun]) -> None:
-    """Pictures and tables, and what was played."""
+def _write(
+    args: argparse.Namespace,
+    training: TrainingRun | StagedTraining,
+    compared: Mapping[str, TrainingRun | StagedTraining],
+) -> None:
+    """Write pictures and tables, those of a run of stages by stage."""
+    title = ""
+    if isinstance(training, StagedTraining):
+        compared = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
+        title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
     common.draw(
         args,
         (args.gantt, lambda: picture("weeks")(training)),
-        (args.fates, lambda: picture("fates")(compared)),
+        (args.fates, lambda: picture("fates")(compared, title)),
         (args.plot, lambda: picture("goodput")(training)),
         (args.power, lambda: picture("power")(training)),
     )
-    _write_tables(args, training)
-    if args.verbose:
+    for path, name in ((args.log, "log"), (args.weeks, "weeks")):
+        if path:
+            common.write_table(path, getattr(training, name))
+    if args.verbose and isinstance(training, TrainingRun):
         states = len(training.states)
         print(f"{states} state{'s' * (states > 1)} and {training.played:,} runs", file=sys.stderr)
-
-
-def _write_stages(args: argparse.Namespace, training: StagedTraining) -> None:
-    """Pictures and tables of a run of stages: rows and bars by stage."""
-    stages = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
-    title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
-    common.draw(
-        args,
-        (args.gantt, lambda: picture("weeks")(training)),
-        (args.fates, lambda: picture("fates")(stages, title)),
-        (args.plot, lambda: picture("goodput")(training)),
-        (args.power, lambda: picture("power")(training)),
-    )
-    _write_tables(args, training)
-
-
-def _write_tables(args: argparse.Namespace, training: TrainingRun | StagedTraining) -> None:
-    if args.log:
-        common.write_table(args.log, training.log)
-    if args.weeks:
-        common.write_table(args.weeks, training.weeks)
 
 
 @contextmanager
@@ -160,3 +130,86 @@ def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
             )
         raise
     progress()
+
+
+def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
+    """The scenario as it is, one for every combination of --vary, one for each --against; named by what they change."""
+    found: list[tuple[str, Policy]] = [(scenario.name, scenario)]
+    grid = [expand_vary(text) for text in args.vary]
+    for path, _ in grid:
+        check_path(path)
+    if grid:
+        for values in product(*(values for _, values in grid)):
+            changes = {path: value for (path, _), value in zip(grid, values, strict=True)}
+            found.append((_named(changes), changes))
+    for text in args.against:
+        if not text.strip():
+            raise InputError("--against: changes nothing; write it as 'run.spares.hot=8 run.short=shrink'")
+        if "=" in text:
+            changes = dict(_changes(text))
+            found.append((_named(changes), changes))
+        else:
+            try:
+                other = load(text, overrides_of(args))
+            except InputError as problem:
+                raise InputError(
+                    f"--against {text!r}: {problem}; a policy is a scenario, or changes of it as in 'run.spares.hot=8'"
+                ) from None
+            found.append((other.name, other))
+    names = distinct([name for name, _ in found])
+    return dict(zip(names, (policy for _, policy in found), strict=True))
+
+
+def _changes(text: str) -> Iterator[tuple[str, Any]]:
+    """ "run.spares.hot=8 run.noticed='5 min'"."""
+    try:
+        words = shlex.split(text)
+    except ValueError as problem:
+        raise InputError(f"--against {text!r}: {problem}; write it as 'run.spares.hot=8 run.short=shrink'") from None
+    for word in words:
+        if word.endswith("="):
+            raise InputError(f"--against: {word!r} has an empty value; null leaves a key out, as in {word}null")
+        path, value = parse_override(word)
+        check_path(path.removesuffix("+"))
+        yield path, value
+
+
+def _named(changes: Mapping[str, Any]) -> str:
+    shown = {path: str(value).lower() if isinstance(value, bool) else value for path, value in changes.items()}
+    return ", ".join(
+        f"{path.removeprefix('run.')} {'null' if value is None else value}" for path, value in shown.items()
+    )
+
+
+def text_of(found: PolicyComparison) -> str:
+    """The answer, the table, and what was refused."""
+    title = next(iter(found.runs))
+    head = f"{title}: {len(found.runs)} policies, {found.played:,} runs of each on the same failures"
+    refused = [f"  {name}: {common.on_one_line(why)}" for name, why in found.refused.items()]
+    notes = ["+- is half a 95 % interval; ~ zero is in it"]
+    blocks = [[head], [found.sentence], [_table(found), *notes], ["refused", *refused] if refused else []]
+    blocks.append(assumed_lines(found.assumed))
+    return common.in_blocks(blocks)
+
+
+def _table(found: PolicyComparison) -> str:
+    header, columns = ["policy"], [list(found.runs)]
+    for measure, table in found.tables.items():
+        scale, unit = MEASURES[measure]
+        digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
+        header.append(measure)
+        rows, cells = table.to_dict("records"), []
+        for row in rows:
+            mean, half = row["mean"], row["half_width"]
+            noise = f" +- {scale * half:,.{digits}f}" if half > 1e-12 * abs(mean) else ""
+            cells.append(f"{scale * mean:,.{digits}f}{noise}{suffix}")
+        columns.append(cells)
+        if any(abs(row["difference"]) > 1e-12 * row["mean"] for row in rows):
+            header.append(f"against the first, {unit}")
+            digits, gaps = 0 if measure == "dollars" else 3, [""]
+            for row in rows[1:]:
+                gap, half = scale * row["difference"], scale * row["difference_half_width"]
+                told = f"{'~ ' if abs(gap) <= half else ''}{gap:+,.{digits}f} +- {half:,.{digits}f}"
+                gaps.append(told if gap or half else "0")
+            columns.append(gaps)
+    return common.format_table(header, list(zip(*columns, strict=True)))

@@ -1,17 +1,112 @@
-"""An outage: training is set back; detection, diagnosis, machines, and the parts of a restart, one after the other."""
+"""Outages: slow devices, silent errors, what is planned, and the phases from a stop to training again."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 
+import numpy as np
 import simpy
 
-from simcluster.longrun.events.planned import replan, watch
-from simcluster.longrun.events.state import Doing, JobState, PlannedOutage
-from simcluster.longrun.outcome import REGROWTH
+from simcluster.longrun.events.state import Doing, JobState, PlannedOutage, SlowDevice
+from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
 from simcluster.longrun.pattern import MEMORY, STORAGE
 from simcluster.longrun.run import FailureMode
+
+
+def plan(job: JobState, number: int) -> None:
+    """An outage after the next snapshot; what is planned already is done in the same."""
+    if math.isinf(job.planned.at):
+        job.planned.number = number
+        replan(job)
+    if number < len(job.run.causes):
+        job.planned.replaces = number
+
+
+def replan(job: JobState) -> None:
+    """After the snapshot that is next from here."""
+    job.planned.at = float(job.run.pattern.next_end(np.array([job.now_at()]))[0])
+
+
+def calendar(job: JobState, every: float) -> Doing:
+    """Maintenance falls due again and again."""
+    while True:
+        yield job.env.timeout(every)
+        if (MAINTENANCE, -1) not in job.due:
+            job.due.append((MAINTENANCE, -1))
+        job.wake()
+
+
+def watch(job: JobState) -> Doing:
+    """Machines are back that the job has too few, enough to be faster: they are taken in after the next snapshot."""
+    back = job.watched
+    yield job.env.timeout(back - job.env.now)
+    if job.missing and job.watched == back:
+        job.fall_due(REGROWTH)
+
+
+def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> None:
+    """Weights are wrong from here on, if they were not; a verification or somebody will find out."""
+    wrong, pattern = job.wrong, job.run.pattern
+    if math.isfinite(wrong.since):
+        return
+    wrong.since, wrong.number = job.now_at(), number
+    wrong.count += 1
+    if pattern.verify:
+        verified = pattern.next_verified(np.array([wrong.since]))
+        wrong.verified_at = float(verified[0])
+        wrong.since = max(wrong.since, float(pattern.begun(verified)[0]))
+    else:
+        job.env.process(_find(job, number, wrong.count, job.lasts(cause, occurrence)))
+
+
+def _find(job: JobState, number: int, count: int, lasts: float) -> Doing:
+    """Somebody finds out, unless the job has gone back behind it in the meantime."""
+    yield job.env.timeout(lasts)
+    if math.isfinite(job.wrong.since) and count == job.wrong.count:
+        job.fall_due("found", number)
+
+
+def clean_snapshot(job: JobState) -> int:
+    """The latest snapshot on storage from before the weights were wrong, if it is still kept; else the run's begin."""
+    pattern = job.run.pattern
+    before = int(pattern.taken(np.array([job.wrong.since]))[0]) // pattern.cycles * pattern.cycles
+    return before if before >= job.safe[STORAGE] - (pattern.keep - 1) * pattern.cycles else 0
+
+
+def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Doing:
+    """A device is slow for a while, and may be noticed before that is over."""
+    assert cause.paces is not None
+    uniform = job.uniform(cause.name, "spell", occurrence, 2)[0]
+    level = int(np.searchsorted(np.cumsum(cause.shares)[:-1], uniform[0], side="right"))
+    device = min(int(uniform[1] * cause.devices), cause.devices - 1)
+    column = int(cause.column(np.array([device]))[0]) if cause.column else 0
+    slow = SlowDevice(number, float(cause.paces[level, column]), cause.label(device))
+    job.slow.append(slow)
+    job.wake()
+    lasts = job.lasts(cause, occurrence)
+    if job.run.straggler != "leave":
+        noticed = job.draw(job.run.noticed, cause.name, "noticed", occurrence)
+        if noticed < lasts:
+            yield job.env.timeout(noticed)
+            if slow in job.slow:
+                slow.noticed = True
+                job.fall_due("noticed", number)
+            lasts -= noticed
+    yield job.env.timeout(lasts)
+    if slow in job.slow:
+        job.slow.remove(slow)
+        job.wake()
+
+
+def pace_of(job: JobState) -> tuple[float, int, str]:
+    """The pace of the worst that slows the job, whose it is, and which device."""
+    pace, number, which = 1.0, -1, ""
+    for slow in job.slow:
+        if slow.pace > pace:
+            pace, number, which = slow.pace, slow.number, slow.which
+    short = (1.0, *job.run.short)[job.missing]
+    return (short, len(job.names) - 1, "") if short > pace else (pace, number, which)
 
 
 def spend(job: JobState, seconds: float, fate: str, number: int, which: str = "") -> Doing:
@@ -41,7 +136,7 @@ def outage(job: JobState, number: int, target: int, *, planned: bool = False, pa
     cause = run.causes[number] if number < len(run.causes) else None
     job.outages[number] += 1
     level = _go_back(job, number, target, planned)
-    which = _which(job, cause, occurrence)
+    which = "" if cause is None else _named(job, cause, "where", occurrence)
     yield from spend(job, paused, "pause", number, which)
     detected = 0.0
     if cause is not None and not planned:
@@ -54,17 +149,21 @@ def outage(job: JobState, number: int, target: int, *, planned: bool = False, pa
         yield from spend(job, again * (detected + sum(parts)), "diagnosis", number, which)
     yield from _replace(job, job.planned.replaces if planned else number, number, which)
     if planned:
-        yield from _maintain(job, number)
+        if job.planned.maintains and run.maintenance is not None:
+            yield from spend(job, run.maintenance.lasts, "maintenance", number)
+        job.planned = PlannedOutage()
     elif math.isfinite(job.planned.at):
         replan(job)
     job.slow = [slow for slow in job.slow if not slow.noticed]
     job.forget("noticed")
-    yield from _restart(job, number, parts)
-
-
-def _which(job: JobState, cause: FailureMode | None, occurrence: int) -> str:
-    """The named part that has failed."""
-    return "" if cause is None else _named(job, cause, "where", occurrence)
+    for part, seconds in zip(run.restart, parts, strict=True):  # where a cause strikes in an exposed one, it ends there
+        job.expose("stop" if part.exposed else "")
+        with contextlib.suppress(simpy.Interrupt):
+            yield from spend(job, seconds, "restart", number, part.name)
+        job.record.end(job.now_at())
+        job.expose("")
+        if job.struck:
+            return
 
 
 def _named(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str:
@@ -116,23 +215,3 @@ def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
     if job.missing and (few := job.run.faster[job.missing]) >= 0:
         job.watched = job.machines.until(spares.count + few)
         job.env.process(watch(job))
-
-
-def _maintain(job: JobState, number: int) -> Doing:
-    """What was planned is done."""
-    if job.planned.maintains:
-        assert job.run.maintenance is not None
-        yield from spend(job, job.run.maintenance.lasts, "maintenance", number)
-    job.planned = PlannedOutage()
-
-
-def _restart(job: JobState, number: int, seconds: list[float]) -> Doing:
-    """The parts of a restart; where a cause strikes in an exposed one, it ends there."""
-    for place, part in enumerate(job.run.restart):
-        job.expose("stop" if part.exposed else "")
-        with contextlib.suppress(simpy.Interrupt):
-            yield from spend(job, seconds[place], "restart", number, part.name)
-        job.record.end(job.now_at())
-        job.expose("")
-        if job.struck:
-            return

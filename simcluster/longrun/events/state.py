@@ -11,8 +11,7 @@ import numpy as np
 import simpy
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.events.record import RunRecord
-from simcluster.longrun.events.walk import PatternWalk
+from simcluster.longrun.events.record import PatternWalk, RunRecord
 from simcluster.longrun.outcome import names_of
 from simcluster.longrun.run import SOON, FailureMode, LongRun, Spares
 from simcluster.longrun.streams import KeptStream
@@ -46,18 +45,11 @@ class RepairShop:
         self.back.append(start + repair)
 
     def ready(self, needed: int) -> float:
-        """How long the spares take that are taken now."""
-        kinds = [
-            ready
-            for ready, count in zip(
-                self.spares.ready, (self.spares.hot, self.spares.warm, self.spares.cold), strict=True
-            )
-            for _ in range(count)
-        ]
-        out = self.out
-        if not kinds or (self.short and out >= len(kinds)):
+        """Return how long the spares take that are taken now."""
+        times, out = self.spares.ready_times, self.out
+        if not times or (self.short and out >= len(times)):
             return 0.0
-        return kinds[min(out + needed - 1, len(kinds) - 1)]
+        return times[min(out + needed - 1, len(times) - 1)]
 
     def until(self, out: int) -> float:
         """When no more than so many are in repair; never for fewer than none."""
@@ -117,7 +109,7 @@ class Exposure:
             now = self.env.now
 
 
-@dataclass
+@dataclass(eq=False)
 class SlowDevice:
     """A device in a spell: at which pace the job runs with it, whose it is, and whether it has been noticed."""
 

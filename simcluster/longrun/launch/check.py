@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,9 @@ from simcluster.base.tables import frame_of
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.documents.overrides import Changes, pairs_of
-from simcluster.longrun.launch.budget_points import BUDGET, OUTCOME
-from simcluster.longrun.launch.launch import Launch
-from simcluster.longrun.launch.run_point import of_run
+from simcluster.longrun.launch.launch import Launch, of_run
+from simcluster.longrun.launch.points import BUDGET, OUTCOME, STATE
 from simcluster.longrun.launch.small import SmallVersion, small_version
-from simcluster.longrun.launch.state_points import STATE
 from simcluster.results.assumptions import assumed_lines
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -25,7 +23,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.preflight import Checklist, checklist, worst, written
 from simcluster.studies.whatif.preflight_points import Point
-from simcluster.studies.whatif.remedies import Again, Remedy, Values, Verdict
+from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,16 +33,6 @@ Mark = Callable[[str, Verdict], str]
 
 _TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
 _MARKS: dict[Verdict, str] = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
-
-
-def plain(word: str, verdict: Verdict) -> str:
-    """As it is."""
-    return word
-
-
-def written_as(overrides: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Changes as the command line takes them."""
-    return written(dict(overrides))
 
 
 def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark, assumed: Sequence[str]) -> str:
@@ -80,7 +68,6 @@ def _why(point: Point, result: Result, own: Sequence[str]) -> list[str]:
 
 
 def _command(remedy: Remedy, own: Sequence[str]) -> str:
-    """All options of a command that gives the remedy's step: the user's own too, as far as it leaves them."""
     kept = [text for text in own if text.partition("=")[0].strip() not in remedy.values]
     return " ".join([*(f"--set {shlex.quote(text)}" for text in kept), remedy.options()])
 
@@ -111,21 +98,17 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     result = replay(again({}))
     found = checklist(result, again)
     launch = Launch.of(result.scenario, result) if result.scenario.run else None
-    points = [] if launch is None else list(_of_run(launch, again))
+    points: list[Point] = []
+    seen: dict[str, str] = {}
+    for each in RUN_CHECKS if launch else ():
+        assert launch is not None
+        point = each.point(launch, again)
+        if point is not None:  # what makes several of them fail is reported once
+            first = seen.setdefault(point.found, point.name)
+            points.append(point if first == point.name else replace(point, found=f"not known: see {first}"))
     whole = Checklist([*found.points, *points], found.fastest)
     assumed = (*result.assumed, *(() if launch is None else launch.assumed))
     return LaunchCheck(result, whole, tuple(overrides), assumed)
-
-
-def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
-    """The points of the run; what makes several of them fail is told once."""
-    told: dict[str, str] = {}
-    for each in RUN_CHECKS:
-        point = each.point(launch, again)
-        if point is None:
-            continue
-        first = told.setdefault(point.found, point.name)
-        yield point if first == point.name else replace(point, found=f"not known: see {first}")
 
 
 @dataclass(frozen=True)
@@ -169,12 +152,12 @@ class LaunchCheck(Shown):
         """The scenario for one machine, to be run for some steps and compared; InputError where it cannot be made."""
         return small_version(self.result.scenario)
 
-    def summary(self, mark: Mark = plain, own: Sequence[str] | None = None) -> str:
+    def summary(self, mark: Mark = lambda word, verdict: word, own: Sequence[str] | None = None) -> str:
         """Every point in a line, with its rule and what would help where it does not pass.
 
         ``mark`` colours verdicts; ``own`` are the overrides as a user wrote them (A.B=C), which remedies go with.
         """
-        given = list(written_as(self.overrides)) if own is None else own
+        given = list(written(dict(self.overrides))) if own is None else own
         return summary(self.result, self.checklist, given, mark, self.assumed)
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.composing import to_yaml
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
-from simcluster.longrun.launch.first_layout import FirstLayout, first_layout
+from simcluster.longrun.launch.layouts import FirstLayout, first_layout
 from simcluster.model.parameters import parameters
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.headroom import HEADROOM
@@ -94,16 +94,11 @@ class FirstScenario(Shown):
                 yield from _lines({section: value}, Scenario, "")
                 continue
             yield from _explained(f"{section}:", description(Scenario, section), "")
-            yield from _lines(value, self._model(section), "  ")
-
-    def _model(self, section: str) -> Any:
-        if section == "cluster":
-            return type(self.scenario.cluster.topology)
-        return type(getattr(self.scenario, section))
+            part = self.scenario.cluster.topology if section == "cluster" else getattr(self.scenario, section)
+            yield from _lines(value, type(part), "  ")
 
 
 def _lines(section: Mapping[str, Any], model: Any, indent: str) -> Iterator[str]:
-    """A key a line, with what it says behind it."""
     texts = {key: to_yaml({key: value}).strip() for key, value in section.items()}
     width = max(len(text) for text in texts.values())
     for key, text in texts.items():
@@ -111,7 +106,6 @@ def _lines(section: Mapping[str, Any], model: Any, indent: str) -> Iterator[str]
 
 
 def _explained(text: str, what: str, indent: str) -> Iterator[str]:
-    """A line with its comment behind it, or above it where that would be too wide."""
     if len(text) + len(what) + 4 <= _WIDE:
         yield f"{text}  # {what}"
         return
@@ -120,7 +114,6 @@ def _explained(text: str, what: str, indent: str) -> Iterator[str]:
 
 
 def _from(folder: Path, name: str) -> str:
-    """A path as it is from a folder; a name that ships as it is."""
     return os.path.relpath(name, folder) if Path(name).is_file() else name
 
 
@@ -138,6 +131,25 @@ def _optional() -> Iterator[str]:
         yield from (f"#{line}" for line in to_yaml({section: value}).splitlines())
 
 
+def _with_layout(
+    document: dict[str, Any], batch: int | None = None, headroom: float = HEADROOM, folder: Path = Path()
+) -> tuple[dict[str, Any], FirstLayout, Scenario]:
+    """Return the document with a layout that fits, the layout, and the scenario before; fp16 where there is no bf16."""
+    document |= {
+        "parallel": {},
+        "pipeline": {"schedule": "1f1b"},
+        "training": {"global_batch": document["gpus"], "micro_batch": 1},
+        "overlap": {},
+    }
+    base = from_document(document, folder=folder)
+    if "bf16" not in base.cluster.device.peak.known():
+        document["training"]["precision"] = "fp16-mixed"
+        base = from_document(document, folder=folder)
+    layout = first_layout(base, batch, headroom=headroom)
+    values = {path: value for path, value in layout.values.items() if path != "parallel.dp"}
+    return dict(apply_overrides(Document(document, "<new>", folder), values).data), layout, base
+
+
 @checked
 def first_scenario(
     model: str,
@@ -148,41 +160,43 @@ def first_scenario(
     sequence_length: int | None = None,
     headroom: float = HEADROOM,
 ) -> FirstScenario:
-    """A scenario for a model (a preset, or a config.json) on a cluster (a name, or a file), with a layout that fits.
+    """Return a scenario for a model (a preset, or a config.json) on a cluster (a name, or a file), with a layout that
+    fits.
 
     ``gpus`` defaults to those of the cluster as its file has it; ``batch`` is in sequences and defaults to 4M tokens,
     for a mixture of experts to 30,720 tokens per GPU where that is more.
-    InputError for names that are not there, for more GPUs than the cluster can have, and where nothing fits.
+    InputError for unknown names, for more GPUs than the cluster can have, and where nothing fits.
     """
     if "/" not in model and not model.endswith(".json"):
-        model_document(model)  # says what is wrong with a name
+        model_document(model)  # which rejects an unknown name
     own = {} if sequence_length is None else {"sequence_length": sequence_length}
     place, count = _cluster(cluster, gpus)
     called = Path(model).resolve().parent.name if model.endswith(".json") else model
-    document: dict[str, Any] = {
-        "name": f"{called}, {count} GPUs of {Path(cluster).stem}",
-        "cluster": place,
-        "gpus": count,
-        "model": {"preset": model, **own},
-        "parallel": {},
-        "pipeline": {"schedule": "1f1b"},
-        "training": {"global_batch": count, "micro_batch": 1},
-        "overlap": {},
-    }
+    name = f"{called}, {count} GPUs of {Path(cluster).stem}"
+    document = {"name": name, "cluster": place, "gpus": count, "model": {"preset": model, **own}}
     try:
-        base = from_document(document)
+        whole, layout, _ = _with_layout(document, batch, headroom)
     except InputError as problem:
         raise InputError(str(problem).replace("<document>: model.preset", model)) from None
-    if "bf16" not in base.cluster.device.peak.known():
-        base = from_document(document, {"training.precision": "fp16-mixed"})
-    layout = first_layout(base, batch, headroom=headroom)
-    plain = Document(document, "<new>", Path())
-    whole = apply_overrides(plain, {path: value for path, value in layout.values.items() if path != "parallel.dp"})
-    return FirstScenario(whole.data, layout)
+    return FirstScenario(whole, layout)
+
+
+def scenario_of_model(
+    model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path
+) -> tuple[dict[str, Any], tuple[str, ...]]:  # fmt: skip
+    """Return the document of an imported model's scenario, and notes on its layout; InputError where none fits."""
+    document = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
+    whole, layout, base = _with_layout(document, folder=folder)
+    held, capacity = layout.held / 1e9, base.cluster.device.memory / 1e9
+    batch = whole["training"]["global_batch"]
+    return whole, (
+        f"a layout that fits with {HEADROOM:.0%} of memory left free ({held:.1f} of {capacity:.1f} GB): a start, not "
+        "the best there is (simcluster plan looks for that)",
+        f"a batch of {batch:,} sequences, about {batch * base.model.sequence_length / 2**20:.1f}Mi tokens",
+    )
 
 
 def _cluster(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
-    """The section of a cluster that has so many GPUs, and their number."""
     topology = load_topology(name)
     built = load_cluster(name)
     there = built.num_gpus

@@ -1,8 +1,9 @@
-"""A launch as its checklist asks for it: the step that was played, its run of weeks in numbers, a few runs of it."""
+"""A launch as its checklist reads it: the simulated step, its long run in numbers, a few runs of it; and its points."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simcluster.base.errors import InputError
@@ -10,13 +11,14 @@ from simcluster.longrun.run import LongRun
 from simcluster.longrun.studies.assumptions import assumptions_of
 from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import player_of
-from simcluster.longrun.studies.staged import StagedRuns
+from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train_stages import stage_scenarios, train_stages
-from simcluster.longrun.studies.training_run import TrainingRun, played_runs
+from simcluster.longrun.studies.train import TrainingRun, played_runs, stage_scenarios, train_stages
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import RunSpec, tokens_of_stages
 from simcluster.scenario.scenario import Scenario
+from simcluster.studies.whatif.preflight_points import Point
+from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Values, Verdict
 
 RUNS = 20
 """That are played for days and dollars: seconds."""
@@ -49,7 +51,9 @@ class Launch:
             scenario = stage_scenarios(whole)[number - 1]
         if states is None:
             states = StepStates(scenario)
-            if result is not None and _same_step(states.scenario, result.scenario):
+            steps = states.scenario, None if result is None else result.scenario
+            one, other = (each and each.model_copy(update={"name": "", "run": None}) for each in steps)
+            if one == other:
                 vars(states)["result"] = result
         return cls(whole, scenario, states, number)
 
@@ -72,7 +76,7 @@ class Launch:
             return ()
 
     @cached_property
-    def played(self) -> TrainingRun | StagedRuns:
+    def played(self) -> TrainingRun | StagedTraining:
         """A few runs; InputError where one never ends, or takes too long to be played."""
         if self.stage:
             return train_stages(self.whole, played=RUNS)
@@ -80,7 +84,57 @@ class Launch:
             return played_runs(self.scenario, RUNS, player, states=self.states)
 
 
-def _same_step(one: Scenario, other: Scenario) -> bool:
-    """Have they the same step?"""
-    apart = {"name": "", "run": None}
-    return one.model_copy(update=apart) == other.model_copy(update=apart)
+RUN_PATHS = ("run.", "data.", "training.memory_recipe")
+"""What a remedy of these points changes: nothing of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a launch: the number behind the verdict, what to do, changes to try, most promising first."""
+
+    verdict: Verdict
+    found: str
+    advice: str = ""
+    tries: tuple[Values, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunCheck:
+    """A point: ``look`` sees nothing (None) where there is nothing to look at; what cannot be (InputError) fails."""
+
+    name: str
+    rule: str
+    look: Callable[[Launch], Seen | None]
+
+    def point(self, launch: Launch, again: Again) -> Point | None:
+        """The point, with the changes that help it, worked out; None where there is none."""
+        seen = self._seen(launch)
+        if seen is None:
+            return None
+        point = Point(self.name, seen.verdict, seen.found, self.rule, seen.advice, seen.tries, for_time=False)
+        return replace(point, remedies=tuple(self._remedies(launch, seen, again)))
+
+    def _seen(self, launch: Launch) -> Seen | None:
+        try:
+            return self.look(launch)
+        except InputError as problem:
+            return Seen("fail", " ".join(str(problem).split()))
+
+    def _remedies(self, launch: Launch, seen: Seen, again: Again) -> list[Remedy]:
+        """Best first: those with which the point has a better verdict.  The step stays what it is."""
+        found = []
+        for values in seen.tries if seen.verdict != "pass" else ():
+            try:
+                then = self._seen(Launch.of(again(values), states=launch.states))
+            except InputError:
+                continue
+            if then is not None and VERDICTS.index(then.verdict) < VERDICTS.index(seen.verdict):
+                step = launch.states.healthy
+                told = (then.verdict, then.found)
+                found.append(Remedy(values, step, step, launch.states.result.memory.total, told))
+        return sorted(found, key=lambda each: VERDICTS.index(each.then[0]) if each.then else 0)
+
+
+def of_run(values: Values) -> bool:
+    """Does a change leave the step as it is?"""
+    return all(path.startswith(RUN_PATHS) for path in values)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.composing import to_yaml
 from simcluster.documents.shipped import shipped_names
-from simcluster.faults import FaultSpec, SequenceLengths
-from simcluster.longrun.launch.small_layout import (
+from simcluster.faults import SequenceLengths
+from simcluster.longrun.launch.layouts import (
     SmallLayout,
     layers_a_slice,
     layout_on,
@@ -83,7 +84,6 @@ class SmallVersion:
         return f"{head}\n{to_yaml(document_of(self.scenario))}"
 
     def _rows(self) -> Iterator[str]:
-        """Not as in the job, though matrices are."""
         less = self.whole.parallel.tp // self.layout.tp
         if less > 1 and self.whole.parallel.sequence_parallel:
             yield f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
@@ -146,7 +146,7 @@ def _changes(scenario: Scenario, layout: SmallLayout, nodes: int | None) -> Iter
             why = "kept above 1" if now > 1 else "no room for it on one machine: its code path is not tried"
             yield f"parallel.{axis}", size, now, why
     for name, value in model_changes(scenario, layout).items():
-        yield f"model.{name}", _at(scenario, f"model.{name}"), value, _WHY.get(name, "with tp: a rank's part stays")
+        yield f"model.{name}", attrgetter(name)(scenario.model), value, _WHY.get(name, "with tp: a rank's part stays")
     batch = microbatches_of(scenario, layout) * layout.dp * scenario.training.micro_batch
     if batch != scenario.training.global_batch:
         yield "training.global_batch", scenario.training.global_batch, batch, "as many microbatches for each stage"
@@ -178,7 +178,6 @@ def _pipeline(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
 
 
 def _sharding(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
-    """Two groups where there were several."""
     group, ranks = scenario.fsdp.shard_group, layout.dp * layout.cp
     if group and group < scenario.dp * scenario.parallel.cp and ranks % (2 * group):
         yield "fsdp.shard_group", group, max(1, ranks // 2), "two groups"
@@ -192,11 +191,15 @@ def _sharding(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
 
 
 def _apart(scenario: Scenario) -> Iterator[Changed]:
-    """What is of the whole run, or of the whole cluster."""
     kept = [fault for fault in scenario.given_faults if isinstance(fault, SequenceLengths)]
     if len(kept) < len(scenario.given_faults):
         kinds = [fault.kind for fault in scenario.given_faults]
-        yield "faults", kinds, _documents(kept), "those of the whole cluster are left out"
+        yield (
+            "faults",
+            kinds,
+            [fault.model_dump(mode="json", exclude_none=True) for fault in kept],
+            "those of the whole cluster are left out",
+        )
     if scenario.replicas > 1:
         yield "replicas", scenario.replicas, 1, "one step"
     if scenario.steps > 1:
@@ -208,12 +211,7 @@ def _apart(scenario: Scenario) -> Iterator[Changed]:
         yield "run", "of the whole job", _run_of(scenario), f"{STEPS} steps and {STEPS // _SAVED} checkpoints"
 
 
-def _documents(faults: Sequence[FaultSpec]) -> list[dict[str, Any]]:
-    return [fault.model_dump(mode="json", exclude_none=True) for fault in faults]
-
-
 def _run_of(scenario: Scenario) -> dict[str, Any]:
-    """A run of so many steps in which nothing fails, with checkpoints written as the job's are."""
     assert scenario.run is not None
     given = scenario.run.checkpoint.model_dump(mode="json", exclude_defaults=True)
     names = (*_KEPT_OF_CHECKPOINT, *(() if "to" in given else ("stall",)))  # a time that was the whole job's
@@ -223,18 +221,10 @@ def _run_of(scenario: Scenario) -> dict[str, Any]:
     return found if validation is None else found | {"validation": {"every": f"{_SAVED} steps", "batches": 1}}
 
 
-def _at(scenario: Scenario, path: str) -> Any:
-    found: Any = scenario
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
-
-
 # --- layers, and the document -----------------------------------------------------------------------------------------
 
 
 def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) -> Scenario:
-    """With as many layers a slice as the job has, or as fit; InputError where none do, or the rest cannot be."""
     where = {"cluster.nodes": "cluster.topology.nodes"}  # in a whole document
     given: dict[str, Any] = {where.get(path, path): now for path, _, now, _ in changes}
     given |= {"name": f"{scenario.name}, one machine", "parallel.dp": layout.dp}
@@ -260,7 +250,7 @@ def document_of(scenario: Scenario) -> dict[str, Any]:
     document = scenario.model_dump(mode="json", exclude_defaults=True)
     document["model"] = _model(scenario.model)
     if scenario.given_faults:
-        document["faults"] = _documents(scenario.given_faults)
+        document["faults"] = [fault.model_dump(mode="json", exclude_none=True) for fault in scenario.given_faults]
     else:
         document.pop("faults", None)
     del document["cluster"]["topology"]
@@ -269,7 +259,6 @@ def document_of(scenario: Scenario) -> dict[str, Any]:
 
 
 def _model(model: Model) -> dict[str, Any]:
-    """Its fields, without those that follow from the rest."""
     found = model.model_dump(mode="json", exclude_none=True)
     for name in list(found):
         less = {key: value for key, value in found.items() if key != name}
@@ -281,7 +270,6 @@ def _model(model: Model) -> dict[str, Any]:
 
 
 def _cluster(scenario: Scenario) -> dict[str, Any]:
-    """A shipped topology by its name, with what differs beside it, or all of it."""
     topology = scenario.cluster.topology
     for name in shipped_names("topologies"):
         shipped = load_topology(name)

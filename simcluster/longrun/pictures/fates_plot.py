@@ -1,28 +1,125 @@
-"""Where the GPU-time of runs went: what was not kept, by fate and by cause, for one policy or several side by side."""
+"""Where the GPU-time of runs went: what was not kept, by fate and by cause; and what pictures of runs share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.pictures.run_looks import CHECKPOINTS, LOOKS, PlayedRun, percent, shares_of
+from simcluster.longrun.outcome import Outcomes, names_of
+from simcluster.longrun.run import FATES
+from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.show.bars import bar_rows
-from simcluster.show.palette import QUIET_TEXT, TEXT, text_on
+from simcluster.show.palette import COMPUTE_KINDS, MEMORY, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, text_on, tinted
 
-MOST_CAUSES = 8
+CHECKPOINTS = "checkpoints"
+"""What seconds are counted under that no cause of a run has: copies, writes and verifications."""
+
+LOOKS: Mapping[str, tuple[str, Colour]] = {
+    "productive": ("training that is kept", tinted(rgb(COMPUTE_KINDS["forward"]), 0.62)),
+    "slow": ("slowed by a device", rgb(COMPUTE_KINDS["input_grad"])),
+    "write": ("slowed by a write", tinted(rgb(COMPUTE_KINDS["weight_grad"]), 0.55)),
+    "checkpoint": ("checkpoint", rgb(COMPUTE_KINDS["weight_grad"])),
+    "verification": ("verification", rgb(COMPUTE_KINDS["other"])),
+    "validation": ("validation", rgb(COMPUTE_KINDS["validation"])),
+    "lost": ("lost, done again", rgb(STREAMS["tp"])),
+    "detection": ("detection", rgb(COMPUTE_KINDS["backward"])),
+    "diagnosis": ("wrong diagnosis", rgb(COMPUTE_KINDS["recompute"])),
+    "waiting": ("waiting for machines", rgb(COMPUTE_KINDS["optimizer"])),
+    "restart": ("restart", rgb(STREAMS["ep"])),
+    "pause": ("pause", rgb(STREAMS["dp"])),
+    "maintenance": ("maintenance", rgb(MEMORY["gradients"])),
+}
+"""Words and colour of each fate, in the order of legends."""
+
+
+def frame(
+    axes: Axes, x: str, y: str, *, size: float = 9, ticks: float | None = 8.5, grid: str = "", width: float = 0.7
+) -> None:
+    """Label both axes, draw a grid of that colour below everything, and leave out the frame at the top and right."""
+    axes.set_xlabel(x, fontsize=size, color=TEXT)
+    axes.set_ylabel(y, fontsize=size, color=TEXT)
+    if ticks is not None:
+        axes.tick_params(labelsize=ticks)
+    if grid:
+        axes.grid(color=grid, linewidth=width)
+        axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def put_title(figure: Figure, text: str, size: float = 11.5) -> None:
+    """Put a title at the left above all axes."""
+    figure.suptitle(text, fontsize=size, color=TEXT, x=0.01, ha="left")
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
+    """Put a small text next to a point; ``shift`` is in points."""
+    look = {"fontsize": 8.5, "color": TEXT, **look}
+    axes.annotate(text, at, xytext=shift, textcoords="offset points", **look)
+
+
+def group_causes(ordered: Sequence[str], most: int = 8) -> dict[str, list[str]]:
+    """Return groups of causes in their order: each alone, the last of too many together."""
+    alone = ordered if len(ordered) <= most else ordered[: most - 1]
+    rest = {f"{len(ordered) - len(alone)} other causes": list(ordered[len(alone) :])} if len(ordered) > most else {}
+    return {cause: [cause] for cause in alone} | rest
+
+
+def shares_of(outcomes: Outcomes) -> pd.DataFrame:
+    """Shares of the wall time of all runs: a row a fate, a column a cause (or ``CHECKPOINTS``, ""); they sum to 1."""
+    whole = float(outcomes.wall.sum())
+    table = pd.DataFrame(0.0, index=list(LOOKS), columns=["", CHECKPOINTS, *names_of(outcomes.run)])
+    spent = outcomes.spent()
+    for fate in LOOKS:
+        if fate in FATES:
+            by_cause = outcomes.fates[:, FATES.index(fate)].sum(axis=0)
+            table.loc[fate, names_of(outcomes.run)] = by_cause / whole
+        else:
+            table.loc[fate, "" if fate == "productive" else CHECKPOINTS] = float(spent[fate].sum()) / whole
+    return table
+
+
+def weekly_goodput(outcomes: Outcomes) -> Floats:
+    """Seconds of healthy steps that were kept, over those of the week: [run, week]; NaN where a run is over.
+
+    The last week counts as far as it was begun, from half a day on.  A step that is lost after the end of its week is
+    taken from the next one.
+    """
+    run = outcomes.run
+    weeks = max(1, int(np.ceil(outcomes.wall.max() / run.week - 1e-9)))
+    begins = np.arange(weeks) * run.week
+    lasts = np.clip(outcomes.wall[:, None] - begins, 0.0, run.week)
+    ends = np.full((len(outcomes.wall), weeks), np.nan)
+    known = min(weeks, outcomes.weekly.shape[1])
+    ends[:, :known] = outcomes.weekly[:, :known]
+    ends = np.where(lasts < run.week * (1 - 1e-9), outcomes.steps[:, None], ends)
+    ends = np.where(np.isnan(ends), outcomes.steps[:, None], ends)
+    gained = np.diff(ends, axis=1, prepend=0.0) * run.pattern.step
+    short = lasts < min(DAY / 2, float(outcomes.wall.min()))
+    return np.where(short, np.nan, gained / np.where(short, 1.0, lasts))
+
+
+def percent(share: float) -> str:
+    """A share with three digits or so: "92.1 %", "0.31 %"."""
+    return f"{100 * share:.2f} %" if share < 0.1 else f"{100 * share:.1f} %"
+
+
 _SEEN = 0.005  # of what is not productive: less is no colour to look for
 _ROW = 0.36  # inches
+_MANY = ((1e6, "million "), (1e3, "thousand "))
 
 
 @checked
-def fates(trainings: Mapping[str, PlayedRun], title: str = "") -> Figure:
+def fates(trainings: Mapping[str, TrainingRun], title: str = "") -> Figure:
     """Above, a bar a policy: the share of its time that is not productive, by fate; below, the same by cause.
 
     Shares are means over the played runs, of the wall time (so of the GPU-time).  The seven causes that take most over
@@ -48,20 +145,22 @@ def fates(trainings: Mapping[str, PlayedRun], title: str = "") -> Figure:
     figure.legend(
         handles=patches, ncols=min(6, max(1, len(patches))), loc="outside lower left", frameon=False, fontsize=8.5
     )
-    figure.suptitle(title or _title(trainings, tables), fontsize=11.5, color=TEXT, x=0.01, ha="left")
+    put_title(figure, title or _title(trainings, tables))
     return figure
 
 
-def _draw_policies(axes: Axes, trainings: Mapping[str, PlayedRun], tables: Mapping[str, pd.DataFrame]) -> None:
+def _draw_policies(axes: Axes, trainings: Mapping[str, TrainingRun], tables: Mapping[str, pd.DataFrame]) -> None:
     most = max(_gone(table) for table in tables.values()) or 1e-6
     for row, (name, table) in enumerate(tables.items()):
         end = _stacked(axes, row, 0.66, table.sum(axis=1), least=0.05 * most)
         outcomes = trainings[name].outcomes
-        words = f"{percent(end)} not productive · {outcomes.wall.mean() / DAY:.3g} d · {_hours(trainings[name], end)}"
+        hours = end * outcomes.wall.mean() / 3600 * trainings[name].run.gpus
+        unit, many = next((each for each in _MANY if hours >= each[0]), (1.0, ""))
+        words = (
+            f"{percent(end)} not productive · {outcomes.wall.mean() / DAY:.3g} d · {hours / unit:.3g} {many}GPU-hours"
+        )
         axes.text(end + 0.008 * most, row, words, va="center", fontsize=8.5, color=TEXT)
-    bar_rows(axes, list(tables))
-    axes.set_xlim(0, most * 1.6)
-    _ticks(axes, "share of the GPU-time, by what became of it (%)", most)
+    _finish(axes, list(tables), "by what became of it", most)
 
 
 def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping[str, list[str]]) -> None:
@@ -76,9 +175,14 @@ def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping
             places.append(at)
             at += 0.78
         at += 0.22
-    bar_rows(axes, names, places=places, size=8)
+    _finish(axes, names, "by cause", most, places=places, size=8)
+
+
+def _finish(axes: Axes, names: Sequence[str], by: str, most: float, **look: Any) -> None:
+    bar_rows(axes, names, **look)
     axes.set_xlim(0, most * 1.6)
-    _ticks(axes, "share of the GPU-time, by cause (%)", most)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}" if value <= 1.02 * most else "")
+    axes.set_xlabel(f"share of the GPU-time, {by} (%)", fontsize=9, color=QUIET_TEXT, loc="left")
 
 
 def _stacked(axes: Axes, row: float, height: float, shares: pd.Series[float], least: float = 1.0) -> float:
@@ -97,7 +201,6 @@ def _stacked(axes: Axes, row: float, height: float, shares: pd.Series[float], le
 
 
 def _groups(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:
-    """Causes by row: those that took anything, most first; the rest together."""
     known = list(dict.fromkeys(cause for table in tables.values() for cause in table.columns if cause))
     for table in tables.values():
         for cause in known:
@@ -105,35 +208,17 @@ def _groups(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:
                 table[cause] = 0.0
     taken = {cause: sum(float(table[cause].sum()) for table in tables.values()) for cause in known}
     ordered = sorted((cause for cause in known if taken[cause] > 0), key=lambda cause: -taken[cause])
-    own = [CHECKPOINTS] if CHECKPOINTS in ordered else []
-    ordered = [cause for cause in ordered if cause != CHECKPOINTS]
-    alone = ordered if len(ordered) <= MOST_CAUSES else ordered[: MOST_CAUSES - 1]
-    groups = {cause: [cause] for cause in alone}
-    if len(ordered) > len(alone):
-        groups[f"{len(ordered) - len(alone)} other causes"] = ordered[len(alone) :]
-    groups |= {words: [words] for words in own}
-    return groups or {CHECKPOINTS: [CHECKPOINTS]}
-
-
-def _ticks(axes: Axes, label: str, most: float) -> None:
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}" if value <= 1.02 * most else "")
-    axes.set_xlabel(label, fontsize=9, color=QUIET_TEXT, loc="left")
+    groups = group_causes([cause for cause in ordered if cause != CHECKPOINTS])
+    if CHECKPOINTS in ordered or not groups:
+        groups[CHECKPOINTS] = [CHECKPOINTS]
+    return groups
 
 
 def _gone(table: pd.DataFrame) -> float:
     return float(table.drop(index="productive").sum().sum())
 
 
-def _hours(training: PlayedRun, share: float) -> str:
-    hours = share * training.outcomes.wall.mean() / 3600 * training.run.gpus
-    for unit, words in ((1e6, "million GPU-hours"), (1e3, "thousand GPU-hours")):
-        if hours >= unit:
-            return f"{hours / unit:.3g} {words}"
-    return f"{hours:.3g} GPU-hours"
-
-
-def _title(trainings: Mapping[str, PlayedRun], tables: Mapping[str, pd.DataFrame]) -> str:
-    """What is productive, and what takes most of the rest."""
+def _title(trainings: Mapping[str, TrainingRun], tables: Mapping[str, pd.DataFrame]) -> str:
     kept = {name: 1 - _gone(table) for name, table in tables.items()}
     best = max(kept, key=lambda name: kept[name])
     losses = tables[best].drop(index="productive").sum(axis=1)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.runs import begins
 from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.pictures.run_looks import PlayedRun, weekly_goodput
+from simcluster.longrun.pictures.fates_plot import weekly_goodput
 from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.studies.training_run import TrainingRun
 
 SHORT = 1 / 2000
 """Of a week: a checkpoint that takes less of it is drawn as training."""
@@ -45,7 +46,7 @@ class WeekRows:
         return np.bincount(self.outages["row"].to_numpy(np.int64), minlength=len(self.names))
 
 
-def rows_of(runs: Sequence[PlayedRun]) -> WeekRows:
+def rows_of(runs: Sequence[TrainingRun]) -> WeekRows:
     """The rows of one run, or of the stages of one; weeks are counted from where each begins."""
     names: list[str] = []
     boxes, outages, goodput = [], [], []
@@ -80,7 +81,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     ``what`` is a fate; training is "slow" while something slows it, and "lost" if it was done again later, the first
     time.  Boxes are contiguous: they sum to the wall time.
     """
-    log = _stretches(log)
+    log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of strikes
     begin, end = log["begin_s"].to_numpy(np.float64), log["end_s"].to_numpy(np.float64)
     what = _whats(log, run)
     lost = _lost_seconds(log)
@@ -92,12 +93,16 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
         }
     )
     rows = rows[rows["end_s"] > rows["begin_s"]].sort_values("begin_s", kind="stable", ignore_index=True)
-    return _cut(_joined(rows), run.week)
+    what = rows["what"].to_numpy(object)
+    first = begins(what)
+    last = np.append(first[1:], len(rows)) - 1
+    begin, end = rows["begin_s"].to_numpy()[first], rows["end_s"].to_numpy()[last]
+    return _cut(pd.DataFrame({"begin_s": begin, "end_s": end, "what": what[first]}), run.week)
 
 
 def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     """(at_s, cause) of every time the job was stopped, pauses among them."""
-    log = _stretches(log)
+    log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of strikes
     parts = {part.name: number for number, part in enumerate(run.restart)}
     rows = log[~log["what"].isin(_TRAINING)]
     what, which = rows["what"].to_numpy(object), rows["which"].to_numpy(object)
@@ -115,20 +120,10 @@ def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     return pd.DataFrame({"at_s": rows["begin_s"].to_numpy(np.float64)[new], "cause": cause[new]})
 
 
-def _stretches(log: pd.DataFrame) -> pd.DataFrame:
-    """What the job did, without the instants at which causes strike."""
-    return log[log["what"] != STRIKE].reset_index(drop=True)
-
-
-def _trains(log: pd.DataFrame) -> Bools:
-    return log["what"].isin(_TRAINING).to_numpy(bool)
-
-
 def _whats(log: pd.DataFrame, run: LongRun) -> np.ndarray:
-    """The fate of every row, before any is lost."""
     what = log["what"].to_numpy(object).copy()
     short = (log["end_s"] - log["begin_s"]).to_numpy(np.float64) < SHORT * run.week
-    trains = _trains(log)
+    trains = log["what"].isin(_TRAINING).to_numpy(bool)
     saves = np.isin(what.astype(str), ("checkpoint", "verification"))
     what[trains & (~saves | short)] = "productive"
     what[trains & (what == "productive") & (log["cause"] != "").to_numpy(bool)] = "slow"
@@ -144,7 +139,7 @@ def _lost_seconds(log: pd.DataFrame) -> Floats:
     """
     at = log["at_s"].to_numpy(np.float64)
     wall = (log["end_s"] - log["begin_s"]).to_numpy(np.float64)
-    trains = _trains(log)
+    trains = log["what"].isin(_TRAINING).to_numpy(bool)
     before = np.concatenate([[0.0], at[:-1]])
     lost = (log["what"] == "lost").to_numpy(bool)
     after_loss = np.concatenate([[False], lost[:-1]])
@@ -160,17 +155,7 @@ def _lost_seconds(log: pd.DataFrame) -> Floats:
     return np.where(trains & (at - latest > _ROUNDING), share * wall, 0.0)
 
 
-def _joined(rows: pd.DataFrame) -> pd.DataFrame:
-    what = rows["what"].to_numpy(object)
-    first = begins(what)
-    last = np.append(first[1:], len(rows)) - 1
-    return pd.DataFrame(
-        {"begin_s": rows["begin_s"].to_numpy()[first], "end_s": rows["end_s"].to_numpy()[last], "what": what[first]}
-    )
-
-
 def _cut(rows: pd.DataFrame, week: float) -> pd.DataFrame:
-    """Boxes that cross the end of a week in parts."""
     begin, end = rows["begin_s"].to_numpy(np.float64), rows["end_s"].to_numpy(np.float64)
     first = np.floor(begin / week).astype(np.int64)
     count = np.maximum(1, np.ceil(end / week).astype(np.int64) - first)

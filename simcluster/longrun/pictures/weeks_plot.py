@@ -17,12 +17,13 @@ from simcluster.base.errors import InputError
 from simcluster.base.runs import begins
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.pictures.run_looks import LOOKS, PlayedRun, PlayedStages, percent
+from simcluster.longrun.pictures.fates_plot import LOOKS, group_causes, percent
 from simcluster.longrun.pictures.weeks_boxes import SHORT, WeekRows, rows_of
+from simcluster.longrun.studies.staged import StagedTraining
+from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 
-MOST_CAUSES = 8
 _MOST_WEEKS = 120
 _ROW, _HEAD, _FOOT = 0.46, 0.5, 1.75  # inches
 _WIDTH, _LEFT, _LEFT_OF_STAGES, _RIGHT = 15.0, 0.75, 1.25, 1.55
@@ -34,7 +35,7 @@ _MARKS = (  # shape and colour of a cause, the most frequent first
 
 
 @checked
-def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
+def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     """The first played run, week by week, as a picture; InputError for one of no length or of more than 120 weeks.
 
     Each stage of a run of stages begins a row, and its weeks are counted from there.
@@ -43,7 +44,7 @@ def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
     checkpoints shorter than 1/2000 of a week are part of training.  The seven causes with the most outages have a mark
     each, all others share one.  The bar below the rows is the mean outage, not to the scale of the weeks.
     """
-    runs = list(training.stages) if isinstance(training, PlayedStages) else [training]
+    runs = list(training.stages) if isinstance(training, StagedTraining) else [training]
     rows = rows_of(runs)
     boxes, count = rows.boxes, len(rows.names)
     if boxes.empty:
@@ -72,7 +73,6 @@ def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
 
 
 def _draw_boxes(axes: Axes, boxes: pd.DataFrame, unit: float) -> None:
-    """Training first, all along: what has no room for a pixel of its own lies on it."""
     what, row = boxes["what"].to_numpy(object), boxes["row"].to_numpy(np.float64)
     begun, ended = boxes["begin_s"].to_numpy(np.float64) / unit, boxes["end_s"].to_numpy(np.float64) / unit
     for fate, (words, colour) in LOOKS.items():
@@ -89,17 +89,12 @@ def _draw_boxes(axes: Axes, boxes: pd.DataFrame, unit: float) -> None:
 
 
 def _draw_outages(axes: Axes, outages: pd.DataFrame, unit: float) -> list[Line2D]:
-    """A mark for each; returns the entries of the legend, with counts."""
     counts = outages["cause"].value_counts(sort=True)
-    ordered = sorted(counts.index, key=lambda cause: (-counts[cause], str(cause)))
-    alone = ordered if len(ordered) <= MOST_CAUSES else ordered[: MOST_CAUSES - 1]
-    groups = [(str(cause), [cause]) for cause in alone]
-    if len(ordered) > len(alone):
-        groups.append((f"{len(ordered) - len(alone)} other causes", ordered[len(alone) :]))
+    ordered = sorted(map(str, counts.index), key=lambda cause: (-counts[cause], cause))
     begun, rows = outages["at_s"].to_numpy(np.float64), outages["row"].to_numpy(np.float64)
     size = float(np.clip(9e3 / max(1, len(outages)), 5, 26))
     entries = []
-    for (name, causes), (marker, colour) in zip(groups, _MARKS, strict=False):
+    for (name, causes), (marker, colour) in zip(group_causes(ordered).items(), _MARKS, strict=False):
         mine = outages["cause"].isin(causes).to_numpy()
         at, row = begun[mine], rows[mine]
         axes.scatter(
@@ -113,26 +108,18 @@ def _draw_outages(axes: Axes, outages: pd.DataFrame, unit: float) -> list[Line2D
 
 
 def _draw_columns(axes: Axes, rows: WeekRows) -> None:
-    """At the right: what was productive of each week, and its outages."""
     for place, words in ((1.045, "goodput"), (1.105, "outages")):
         axes.text(place, -0.55, words, transform=axes.get_yaxis_transform(), fontsize=8, ha="right", color=QUIET_TEXT)
     for row, (goodput, stops) in enumerate(zip(rows.goodput, rows.stops, strict=True)):
         share = "" if np.isnan(goodput) else f"{goodput:.1%}".replace("%", " %")
         for place, words in ((1.045, share), (1.105, f"{stops}")):
             axes.text(
-                place,
-                row + 0.2,
-                words,
-                transform=axes.get_yaxis_transform(),
-                fontsize=9,
-                ha="right",
-                va="center",
+                place, row + 0.2, words, transform=axes.get_yaxis_transform(), fontsize=9, ha="right", va="center",
                 color=TEXT,
-            )
+            )  # fmt: skip
 
 
 def _draw_mean(figure: Figure, height: float, begin: float, boxes: pd.DataFrame, count: int) -> None:
-    """What an outage is made of, on average, in minutes."""
     known = boxes[~boxes["what"].isin(["productive", "slow", "checkpoint", "verification"])]
     seconds = (known["end_s"] - known["begin_s"]).groupby(known["what"]).sum() / max(1, count)
     if not count or not seconds.sum():
@@ -179,7 +166,7 @@ def _minutes(seconds: float) -> str:
     return format_seconds(seconds) if seconds < 100 else f"{seconds / 60:.3g} min"
 
 
-def _title(name: str, runs: Sequence[PlayedRun], rows: WeekRows) -> str:
+def _title(name: str, runs: Sequence[TrainingRun], rows: WeekRows) -> str:
     wall, outages = rows.wall, len(rows.outages)
     length = f"{wall / DAY:.3g} days" if wall > 2 * DAY else f"{wall / 3600:.3g} hours"
     fates = [training.outcomes.spent() for training in runs]

@@ -1,9 +1,11 @@
-"""What is asked of a law of loss, in numbers: a model, a budget, GPUs and their rate, a loss, a price."""
+"""Questions to a law of loss in numbers, the loss of a scenario's run, and the simulated variants of a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from simcluster.base.counts import format_count, parse_count, parse_share, parse_whole
@@ -11,9 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.devices.device import load_device
 from simcluster.longrun.budget.critical_batch import kaplan_critical_batch
-from simcluster.longrun.budget.loss_laws import FLOP_PER_TOKEN, LossLaw, loss_law
+from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, FLOP_PER_TOKEN, LossLaw, ModelSize, loss_law
 from simcluster.model.parameters import parameters as parameters_of
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import replay
 
 KAPLAN = "kaplan"
@@ -64,7 +66,6 @@ class Asked:
 
 
 def _count(value: object, what: str) -> float:
-    """A number from 7e9 or "7B"; InputError outside of its bounds."""
     number, (least, most) = parse_count(value, what), _BOUNDS[what]
     if not least <= number <= most:
         raise InputError(f"{what} {number:.4g}: must lie between {least:g} and {most:g}")
@@ -101,7 +102,6 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
 def _asked(
     law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuRate, notes: tuple[str, ...]
 ) -> Asked:
-    """The numbers; InputError for what is no question."""
     numbers = {
         name: None if given[name] is None else _count(given[name], name)
         for name in ("tokens", "loss", "serve", "unique", "price")
@@ -170,7 +170,6 @@ def counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[s
 
 
 def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
-    """FLOP: as given, or those of GPUs and days; InputError for both, or for days without GPUs."""
     compute, days = given["compute"], given["days"]
     if compute is not None and days is not None:
         raise InputError("a budget is compute, or GPUs and days, and both were given; leave one out")
@@ -181,3 +180,129 @@ def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
     if rate.gpus is None:
         raise InputError("days of how many GPUs? --gpus 1024 --days 30")
     return rate.flops * rate.gpus * _count(days, "days") * DAY
+
+
+BATCH = "training.global_batch"
+_SIZES = ("gpus", "parallel.dp")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A variant (``name``: what is varied) on so many GPUs, its batch in tokens, and the seconds of its step; or
+    ``refused``: why it cannot be."""
+
+    name: str
+    gpus: int = 0
+    batch: float = 0.0
+    step_time: float = 0.0
+    refused: str = ""
+
+
+def play_batches(
+    scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grows: bool
+) -> tuple[Played, ...]:
+    """Each combination of the varied values; the scenario itself where nothing is varied.
+
+    Where the cluster, its GPUs or dp are varied, the job takes the whole of it, and its batch ``grows`` with it, unless
+    that is varied as well.  InputError where no variant can be.
+    """
+    if not vary:
+        return (Played(scenario.name, scenario.gpus, scenario.tokens_per_step, step),)
+    names = list(vary)
+    found = []
+    for values in product(*vary.values()):
+        pairs = dict(zip(names, values, strict=True))
+        name = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in pairs.items())
+        try:
+            variant = from_document(scenario.document(), _changes(scenario, pairs, grows=grows))
+        except InputError as problem:
+            found.append(Played(name, refused=" ".join(str(problem).split())))
+            continue
+        found.append(Played(name, variant.gpus, variant.tokens_per_step, replay(variant).step_time))
+    if all(each.refused for each in found):
+        raise InputError(f"no variant can be: {found[0].name}: {found[0].refused}")
+    return tuple(found)
+
+
+def _changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> list[tuple[str, Any]]:
+    factor, document = 1.0, scenario.document()
+    free: list[tuple[str, Any]] = []
+    for path, value in pairs.items():
+        now = _size_now(scenario, document, path)
+        if now and isinstance(value, int | float):
+            factor *= value / now
+            if path.startswith("cluster."):
+                free += [("gpus", None), ("parallel.dp", None)]
+            else:
+                free += [(other, None) for other in _SIZES if other != path]
+    batch = scenario.training.global_batch * factor
+    if not grows or factor == 1 or BATCH in pairs:
+        return [*free, *pairs.items()]
+    if batch != int(batch):
+        raise InputError(
+            f"the batch of {scenario.training.global_batch} sequences x {factor:g} is no whole number; "
+            "choose numbers of GPUs that make it one"
+        )
+    return [*free, (BATCH, int(batch)), *pairs.items()]
+
+
+def _size_now(scenario: Scenario, document: Mapping[str, Any], path: str) -> float:
+    if path in _SIZES:
+        return scenario.gpus if path == "gpus" else scenario.dp
+    section, _, key = path.partition(".")
+    if section != "cluster" or key.removeprefix("topology.") not in ("nodes", "gpus", "machines"):
+        return 0
+    value = document["cluster"]["topology"].get(key.removeprefix("topology."), 0)
+    return value if isinstance(value, int | float) else 0
+
+
+_SMALL = 0.1  # of the critical batch: then 10 % more tokens
+Law = str | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtLoss:
+    """The ``loss`` of a run's model on its tokens, by which law (``words``), and what is to be doubted (``notes``)."""
+
+    loss: float
+    words: str
+    notes: tuple[str, ...]
+
+
+def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
+    """Tokens until the scenario's model reaches a loss, at batches below the critical one; InputError where it never
+    does."""
+    found, size, _ = _law_and_size(scenario, law)
+    tokens = found.tokens_to(loss, size)
+    if math.isinf(tokens):
+        raise InputError(
+            f"run.loss: {loss:g} is never reached: by {found.name} a model of {format_count(size)} parameters stays "
+            f"above {found.floor(size):.4f}, however many tokens it sees; ask for more than that, or for a larger model"
+        )
+    return tokens
+
+
+def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
+    """Return the loss after these tokens; None if the run names neither a law nor a loss."""
+    run = scenario.run
+    if run is None or (run.law is None and run.loss is None) or not tokens:
+        return None
+    law, size, notes = _law_and_size(scenario, run.law)
+    reached = ModelSize(size, tokens, law.loss(size, tokens))
+    flop = f"{reached.compute:.4g}".replace("e+", "e")
+    words = f"{law.name}; the best model for its {flop} FLOP reaches {law.optimum(reached.compute).loss:.4f}"
+    if beyond := law.beyond(reached):
+        far = f"extrapolated: {beyond} beyond the runs it was fitted on ({law.range_words()})"
+        notes = (far, *notes)
+    part = scenario.tokens_per_step / kaplan_critical_batch(reached.loss or 1.0)
+    if part > _SMALL:
+        notes += (
+            f"the batch is {part:.2g} of the critical one by Kaplan et al. 2020, which takes {1 + part:.2g} x the "
+            "tokens: not counted (scaling counts it)",
+        )
+    return BoughtLoss(reached.loss or 0.0, words, notes)
+
+
+def _law_and_size(scenario: Scenario, law: Law) -> tuple[LossLaw, float, tuple[str, ...]]:
+    found = loss_law(law or DEFAULT_LAW)
+    return found, *counted_parameters(scenario, found)

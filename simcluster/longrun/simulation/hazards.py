@@ -15,8 +15,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.lemons import is_retired
-from simcluster.longrun.lives import Lives
+from simcluster.longrun.lives import Lives, is_retired
 from simcluster.longrun.run import LongRun
 
 if not cython.compiled:

@@ -1,9 +1,8 @@
 from simcluster.base.pointers cimport Buffers
 from simcluster.longrun.simulation.accounts cimport Accounts
-from simcluster.longrun.simulation.devices cimport RepairQueue, SlowPeriod, SlowDevices
 from simcluster.longrun.simulation.draws cimport Draws
 from simcluster.longrun.simulation.hazards cimport Hazards
-from simcluster.longrun.simulation.snapshots cimport Snapshots
+from simcluster.longrun.simulation.state cimport RepairQueue, SlowDevices, SlowPeriod, Snapshots
 
 cdef int LOST, SLOW, DETECTION, DIAGNOSIS, WAITING, RESTART, PAUSE, MAINTENANCE
 cdef int DETECT, LASTS, NOTICED, PACE, WRONG, REPLACE, REPAIR

@@ -12,15 +12,14 @@ import numpy as np
 from simcluster.longrun.outcome import names_of
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import FATES, Effect, LongRun
-from simcluster.longrun.simulation.run_tables import add_draws, causes_of
+from simcluster.longrun.simulation.draws import add_draws, causes_of
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.longrun.simulation.accounts import Accounts
-    from simcluster.longrun.simulation.devices import RepairQueue, SlowDevices, SlowPeriod
     from simcluster.longrun.simulation.draws import Draws
     from simcluster.longrun.simulation.hazards import Hazards
-    from simcluster.longrun.simulation.snapshots import Snapshots
+    from simcluster.longrun.simulation.state import RepairQueue, SlowDevices, SlowPeriod, Snapshots
 
     Cause = SimpleNamespace
 

@@ -1,27 +1,225 @@
-"""Advice on a run of weeks: questions by name, each a function of a bench of policies that gives an ``Advice``."""
+"""Advice on a run of weeks: questions by name, each a function of a bench of policies; those on checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.studies.advice_checkpoints import behind, interval, memory
-from simcluster.longrun.studies.advice_lemons import lemons
-from simcluster.longrun.studies.advice_parts import nine, spares
+from simcluster.longrun.ending import check_end
+from simcluster.longrun.pattern import STORAGE
+from simcluster.longrun.run import LongRun
+from simcluster.longrun.studies.advice_nodes import lemons, nine, spares
 from simcluster.longrun.studies.advice_restarts import restart, straggler
-from simcluster.longrun.studies.advised import Advice
 from simcluster.longrun.studies.assumptions import assumptions_of
-from simcluster.longrun.studies.build import section_of
+from simcluster.longrun.studies.build import LEAST, asked_runs
 from simcluster.longrun.studies.chunks import Workers, player_of
-from simcluster.longrun.studies.policies import PolicyBench, bench_of
+from simcluster.longrun.studies.in_theory import best_steps, efficiency_of, left_out_note, two_levels_of
+from simcluster.longrun.studies.policies import (
+    Advice,
+    AdviceLine,
+    AdviceMark,
+    AdvicePicture,
+    PolicyBench,
+    goodput_table,
+    half_width,
+    paired,
+    table_of,
+)
 from simcluster.longrun.studies.states import StepStates
-from simcluster.scenario.scenario import Scenario
+from simcluster.longrun.text import duration, percent, points
+from simcluster.scenario.run_section import MemoryCopies
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.sweep import Progress
+
+EVERY = (2, 4, 8, 16, 32)
+"""Snapshots for each one that goes to storage."""
+GRID = math.sqrt(2)
+"""From an interval to the next that is tried."""
+_RARE = f"{10**9} steps"  # so that any write keeps up, until the best interval is known
+_AROUND = 6  # steps of the grid to either side of the closed form's interval
+
+
+def memory(bench: PolicyBench) -> Advice:
+    """What copies in peers' memory are worth (Gemini, SOSP 2023): one snapshot in k on storage, others with peers,
+    each k at the interval that loses least, against all on storage, on common random numbers."""
+    runs = {every: _with_copies(bench, every) for every in (1, *EVERY)}
+    goodput = bench.goodputs(runs)
+    mean = {every: float(values.mean()) for every, values in goodput.items()}
+    best = max(EVERY, key=lambda every: mean[every])
+    gap = paired(goodput[1], goodput[best])
+    gpus = bench.scenario.gpus * gap.mean / mean[1]
+    seconds = {every: run.pattern.steps * run.pattern.step for every, run in runs.items()}
+    sentence = (
+        f"Copies in peers' memory are {gap.verdict('worth it', 'not worth it', 'of no difference')}: "
+        f"{points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
+        f"({percent(mean[best])}, one every {duration(seconds[best])}) against storage alone ({percent(mean[1])}, "
+        f"every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
+    )
+    table = goodput_table(
+        goodput,
+        1,
+        lambda every: {"storage_every": every, "steps": runs[every].pattern.steps, "interval_s": seconds[every]},
+        lambda every: efficiency_of(runs[every]) if every == 1 else two_levels_of(runs[every]),
+    )
+    marks = (
+        AdviceMark(1, mean[1], "storage alone", chosen=False),
+        AdviceMark(best, mean[best], f"one in {best} on storage"),
+    )
+    picture = AdvicePicture("storage_every", "snapshots for each that goes on to storage", marks=marks, log="x")
+    storage, copies = runs[best].pattern.storage, runs[best].pattern.memory
+    assert copies is not None
+    deep = [cause.name for cause in runs[best].causes if cause.stops and cause.survives == STORAGE]
+    notes = (
+        f"a snapshot for storage stops training for {storage.stall:.3g} s, one for peers for {copies.stall:.3g} s and "
+        f"takes {copies.write:.3g} s to them (run.checkpoint.memory.stall and .write, where they were measured)",
+        f"only a checkpoint on storage survives: {', '.join(deep) or 'no failure of this run'}",
+        *left_out_note(runs[1]),
+    )
+    return bench.advice("memory", sentence, table, picture, notes)
+
+
+def _with_copies(bench: PolicyBench, every: int) -> LongRun:
+    """Return the run with one snapshot in ``every`` on storage, at the interval that loses least."""
+    spec = bench.section.checkpoint
+    if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
+        raise InputError(
+            "advice: memory: nothing says how long a copy to peers takes beside a stall that was measured; give what "
+            "storage takes, as in run.checkpoint.to: 100 GB/s, or run.checkpoint.memory.stall and .write"
+        )
+    copies = (spec.memory or MemoryCopies()).model_copy(update={"storage_every": every}) if every > 1 else None
+    return bench.with_section(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
+
+
+def interval(bench: PolicyBench) -> Advice:
+    """How often to checkpoint: goodput over intervals on common random numbers, the closed form beside it, the best,
+    and what the scenario's own loses against that."""
+    own = bench.with_section()
+    mine, seconds, nearby = own.pattern.steps, own.pattern.each, best_steps(own)
+    runs = _at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
+    goodput = bench.goodputs(runs)
+    mean = {steps: float(values.mean()) for steps, values in goodput.items()}
+    best = max(mean, key=lambda steps: mean[steps])
+    marks = [AdviceMark(best * seconds, mean[best], f"best: {duration(best * seconds)}")]
+    loses = "it is the scenario's own"
+    if best != mine:
+        gap = paired(goodput[mine], goodput[best])
+        lost = points(gap.mean, gap.half_width)
+        loses = f"the scenario's own, every {duration(mine * seconds)}, loses {lost}"
+        marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's own", chosen=False))
+    known = efficiency_of(runs[best])
+    closed_form = "" if math.isnan(known) else f" (closed form {percent(known)})"
+    sentence = (
+        f"A checkpoint every {duration(best * seconds)} ({best:,} step{'s' * (best > 1)}) is best, for a goodput of "
+        f"{percent(mean[best])}{closed_form}; {loses}."
+    )
+    table = goodput_table(
+        goodput,
+        mine,
+        lambda steps: {"steps": steps, "interval_s": steps * seconds},
+        lambda steps: efficiency_of(runs[steps]),
+    )
+    return bench.advice("interval", sentence, table, _over_intervals(best * seconds, marks), left_out_note(own))
+
+
+def _over_intervals(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
+    """Return a picture over intervals, in minutes where this one is long."""
+    unit, word = (60.0, "min") if seconds > 120 else (1.0, "s")
+    label = f"work between two checkpoints, {word}"
+    return AdvicePicture("interval_s", label, marks=tuple(marks), x_unit=unit, log="x", **more)
+
+
+def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
+    """Return the run with checkpoints that many steps apart, without those with which a write would not keep up, or
+    the run hardly ever end."""
+    found = {}
+    for each in sorted(set(steps)):
+        try:
+            found[each] = replace(run, pattern=replace(run.pattern, steps=each))
+            check_end(found[each])
+        except (InputError, ZeroDivisionError):
+            found.pop(each, None)
+    return found
+
+
+def behind(bench: PolicyBench) -> Advice:
+    """Is it worth it to write checkpoints behind training?  Blocking ones against snapshots, each at its best interval,
+    on common random numbers; copies in peers' memory are left out of both."""
+    autos = _both_modes(bench)
+    best_of = [auto.pattern.steps for auto in autos.values()]
+    low, high = max(1.0, min(best_of) / 4), max(best_of) * 4.0
+    grid = [round(each) for each in np.geomspace(low, high, max(2, round(math.log2(high / low)) + 1))]
+    runs = {name: _at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
+    goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}
+    for (name, steps), values in bench.goodputs(
+        {(name, steps): run for name, at in runs.items() for steps, run in at.items()}
+    ).items():
+        goodput[name][steps] = values
+    best = {name: max(found, key=lambda steps: float(found[steps].mean())) for name, found in goodput.items()}
+    gap = paired(*(goodput[name][best[name]] for name in autos))
+    seconds = {name: best[name] * autos["blocking"].pattern.each for name in autos}
+    mean = {name: float(goodput[name][best[name]].mean()) for name in autos}
+    known = {name: efficiency_of(runs[name][best[name]]) for name in autos}
+    sentence = (
+        "Snapshots that are written behind training "
+        f"{gap.verdict('are worth it', 'are not worth it', 'make no difference')}: "
+        f"{points(gap.mean, gap.half_width)} of goodput (closed form "
+        f"{100 * (known['snapshot'] - known['blocking']):.2f}) against "
+        f"blocking ({percent(mean['blocking'])} every {duration(seconds['blocking'])}, {percent(mean['snapshot'])} "
+        f"every {duration(seconds['snapshot'])}), as much as "
+        f"{bench.scenario.gpus * gap.mean / mean['blocking']:,.1f} GPUs."
+    )
+    lines = []
+    for name in autos:
+        lines += [AdviceLine(name, name, wide=f"{name}_half_width")]
+        lines += [AdviceLine(f"{name}_closed_form", f"{name}, closed form", theory=True)]
+    marks = [AdviceMark(seconds[name], mean[name], f"{name}: {duration(seconds[name])}") for name in autos]
+    rows = []
+    for steps in sorted(set().union(*goodput.values())):
+        row = {"steps": steps, "interval_s": steps * autos["blocking"].pattern.each}
+        for name, found in goodput.items():
+            there = steps in found
+            row[name] = float(found[steps].mean()) if there else math.nan
+            row[f"{name}_half_width"] = half_width(found[steps]) if there else math.nan
+            row[f"{name}_closed_form"] = efficiency_of(runs[name][steps]) if there else math.nan
+        rows.append(row)
+    stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
+    written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s behind it"
+    picture = _over_intervals(seconds["blocking"], marks, lines=tuple(lines))
+    notes = (f"{'; '.join(stops)}, {written}", *left_out_note(autos["blocking"]))
+    return bench.advice("behind", sentence, table_of(rows), picture, notes)
+
+
+def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
+    """Return the run with blocking checkpoints and with snapshots, at the closed form's best interval of each."""
+    spec = bench.section.checkpoint
+    if (spec.stall is not None or spec.write is not None) and spec.to is None and spec.mode == "blocking":
+        raise InputError(
+            "run.checkpoint: stall: is the time of a blocking checkpoint that was measured, so nothing says how long a "
+            "snapshot and its write would take; give what storage takes, as in to: 100 GB/s"
+        )
+
+    def with_mode(mode: str, **times: float | None) -> LongRun:
+        changes = {"every": _RARE, "memory": None, "mode": mode, **times}
+        return bench.with_section(checkpoint=spec.model_copy(update=changes))
+
+    unknown: dict[str, float | None] = {"stall": None, "write": None}
+    snapshot = with_mode("snapshot", **({} if spec.mode == "snapshot" else unknown))
+    blocking = unknown
+    if spec.mode == "snapshot" and spec.stall is not None:  # a program that waits for the write does the rest as well
+        blocking = {"stall": snapshot.pattern.storage.stall + snapshot.pattern.storage.write, "write": 0.0}
+    elif spec.to is None:
+        blocking = {"stall": (spec.stall or 0.0) + (spec.write or 0.0), "write": 0.0}
+    runs = {"blocking": with_mode("blocking", **blocking), "snapshot": snapshot}
+    return {name: replace(run, pattern=replace(run.pattern, steps=best_steps(run))) for name, run in runs.items()}
 
 
 class Advisor(Protocol):
@@ -69,8 +267,9 @@ def advise(
             others = [name for name in ADVICE if option in _options(name)]
             whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
             raise InputError(f"advice: {question} takes no {option}; {whose}")
+    scenario = load(scenario) if isinstance(scenario, str) else scenario
     with player_of(workers, store, progress) as player:
-        bench = bench_of(scenario, states, played, player)
+        bench = PolicyBench(scenario, states or StepStates(scenario), asked_runs(scenario, played, LEAST), player)
         found = ADVICE[question](bench, **options)
         return replace(found, assumed=_assumed(bench))
 
@@ -80,11 +279,12 @@ def _assumed(bench: PolicyBench) -> tuple[str, ...]:
     try:
         run = bench.with_section()
     except InputError:
-        spec = section_of(bench.scenario).checkpoint
-        run = bench.with_section(checkpoint=spec.model_copy(update={"every": "auto", "memory": None}))
+        run = bench.with_section(
+            checkpoint=bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None})
+        )
     return assumptions_of(bench.scenario, run)
 
 
 def _options(question: str) -> list[str]:
-    """What a question takes beside its bench."""
+    """Return the options of a question."""
     return [name for name in signature(ADVICE[question]).parameters if name != "bench"]

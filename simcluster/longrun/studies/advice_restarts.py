@@ -12,25 +12,26 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import NOW, FailureMode, LongRun
-from simcluster.longrun.studies.advised import (
-    Advice,
-    AdviceLine,
-    AdviceMark,
-    AdvicePicture,
-    duration,
-    left_out_note,
-    percent,
-    points,
-)
-from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.in_theory import (
     break_even_hours,
     efficiency_of,
     interruption_of,
-    left_out,
+    left_out_note,
     slow_cost,
 )
-from simcluster.longrun.studies.policies import PolicyBench, half_width, paired, share_of, table_of
+from simcluster.longrun.studies.policies import (
+    Advice,
+    AdviceLine,
+    AdviceMark,
+    AdvicePicture,
+    PolicyBench,
+    goodput_table,
+    half_width,
+    paired,
+    share_of,
+    table_of,
+)
+from simcluster.longrun.text import duration, percent, points
 from simcluster.scenario.run_failures import FailureSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -41,7 +42,7 @@ _TIMES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 _FAR = 20.0  # times the restart as it is: beyond, a target is no question of restarts
 _HOURS = (0.5, 1.0, 2.0, 4.0, 8.0, 24.0, 72.0, 168.0, 720.0)
 _BUSY = 0.01  # of the time a spell goes on where its cost is simulated: so few meet
-_SLOW = "slow node"
+_SLOW, _CHECKPOINT = "slow node", "after the next checkpoint"
 
 
 class _Times(TimeSpec):
@@ -76,33 +77,35 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
         raise InputError(
             "run: nothing to advise on: there must be failures that stop the job, and a restart with parts"
         )
-    goodput = bench.goodputs({times: _scaled(run, times) for times in _tried(run, target)})
-    table = _over_restarts(run, goodput)
-    budget = _budget(table, target)
-    second = _parts(bench, run, goodput[1.0])
-    now, best = float(goodput[1.0].mean()), second.iloc[0]
-    if budget is None:
+    runs = {times: _scaled(run, times) for times in _times_to_try(run, target)}
+    goodput = bench.goodputs(runs)
+    table = goodput_table(
+        goodput,
+        1.0,
+        lambda times: {"times": times, "interruption_s": interruption_of(runs[times]).whole},
+        lambda times: efficiency_of(runs[times]),
+    )
+    budget, parts = _budget(table, target), _without_each_part(bench, run, goodput[1.0])
+    now, best = float(goodput[1.0].mean()), parts.iloc[0]
+    words = f"{percent(target, 1)} allows {duration(budget)} each"
+    if math.isnan(budget):
         words = f"no restart is quick enough for {percent(target, 1)}"
     elif math.isinf(budget):
         words = f"{percent(target, 1)} allows more than {duration(float(table['interruption_s'].iloc[-1]))} each"
-    else:
-        words = f"{percent(target, 1)} allows {duration(budget)} each"
     sentence = (
         f"An interruption takes {duration(stop.whole)} now, for a goodput of {percent(now)}; {words}, and the part "
         f"worth most is {best['part']} ({duration(best['mean_s'])}): "
         f"{points(best['gain'], best['gain_half_width'])} without it."
     )
     marks = [AdviceMark(stop.whole, now, f"now: {duration(stop.whole)}", chosen=False)]
-    if budget is not None and math.isfinite(budget):
+    if math.isfinite(budget):
         marks.append(AdviceMark(budget, target, f"{percent(target, 1)}: {duration(budget)}"))
-    lines = AdviceLine("goodput", "simulated", wide="half_width"), AdviceLine("closed_form", "closed form", theory=True)
-    picture = AdvicePicture("interruption_s", "detection and restart, min", "goodput, %", lines, tuple(marks), 60.0)
-    notes = left_out_note(left_out(run))
-    return Advice("restart", bench.scenario.name, sentence, table, picture, bench.played, notes, second)
+    picture = AdvicePicture("interruption_s", "detection and restart, min", marks=tuple(marks), x_unit=60.0)
+    return bench.advice("restart", sentence, table, picture, left_out_note(run), parts)
 
 
 def _scaled(run: LongRun, times: float, only: str | None = None) -> LongRun:
-    """The run with all parts of its restarts (or that one) so many times as long."""
+    """Return the run with all parts of its restarts (or that one) scaled by ``times``."""
     parts = [
         part
         if only not in (None, part.name)
@@ -112,8 +115,8 @@ def _scaled(run: LongRun, times: float, only: str | None = None) -> LongRun:
     return replace(run, restart=tuple(parts))
 
 
-def _tried(run: LongRun, target: float) -> list[float]:
-    """Restarts, as times of the one there is; among them those about the closed form's budget."""
+def _times_to_try(run: LongRun, target: float) -> list[float]:
+    """Return factors of the restart; among them those near the closed form's budget."""
     low, high = 0.0, _FAR
     if efficiency_of(_scaled(run, low)) < target or not efficiency_of(_scaled(run, high)) < target:
         return list(_TIMES)
@@ -123,30 +126,11 @@ def _tried(run: LongRun, target: float) -> list[float]:
     return sorted({*_TIMES, 0.8 * low, low, 1.2 * low})
 
 
-def _over_restarts(run: LongRun, goodput: dict[float, Floats]) -> pd.DataFrame:
-    rows = []
-    for times, values in goodput.items():
-        scaled = _scaled(run, times)
-        stop, gap = interruption_of(scaled), paired(goodput[1.0], values)
-        rows.append(
-            {
-                "times": times,
-                "interruption_s": stop.whole,
-                "goodput": float(values.mean()),
-                "half_width": half_width(values),
-                "closed_form": efficiency_of(scaled),
-                "difference": gap.mean,
-                "difference_half_width": gap.half_width,
-            }
-        )
-    return table_of(rows)
-
-
-def _budget(table: pd.DataFrame, target: float) -> float | None:
-    """Seconds of an interruption for that goodput: None if none is short enough, inf beyond the table."""
+def _budget(table: pd.DataFrame, target: float) -> float:
+    """Return the seconds of an interruption for that goodput: nan if none is short enough, inf beyond the table."""
     goodput = table["goodput"].to_numpy()
     if goodput[0] < target:
-        return None
+        return math.nan
     if goodput.min() > target:
         return math.inf
     below = int((goodput < target).argmax()) if (goodput < target).any() else len(goodput) - 1
@@ -154,16 +138,16 @@ def _budget(table: pd.DataFrame, target: float) -> float | None:
     return float(np.interp(-target, -goodput[below - 1 : below + 1], at[below - 1 : below + 1]))
 
 
-def _parts(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
-    """What each part costs: goodput gained without it, the most worth first."""
+def _without_each_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
+    """Return the goodput gained without each part of an interruption, the most worth first."""
     quick = replace(run, causes=tuple(replace(cause, detect=NOW) for cause in run.causes))
-    variants = [("detection", interruption_of(run).detect, quick)]
+    variants = {"detection": (interruption_of(run).detect, quick)}
     for part in run.restart:
         law = part.storage if run.pattern.memory is None else part.memory
-        variants.append((part.name, law.mean, _scaled(run, 0.0, part.name)))
-    without = bench.goodputs({name: variant for name, _, variant in variants})
+        variants[part.name] = law.mean, _scaled(run, 0.0, part.name)
+    without = bench.goodputs({name: variant for name, (_, variant) in variants.items()})
     rows = []
-    for name, mean, _ in variants:
+    for name, (mean, _) in variants.items():
         gap = paired(now, without[name])
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
@@ -177,62 +161,47 @@ def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     """What a node that is slower by a share costs, in GPU-hours (and dollars, with a price) over how long it is slow:
     left alone, replaced at once, or after the next checkpoint; each simulated beside what it comes to by hand.
 
-    Hours are hours of work: what the job would get done without it.  What a step loses is played by the step simulator,
-    by place in the pipeline; a node is as likely at each.
+    Hours are hours of work: what the job would get done without it.  What a step loses is simulated by the step
+    simulator, by place in the pipeline; a node is as likely at each.
     """
     if not 0 < slower <= 10:
         raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
     run, slow, paces = _with_slow_node(bench, slower)
-    pace, worst = float(paces.mean()), float(paces.max())
+    pace, worst, gpus = float(paces.mean()), float(paces.max()), bench.scenario.gpus
     table = _slow_table(bench, run, slow, pace)
-    gpus, price = bench.scenario.gpus, section_of(bench.scenario).price
     even = {way: break_even_hours(_replacing(run, way, pace), pace - 1) for way in ("at_once", "checkpoint")}
-    back = interruption_of(run).restart
+    sentence = f"A node slower by {percent(slower, 1)} costs nothing: no step waits for it."
+    if pace - 1 >= 1e-9:
+        lost, price = float(table["left"].iloc[-1]), bench.section.price
+        dollars = "" if price is None else f" ({lost * price:,.0f} $)"
+        most = f" (at worst {percent(worst - 1)})" if worst > pace * (1 + 1e-6) else ""
+        sentence = (
+            f"A node slower by {percent(slower, 1)} makes the step longer by {percent(pace - 1)}{most}, which in 30 d "
+            f"costs {lost:,.1f} GPU-hours{dollars}; to replace it pays if it stays slow for more than "
+            f"{even['at_once']:,.3g} h (at once) or {even['checkpoint']:,.3g} h (after the next checkpoint)."
+        )
+    lines, back = [], interruption_of(run).restart
+    for way, word in (("left", "left alone"), ("at_once", "replaced at once"), ("checkpoint", _CHECKPOINT)):
+        lines.append(AdviceLine(f"{way}_simulated", word, wide=f"{way}_half_width"))
+        lines.append(AdviceLine(way, f"{word}, by hand", theory=True))
+    marks = tuple(
+        AdviceMark(hours, float(table[way].iloc[-1]), f"{hours:,.3g} h")
+        for way, hours in even.items()
+        if _HOURS[0] <= hours <= _HOURS[-1]
+    )
+    labels = "slow for so many hours of work", f"GPU-hours lost, of {gpus:,} GPUs"
+    picture = AdvicePicture("hours", *labels, tuple(lines), marks, y_unit=1.0, log="xy")
     notes = (
         f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
         "by hand is first order: it leaves out the failures that strike because slow work takes longer",
     )
-    sentence = _slow_sentence(slower, (pace, worst), even, (float(table["left"].iloc[-1]), price))
-    picture = _slow_picture(table, even, gpus)
-    return Advice("straggler", bench.scenario.name, sentence, table, picture, bench.played, notes)
-
-
-def _slow_sentence(
-    slower: float, paces: tuple[float, float], even: dict[str, float], month: tuple[float, float | None]
-) -> str:
-    """``paces``: the step over the healthy one, mean and worst; ``month``: GPU-hours of 30 d, and what one costs."""
-    (pace, worst), (lost, price) = paces, month
-    if pace - 1 < 1e-9:
-        return f"A node slower by {percent(slower, 1)} costs nothing: no step waits for it."
-    dollars = "" if price is None else f" ({lost * price:,.0f} $)"
-    most = f" (at worst {percent(worst - 1)})" if worst > pace * (1 + 1e-6) else ""
-    return (
-        f"A node slower by {percent(slower, 1)} makes the step longer by {percent(pace - 1)}{most}, which in 30 d "
-        f"costs {lost:,.1f} GPU-hours{dollars}; to replace it pays if it stays slow for more than "
-        f"{even['at_once']:,.3g} h (at once) or {even['checkpoint']:,.3g} h (after the next checkpoint)."
-    )
-
-
-def _slow_picture(table: pd.DataFrame, even: dict[str, float], gpus: int) -> AdvicePicture:
-    words = {"left": "left alone", "at_once": "replaced at once", "checkpoint": "after the next checkpoint"}
-    lines = []
-    for way, word in words.items():
-        lines.append(AdviceLine(f"{way}_simulated", word, wide=f"{way}_half_width"))
-        lines.append(AdviceLine(way, f"{word}, by hand", theory=True))
-    marks = [
-        AdviceMark(hours, float(table[way].iloc[-1]), f"{hours:,.3g} h")
-        for way, hours in even.items()
-        if _HOURS[0] <= hours <= _HOURS[-1]
-    ]
-    unit = f"GPU-hours lost, of {gpus:,} GPUs"
-    return AdvicePicture(
-        "hours", "slow for so many hours of work", unit, tuple(lines), tuple(marks), y_unit=1.0, log="xy"
-    )
+    return bench.advice("straggler", sentence, table, picture, notes)
 
 
 def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
-    """The run without slow devices of its own, a node that is slow now and then, and the step by node, over healthy."""
-    failures = section_of(bench.scenario).failures
+    """Return the run without its own slow devices, a node that is slow now and then, and the step by node, over
+    healthy."""
+    failures = bench.section.failures
     node = FailureSpec(name=_SLOW, of="host", effect="slow", mtbf="1 d", by=(1 + slower,), lasts="1 h")
     only = (*failures.only, _SLOW) if failures.only else ()
     run = bench.with_section(failures=failures.model_copy(update={"also": (*failures.also, node), "only": only}))
@@ -244,13 +213,14 @@ def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Failure
 
 
 def _replacing(run: LongRun, way: str, pace: float) -> float:
-    """Seconds that a replacement costs: a restart, and what is lost at once, or goes slowly until the checkpoint."""
+    """Return the seconds that a replacement costs: a restart, and what is lost at once, or slowed until the
+    checkpoint."""
     half = run.pattern.period / run.pattern.cycles / 2
     return interruption_of(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
 
 
 def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float) -> pd.DataFrame:
-    gpus, price = bench.scenario.gpus, section_of(bench.scenario).price
+    gpus, price = bench.scenario.gpus, bench.section.price
     quiet = bench.play(run)
     long, goodput = float(quiet.wall.mean()), float(share_of(quiet).mean())
     lasts = {("left", hours): hours * 3600 * pace / goodput for hours in _HOURS if hours * 3600 < long / 20}
@@ -272,22 +242,17 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
 
 
 def _slowed(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
-    """The run with a node that is slow for so many seconds, now and then."""
+    """Return the run with a node that is slow for ``lasts`` seconds, now and then."""
     cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=NOW)
     policy: Any = {"left": "leave", "at_once": "replace", "checkpoint": "checkpoint"}[way]
     return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=NOW)
 
 
 def _cost_of(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
-    """(seconds that a spell of that cause costs, half the 95 % interval), against the same runs without."""
-    lost = _idle(slowed) - _idle(quiet)
+    """Return the seconds that a slow period of that cause costs, and half the 95 % interval."""
+    lost = np.asarray(slowed.wall - slowed.spent()["productive"] - (quiet.wall - quiet.spent()["productive"]))
     spells = slowed.strikes[:, cause]
     if not spells.sum():
         return math.nan, math.nan
     each = float(lost.sum() / spells.sum())
     return each, half_width(lost - each * spells) / float(spells.mean())
-
-
-def _idle(outcomes: Outcomes) -> Floats:
-    """Seconds of each run that are not productive."""
-    return np.asarray(outcomes.wall - outcomes.spent()["productive"])

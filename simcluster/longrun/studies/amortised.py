@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.longrun.pattern import Saving
 from simcluster.longrun.studies.build import going_back
-from simcluster.longrun.studies.intervals import Savings, interval_of
+from simcluster.longrun.studies.in_theory import Savings, interval_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import weight_of

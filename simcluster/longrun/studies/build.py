@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import failures_of
-from simcluster.longrun.defaults import detection_of, restart_of, spares_of
-from simcluster.longrun.idle_fields import idle_notes
+from simcluster.longrun.defaults import detection_of, idle_notes, restart_of, spares_of
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
-from simcluster.longrun.studies.intervals import Savings, interval_of
-from simcluster.longrun.studies.losses import tokens_to_loss
+from simcluster.longrun.scaling.asked import tokens_to_loss
+from simcluster.longrun.studies.in_theory import Savings, interval_of
 from simcluster.longrun.studies.parts_of import Devices
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw
-from simcluster.scenario.run_section import RunSpec
+from simcluster.scenario.run_section import RestartPart, RunSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.whatif.mitigations import fewer_of
@@ -39,6 +38,10 @@ def section_of(scenario: Scenario) -> RunSpec:
     return scenario.run
 
 
+LEAST = 2
+"""Runs that an interval takes."""
+
+
 def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
     """How many runs are played: as asked, or as the scenario says; InputError for none of ``least`` or more."""
     count = section_of(scenario).played if played is None else played
@@ -49,50 +52,63 @@ def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
 
 
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
-    """The run of a scenario in numbers; its states are played where they are not yet, and ``states.notes`` say how."""
-    section = section_of(scenario)
+    """Return the run of a scenario in numbers; simulates states that are not known yet, ``states.notes`` say how."""
+    section, gpus = section_of(scenario), scenario.gpus
+    planned = section.maintenance
     if section.stages:
         raise InputError(
             f"{scenario.name}: the run has stages, this is asked of one; --set run.stages=null leaves them out"
         )
     states.begin()
-    causes = tuple(_causes(scenario, section, states))
-    weight = _weighed(section, states) if _saves(section, causes) else _UNSAVED
-    pattern = _pattern(section, states, weight, causes)
-    hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
-    step = states.healthy
-    short, running = _short(section, states, step)
+    causes = tuple(_causes(scenario, section, states, failures_of(section.failures)))
+    weight, goal = _UNSAVED, goal_of(scenario, section)
+    if (
+        section.checkpoint.every != "auto"
+        or section.maintenance is not None
+        or any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
+    ):
+        weight = _weighed(section, states)
+    pattern = _pattern(section, states, weight, causes, goal)
+    hosts = len(set(scenario.cluster.built.host_of[:gpus]))
+    short, running = _short(section, states, states.healthy)
     run = LongRun(
         pattern=pattern,
         causes=causes,
         machines=hosts,
-        gpus=scenario.gpus,
-        goal=_goal(scenario, section),
+        gpus=gpus,
+        goal=goal,
         until=section.days if section.days is not None else math.inf,
-        restart=_restart(section, weight, scenario.gpus),
+        restart=tuple(_part(part, weight, gpus) for part in restart_of(section)),
         spares=spares_of(section.spares, hosts, causes),
         short=short,
         running=running,
         straggler=section.straggler,
-        noticed=section.noticed.on(scenario.gpus),
+        noticed=section.noticed.on(gpus),
         wrong=section.wrong_diagnosis,
         timeout=section.timeout,
-        maintenance=None
-        if section.maintenance is None
-        else Maintenance(section.maintenance.every, section.maintenance.lasts),
+        maintenance=Maintenance(planned.every, planned.lasts) if planned else None,
     )
     states.notes += idle_notes(section, run)
     return run
 
 
-def _goal(scenario: Scenario, section: RunSpec) -> float:
+def goal_of(scenario: Scenario, section: RunSpec) -> float:
+    """Return the steps until the run ends; infinite if only time ends it."""
     if section.steps is not None:
         return section.steps
-    if section.tokens is not None:
-        return math.ceil(section.tokens / real_tokens_per_step(scenario))
-    if section.loss is not None:
-        return math.ceil(tokens_to_loss(scenario, section.loss, section.law) / real_tokens_per_step(scenario))
-    return math.inf
+    tokens = section.tokens
+    if tokens is None and section.loss is not None:
+        tokens = tokens_to_loss(scenario, section.loss, section.law)
+    return math.inf if tokens is None else math.ceil(tokens / real_tokens_per_step(scenario))
+
+
+def _part(part: RestartPart, weight: Weight, gpus: int) -> Part:
+    """Return a phase of a restart; loading takes what the checkpoint weighs."""
+    if part.takes == "auto":
+        memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
+        return Part(part.part, memory, storage, part.exposed)
+    law: TimeSpec = part.takes.on(gpus)
+    return Part(part.part, law, law, part.exposed)
 
 
 def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -117,39 +133,24 @@ def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[flo
     return tuple(paces), tuple(running)
 
 
-def _restart(section: RunSpec, weight: Weight, gpus: int) -> tuple[Part, ...]:
-    """The parts of a restart, loading by what the checkpoint weighs."""
-    parts = []
-    for part in restart_of(section):
-        if part.takes == "auto":
-            memory, storage = (
-                FixedTime(seconds=f"{weight.load_memory!r} s"),
-                FixedTime(seconds=f"{weight.load_storage!r} s"),
-            )
-            parts.append(Part(part.part, memory, storage, part.exposed))
-        else:
-            law: TimeSpec = part.takes.on(gpus)
-            parts.append(Part(part.part, law, law, part.exposed))
-    return tuple(parts)
-
-
 # --- what fails -------------------------------------------------------------------------------------------------------
 
 
-def _causes(scenario: Scenario, section: RunSpec, states: StepStates) -> Iterator[FailureMode]:
-    for spec in failures_of(section.failures):
+def _causes(
+    scenario: Scenario, section: RunSpec, states: StepStates, specs: Iterable[FailureSpec]
+) -> Iterator[FailureMode]:
+    for spec in specs:
         devices = states.parts.of(spec.of, spec.machines)
-        if not devices.count:
+        if devices.count:
+            yield _cause(spec, devices, section, scenario, states)
+        else:
             states.notes.append(f"{spec.name} does not occur: the job's machines have no {spec.of}")
-            continue
-        yield _cause(spec, devices, section, scenario, states)
 
 
 def going_back(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
-    """The causes that turn a run back to a checkpoint; for these no state of the cluster is played."""
+    """Return the causes that turn a run back to a checkpoint; for these no state of the cluster is simulated."""
     specs = [spec for spec in failures_of(section.failures) if spec.effect in ("stop", "silent")]
-    found = [(spec, states.parts.of(spec.of, spec.machines)) for spec in specs]
-    return tuple(_cause(spec, devices, section, scenario, states) for spec, devices in found if devices.count)
+    return tuple(_causes(scenario, section, states, specs))
 
 
 def _cause(
@@ -161,9 +162,7 @@ def _cause(
         mean = devices.count / rate
         law = WeibullTime(kind="weibull", mean=f"{mean!r} s", shape=spec.law.shape)
         lives = Lives(devices.count, law, spec.law.youngest, spec.law.oldest)
-    bad = None
-    if spec.bad is not None:
-        bad = bad_of(spec.bad, devices.machines)
+    bad = None if spec.bad is None else bad_of(spec.bad, devices.machines)
     shares, paces = _paces(spec, devices, states)
     return FailureMode(
         name=spec.name,
@@ -210,15 +209,7 @@ _UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.
 """The checkpoint of a run that writes none."""
 
 
-def _saves(section: RunSpec, causes: tuple[FailureMode, ...]) -> bool:
-    """Return whether the run writes checkpoints: not with ``every: auto`` where nothing ever needs one."""
-    if section.checkpoint.every != "auto" or section.maintenance is not None:
-        return True
-    return any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
-
-
 def _weighed(section: RunSpec, states: StepStates) -> Weight:
-    """The checkpoint, with what its writes behind training take of the work: played, unless the run says it."""
     spec = section.checkpoint
     weight = states.weight(spec)
     states.notes += weight.notes
@@ -236,17 +227,15 @@ def _weighed(section: RunSpec, states: StepStates) -> Weight:
 
 
 def _pattern(
-    section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...]
+    section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...], goal: float
 ) -> CheckpointPattern:
-    """The checkpoint pattern; an ``auto`` interval is the one that loses least (``intervals``)."""
     spec = section.checkpoint
     storage = Saving(weight.stall, weight.write, weight.slowed)
     memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.memory_slowed)
     cycles = 1 if spec.memory is None else spec.memory.storage_every
     validation = states.validating(section.validation) if section.validation else 0.0
     if weight is _UNSAVED:
-        end = _goal(states.scenario, section)
-        whole = end if math.isfinite(end) else (section.days or 0.0) / states.healthy + 1
+        whole = goal if math.isfinite(goal) else (section.days or 0.0) / states.healthy + 1
         return CheckpointPattern(states.healthy, math.ceil(whole), Saving(0.0), keep=0, validation=validation)
     found = interval_of(spec.every, states.healthy + validation, Savings(storage, memory, spec.verify, cycles), causes)
     states.notes += found.notes

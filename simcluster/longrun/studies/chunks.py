@@ -1,8 +1,7 @@
 """Many runs in chunks, wherever they are played; what is finished is kept in a store, and a killed command goes on.
 
 A run is the same to the bit whatever chunk, process and machine plays it.  What is kept is found again by all that it
-was made from: the run in numbers, its seed, which of its runs, and the simulator's own sources.
-"""
+was made from: the run in numbers, its seed, which of its runs, and the simulator's own sources."""
 
 from __future__ import annotations
 
@@ -13,26 +12,74 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.base.telling import phase
 from simcluster.base.version import sources_digest
-from simcluster.longrun.content import digest_of, sendable
+from simcluster.longrun.ending import check_size
 from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.accounts import check_size
 from simcluster.results.result import VERSION
 from simcluster.studies.sweep.players import Players, players_of
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
+
+
+@dataclass(frozen=True)
+class ClassOfDevice:
+    """The class of every device of a cause, as a table."""
+
+    table: Ints
+
+    def __call__(self, devices: Ints) -> Ints:
+        """Of these."""
+        return np.asarray(self.table[devices], dtype=np.int64)
+
+
+def sendable(run: LongRun) -> LongRun:
+    """Return the run as plain data: without names of devices, which only a log has."""
+    causes = []
+    for cause in run.causes:
+        column = None
+        if cause.column is not None and cause.paces is not None:
+            table = cause.column(np.arange(cause.devices)).astype(np.min_scalar_type(cause.paces.shape[1]))
+            column = ClassOfDevice(table)
+        causes.append(replace(cause, label=str, column=column))
+    return replace(run, causes=tuple(causes))
+
+
+def digest_of(run: LongRun) -> str:
+    """Return a digest that differs if any number or law of two runs does."""
+    text = json.dumps(_told(sendable(run)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _told(value: Any) -> Any:
+    if value is None or value is str or isinstance(value, str | int | float):
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), list(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
+    if isinstance(value, tuple | list):
+        return [_told(each) for each in value]
+    if isinstance(value, Mapping):
+        return {repr(key): _told(each) for key, each in value.items()}
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, BaseModel):
+        return [kind, {name: _told(getattr(value, name)) for name in type(value).model_fields}]
+    if is_dataclass(value):
+        return [kind, {field.name: _told(getattr(value, field.name)) for field in fields(value)}]
+    raise TypeError(f"{kind} in a run has no content that can be told")
+
 
 MOST_TOGETHER = 4000
 """Runs of a chunk: more at once are hardly faster, and take more memory."""
@@ -40,10 +87,6 @@ MOST_TOGETHER = 4000
 Workers = int | str | Executor
 """Who plays: a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor."""
 Name = TypeVar("Name")
-
-
-def _silent(done: int, total: int, wrong: int) -> None:
-    """Nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -77,35 +120,27 @@ def _parts(count: int, members: int) -> list[tuple[int, int]]:
 
 
 def play_chunk(chunk: Chunk) -> Row:
-    """What came of its runs, on whatever machine."""
-    columns = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
-    return {"status": "ok", "error": "", "runs": _packed(columns) if chunk.packed else columns}
-
-
-def _packed(columns: Mapping[str, Any]) -> str:
-    """Arrays as text, to the bit."""
-    file = BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **columns)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def _unpacked(text: str) -> Mapping[str, Any]:
-    with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
-        return dict(file)
+    """Return the outcomes of a chunk, arrays as text if they are to be packed."""
+    columns: Any = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
+    if chunk.packed:
+        file = BytesIO()
+        np.savez_compressed(file, allow_pickle=False, **columns)
+        columns = base64.b64encode(file.getvalue()).decode()
+    return {"status": "ok", "error": "", "runs": columns}
 
 
 @dataclass(frozen=True)
 class RunPlayer:
-    """Plays runs on ``players`` (left out: here), and what its ``store`` has not at all; ``progress`` counts runs."""
+    """Simulates runs on ``players`` (default: here), except what its ``store`` has; ``progress`` counts runs."""
 
     players: Players = field(default_factory=Players)
     store: Store | None = None
-    progress: Progress = _silent
+    progress: Progress = lambda done, total, wrong: None
 
     def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
-        """So many runs of each from the number ``first`` on, in order; those that are played alike are played once.
+        """Return ``count`` runs of each from the number ``first`` on, in order; equal ones are simulated once.
 
-        InputError for runs that are longer, or meet more, than can be played.
+        InputError for runs that are longer, or meet more, than can be simulated.
         """
         for run in runs.values():
             check_size(run, count)
@@ -120,31 +155,29 @@ class RunPlayer:
         gathered = {digest: GatheredOutcomes(run, count) for digest, run in unique.items()}
         left = Counter(digest for digest, _ in chunks)
         with phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
-            done = self._anew(chunks) if self.store is None else self._kept(self.store, chunks)
-            for (digest, begin), columns in done:
+            for (digest, begin), columns in self._played(chunks, 0) if self.store is None else self._kept(chunks):
                 gathered[digest].add(begin, columns)
                 left[digest] -= 1
         found = {digest: each.outcomes() for digest, each in gathered.items()}
         return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
 
-    def _anew(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-        """All of them, without a store."""
-        return ((place, row["runs"]) for place, row in self._played(chunks, 0))
-
-    def _kept(self, store: Store, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-        """What is there already is not played; what is played is on disk at once."""
+    def _kept(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+        """Yield all chunks; those that the store lacks are simulated, and on disk at once."""
+        store = self.store
+        assert store is not None
         keys = {place: chunk.key(place[0]) for place, chunk in chunks.items()}
         done = store.done(keys.values())
         missing = {place: chunk for place, chunk in chunks.items() if keys[place] not in done}
         there = sum(chunk.count for place, chunk in chunks.items() if place not in missing)
-        for place, row in self._played(missing, there):
-            store.add([(keys[place], row)])
+        for place, packed in self._played(missing, there):
+            store.add([(keys[place], {"status": "ok", "error": "", "runs": packed})])
         for place, key in keys.items():
             (row,) = store.rows([key])
-            yield place, _unpacked(row["runs"])
+            with np.load(BytesIO(base64.b64decode(row["runs"])), allow_pickle=False) as file:
+                yield place, dict(file)
 
-    def _played(self, chunks: Chunks, there: int) -> Iterator[tuple[Place, Row]]:
-        """What is finished, as it is finished; ``there`` runs are done before."""
+    def _played(self, chunks: Chunks, there: int) -> Iterator[tuple[Place, Any]]:
+        """Yield the runs of each chunk as it is finished; ``there`` runs are done before."""
         total = there + sum(chunk.count for chunk in chunks.values())
         self.progress(there, total, 0)
         if not chunks:
@@ -159,14 +192,16 @@ class RunPlayer:
                         f"runs {chunk.first:,} to {chunk.first + chunk.count:,}: {row['error']}; what was finished "
                         "before is kept in the store, if there is one: go on with fewer processes"
                     )
-                yield places[number], row
+                yield places[number], row["runs"]
                 there += chunk.count
             self.progress(there, total, 0)
 
 
 @contextmanager
 def player_of(
-    workers: Workers = 1, store: str | Path | None = None, progress: Progress = _silent
+    workers: Workers = 1,
+    store: str | Path | None = None,
+    progress: Progress = lambda done, total, wrong: None,
 ) -> Iterator[RunPlayer]:
     """Who plays runs; a Dask scheduler is connected, and the ``store`` (a file) open, meanwhile.
 

@@ -25,12 +25,14 @@ from simcluster.documents.spec import Spec
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.studies.build import long_run_of, section_of
+from simcluster.longrun.studies.build import LEAST, asked_runs, long_run_of, section_of
 from simcluster.longrun.studies.chunks import Workers, player_of
-from simcluster.longrun.studies.policies import PairedDifference, half_width, paired, played_of, records
+from simcluster.longrun.studies.policies import PairedDifference, half_width, paired
+from simcluster.longrun.studies.replays import step_document
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train_stages import StagedTraining, first_of_stage, stage_scenarios
+from simcluster.longrun.studies.train import StagedTraining, first_of_stage, stage_scenarios
 from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.longrun.text import plain
 from simcluster.results.assumptions import merge_assumptions
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -75,9 +77,16 @@ class PolicyComparison(Shown):
         """By measure, a row a policy: its mean, half the 95 % interval of that (half_width), the difference from the
         first policy, half the interval of that (difference_half_width), and how much variance the common numbers
         saved (variance_gained).  Dollars are there where every policy has a price."""
-        values = {measure: {name: _values(run, measure) for name, run in self.runs.items()} for measure in MEASURES}
-        known = {name: {key: each for key, each in of.items() if each is not None} for name, of in values.items()}
-        return {name: difference_table(of) for name, of in known.items() if len(of) == len(self.runs)}
+        found: dict[Measure, pd.DataFrame] = {}
+        for measure in MEASURES:
+            values = {}
+            for name, run in self.runs.items():
+                by_measure = {"goodput": run.goodput_by_run, "days": run.wall / DAY, "dollars": run.dollars_by_run}
+                if (each := by_measure[measure]) is not None:
+                    values[name] = each
+            if len(values) == len(self.runs):
+                found[measure] = difference_table(values)
+        return found
 
     @property
     def table(self) -> pd.DataFrame:
@@ -117,7 +126,7 @@ class PolicyComparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: CONTRACT.md, "Policies compared"."""
-        rows = {measure: records(table) for measure, table in self.tables.items()}
+        rows = {measure: plain(table.to_dict("records")) for measure, table in self.tables.items()}
         policies = [
             {"policy": name, **{measure: each[number] for measure, each in rows.items()}}
             for number, name in enumerate(self.runs)
@@ -125,13 +134,6 @@ class PolicyComparison(Shown):
         refused = [{"policy": name, "error": why} for name, why in self.refused.items()]
         about = {"measure": self.measure, "played": self.played, "best": self.best, "answer": self.sentence}
         return {**about, "policies": policies, "refused": refused, "assumed": list(self.assumed)}
-
-
-def _values(run: PlayedPolicy, measure: Measure) -> Floats | None:
-    """The measure, run by run."""
-    if measure == "dollars":
-        return run.dollars_by_run
-    return run.goodput_by_run if measure == "goodput" else run.wall / DAY
 
 
 @checked
@@ -159,9 +161,9 @@ def compare_policies(
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
     with player_of(workers, store, progress) as player:
-        made: dict[str, _Made] = {}
+        made: dict[str, tuple[Scenario, list[_Stage]]] = {}
         refused: dict[str, str] = {}
-        for name, found in _made(policies):
+        for name, found in _prepare(policies):
             if isinstance(found, InputError):
                 if strict or not made:
                     raise found
@@ -170,14 +172,20 @@ def compare_policies(
                 made[name] = found
         if len(made) < 2:
             raise InputError(f"compare_policies: there is nothing to compare with: {next(iter(refused.values()))}")
-        first = next(iter(made.values())).scenario
-        count = played_of(first, played)
+        first = next(iter(made.values()))[0]
+        count = asked_runs(first, played, LEAST)
         outcomes: dict[str, list[Outcomes]] = {name: [] for name in made}
-        for number in range(max(len(of.stages) for of in made.values())):
-            there = {name: of.stages[number].run for name, of in made.items() if number < len(of.stages)}
+        for number in range(max(len(stages) for _, stages in made.values())):
+            there = {name: stages[number].run for name, (_, stages) in made.items() if number < len(stages)}
             for name, each in player.play(there, first.seed, count, first_of_stage(number)).items():
                 outcomes[name].append(each)
-    runs = {name: of.played(outcomes[name]) for name, of in made.items()}
+    runs: dict[str, PlayedPolicy] = {}
+    for name, (scenario, stages) in made.items():
+        each_stage = tuple(
+            TrainingRun(stage.scenario, stage.run, stage.states, each, stage.step, first_of_stage(number), stage.notes)
+            for number, (stage, each) in enumerate(zip(stages, outcomes[name], strict=True))
+        )
+        runs[name] = StagedTraining(scenario, each_stage) if section_of(scenario).stages else each_stage[0]
     priceless = [name for name, run in runs.items() if run.price is None]
     if measure == "dollars" and priceless:
         raise InputError(f"compare_policies: {priceless[0]} has no price; say one, as in run.price: 2.5")
@@ -185,8 +193,7 @@ def compare_policies(
 
 
 class _Stage(NamedTuple):
-    """A stage of a policy before it is played (all of it where it has none): its run in numbers, the states that it
-    asks for, the healthy step, and what was taken for granted."""
+    """A stage of a policy before it is simulated: its run in numbers, the states of its cluster, the healthy step."""
 
     scenario: Scenario
     run: LongRun
@@ -195,60 +202,38 @@ class _Stage(NamedTuple):
     notes: tuple[str, ...]
 
 
-class _Made(NamedTuple):
-    """A policy before it is played."""
-
-    scenario: Scenario
-    stages: list[_Stage]
-
-    def played(self, outcomes: list[Outcomes]) -> PlayedPolicy:
-        """What comes of it."""
-        runs = tuple(
-            TrainingRun(stage.scenario, stage.run, stage.states, each, stage.step, first_of_stage(number), stage.notes)
-            for number, (stage, each) in enumerate(zip(self.stages, outcomes, strict=True))
-        )
-        return StagedTraining(self.scenario, runs) if section_of(self.scenario).stages else runs[0]
-
-
-def _made(policies: Mapping[str, Policy]) -> Iterator[tuple[str, _Made | InputError]]:
-    """Each of them, or why it cannot be."""
+def _prepare(policies: Mapping[str, Policy]) -> Iterator[tuple[str, tuple[Scenario, list[_Stage]] | InputError]]:
+    """Yield the scenario and the stages of each policy (one without stages), or why it is invalid."""
     known: dict[str, StepStates] = {}
     first: Scenario | None = None
     for name, policy in policies.items():
         try:
-            scenario = _scenario(name, policy, first)
+            if not isinstance(policy, Mapping) or "cluster" in policy:
+                scenario = scenario_of(policy, f"compare_policies ({name})")
+            elif first is None:
+                raise InputError(
+                    f"compare_policies: {name} comes first, so it must be a scenario: the others change it"
+                )
+            else:
+                scenario = _changed(first, policy)
             first = first or scenario
-            stages = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
-            yield name, _Made(scenario, [_stage(each, known) for each in stages])
+            stages = []
+            for each in stage_scenarios(scenario) if section_of(scenario).stages else [scenario]:
+                states = known.setdefault(repr(step_document(each)), StepStates(each))
+                run = long_run_of(each, states)
+                check_end(run)
+                stages.append(_Stage(each, run, dict(states.used), states.result, tuple(states.notes)))
+            yield name, (scenario, stages)
         except InputError as problem:
             yield name, problem
 
 
-def _stage(scenario: Scenario, known: dict[str, StepStates]) -> _Stage:
-    """A run of one stage, made of the states of all that differ from it in their run alone."""
-    alike = repr({key: value for key, value in scenario.document().items() if key not in ("run", "name")})
-    states = known.setdefault(alike, StepStates(scenario))
-    run = long_run_of(scenario, states)
-    check_end(run)
-    return _Stage(scenario, run, dict(states.used), states.result, tuple(states.notes))
-
-
-def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
-    if isinstance(policy, Mapping) and "cluster" not in policy:
-        if first is None:
-            raise InputError(f"compare_policies: {name} comes first, so it must be a scenario: the others change it")
-        return _changed(first, policy)
-    return scenario_of(policy, f"compare_policies ({name})")
-
-
 class _OnlyRun(Spec):
-    """The section that policies change most."""
-
     run: RunSpec | None
 
 
 def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
-    """The scenario with changes; where they are of its run alone, on the same cluster, which is built."""
+    """Return the scenario with changes; where they are of its run alone, on the same cluster, which is built."""
     if any(path != "run" and not path.startswith("run.") for path in changes):
         return from_document(scenario.document(), changes)
     stated = section_of(scenario).model_dump(mode="json", exclude_unset=True)

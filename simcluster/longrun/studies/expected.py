@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import DAY
 from simcluster.longrun import closed_forms
+from simcluster.longrun.closed_forms import gained, grown
 from simcluster.longrun.ending import restart_seconds, stop_rate
-from simcluster.longrun.growth import gained, grown
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes, names_of
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.longrun.studies.in_theory import Repairs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _NOISE = 1.5
 """Half widths of a 95 % interval beyond which a gap is not noise: 3 standard errors."""
 _NAMED = 5e-4
-_FEW, _ENDS = 10, "a run of few checkpoints, whose begin and end count"
+_FEW = 10
 """Intervals below which a run is no long one, which closed forms are for."""
 _ROWS = 4096
 """Runs whose seconds by fate and cause are divided together: few enough for the memory that it takes."""
@@ -57,31 +57,31 @@ def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
     """A row a closed form, as ``ClosedForm`` names them; none where nothing fails."""
     import pandas as pd
 
-    rows = list(_Beside(run, outcomes).rows()) if stop_rate(run) else []
+    rows = list(_Compared(run, outcomes).rows()) if stop_rate(run) else []
     columns = ["closed_form", "unit", "value", "simulated", "half_width", "holds", "why", "explained"]
     return pd.DataFrame([asdict(row) for row in rows], columns=columns)
 
 
 @dataclass(frozen=True)
-class _Beside:
+class _Compared:
     """A run, and what came of it, as closed forms name it."""
 
     run: LongRun
     outcomes: Outcomes
-    shares: dict[str, Floats] = field(init=False)
 
-    def __post_init__(self) -> None:
-        spent = self.outcomes.spent()
-        object.__setattr__(self, "shares", {fate: each / self.outcomes.wall for fate, each in spent.items()})
+    @cached_property
+    def shares(self) -> dict[str, Floats]:
+        """The share of each run's wall time, by fate."""
+        return {fate: each / self.outcomes.wall for fate, each in self.outcomes.spent().items()}
 
     @cached_property
     def rate(self) -> float:
-        """Of failures, 1/s."""
+        """Failures per second."""
         return stop_rate(self.run)
 
     @cached_property
     def restart(self) -> tuple[float, float]:
-        """(seconds of a restart in which nothing strikes, seconds in which it does)."""
+        """Seconds of a restart in which nothing strikes, and in which failures do."""
         return restart_seconds(self.run)
 
     @cached_property
@@ -98,10 +98,7 @@ class _Beside:
         """All that apply."""
         yield from self._intervals()
         yield self._strikes()
-        if self.run.pattern.memory is None:
-            yield from self._goodputs()
-        else:
-            yield self._two_levels()
+        yield from self._goodputs()
         yield from self._whole()
         yield from self._machines()
 
@@ -141,41 +138,42 @@ class _Beside:
         share = float((safe + self.outcomes.parts[:, hidden].sum(axis=1) / wall).mean())
         value = self.rate * float(wall.mean())
         rest = float(counts.mean()) - value * (1 - share)
-        half = max(_half(counts), 1.96 * math.sqrt(value * (1 - share) / len(counts)))  # none in all is no certainty
+        half = max(
+            half_width(counts), 1.96 * math.sqrt(value * (1 - share) / len(counts))
+        )  # none in all is no certainty
         explained = abs(rest) <= _NOISE * half
         why = f"for {share:.1%} of the wall nothing can strike (detection, waiting, ...)" if share > _NAMED else ""
         if not explained:
-            cause = self._beyond_rates()
-            why = "; ".join(filter(None, [why, f"{rest:+.3g} more: {cause or 'not explained'}"]))
-            explained = bool(cause)
+            reasons = {
+                "parts are young or old: their hazard changes with age": any(each.lives for each in self.run.causes),
+                "machines of a bad batch fail more often": any(each.bad for each in self.run.causes),
+                "what stands idle while replicas are missing does not fail": bool(self.run.running),
+            }
+            found = "; ".join(words for words, holds in reasons.items() if holds)
+            why = "; ".join(filter(None, [why, f"{rest:+.3g} more: {found or 'not explained'}"]))
+            explained = bool(found)
         holds = "rates that do not change, the job exposed all the time"
         return ClosedForm("failures, rate x wall", "", value, float(counts.mean()), half, holds, why, explained)
 
-    def _beyond_rates(self) -> str:
-        """What makes failures come at other rates than the causes have; "" for nothing."""
-        found = []
-        if any(cause.lives is not None for cause in self.run.causes):
-            found.append("parts are young or old: their hazard changes with age")
-        if any(cause.bad is not None for cause in self.run.causes):
-            found.append("machines of a bad batch fail more often")
-        if self.run.running:
-            found.append("what stands idle while replicas are missing does not fail")
-        return "; ".join(found)
-
     # --- goodput --------------------------------------------------------------------------------------------------
-
-    def _outage(self) -> float:
-        """Mean seconds of an outage, those that fail again in it included: exact for exponential failures."""
-        down, exposed = self.restart
-        again = self.rate * exposed
-        return (down and down * grown(again)) + gained(again) / self.rate
 
     def _goodputs(self) -> Iterator[ClosedForm]:
         pattern, rate = self.run.pattern, self.rate
         saving, (down, exposed) = pattern.storage, self.restart
+        if pattern.memory is not None:
+            memory = sum(cause.rate for cause in self.run.causes if cause.stops and not cause.survives)
+            stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
+            whole = self.work * pattern.cycles
+            lost = memory * self.work / 2 + (rate - memory) * whole / 2
+            value = 1 - stalls / whole - lost - rate * (down + exposed)
+            holds = "first order: stalls, half of what lies between two snapshots of a level, and restarts << mu"
+            yield self._share("goodput, two levels", value, None, holds)
+            return
         if saving.write:
             known = self.work, self.stall, saving.write, saving.slowed, 1 / rate
-            exact = closed_forms.behind_efficiency(*known, self._outage())
+            again = rate * exposed  # an outage, those that fail again in it included
+            outage = (down and down * grown(again)) + gained(again) / rate
+            exact = closed_forms.behind_efficiency(*known, outage)
             first = 1 - closed_forms.behind_waste(*known, down + exposed)
             holds = "exponential failures, checkpoints written behind training"
         else:
@@ -188,16 +186,6 @@ class _Beside:
         holds = "first order in rate x (restart + interval / 2); what is slow counts as training"
         yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
 
-    def _two_levels(self) -> ClosedForm:
-        pattern, (down, exposed) = self.run.pattern, self.restart
-        memory = sum(cause.rate for cause in self.run.causes if cause.stops and not cause.survives)
-        stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
-        whole = self.work * pattern.cycles
-        lost = memory * self.work / 2 + (self.rate - memory) * whole / 2
-        value = 1 - stalls / whole - lost - self.rate * (down + exposed)
-        holds = "first order: stalls, half of what lies between two snapshots of a level, and restarts << mu"
-        return self._share("goodput, two levels", value, None, holds)
-
     def _share(
         self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False
     ) -> ClosedForm:  # fmt: skip
@@ -207,7 +195,7 @@ class _Beside:
         good = self.shares["productive"]
         if slow_counts:
             good = good + self.shares["slow"] + self.shares["write"]
-        mean, half = float(good.mean()), _half(good)
+        mean, half = float(good.mean()), half_width(good)
         extras = self._extras(slow_counts)
         known = value if exact is None else exact
         said = [f"{words} {-100 * known * share:+.2f}" for words, share in extras if share >= _NAMED]
@@ -217,19 +205,19 @@ class _Beside:
         explained = abs(rest) <= max(_NOISE * half, 0.1 * _NAMED)
         if not explained:
             few = self.outcomes.wall.mean() < _FEW * (self.work + self.stall)
-            said.append(f"{_ENDS if few else self._guess(exact)} {100 * rest:+.2f}")
+            guess = "NOT EXPLAINED"
+            if few:
+                guess = "a run of few checkpoints, whose begin and end count"
+            elif exact is None:
+                guess = "beyond first order"
+            elif any(cause.lives or cause.bad for cause in self.run.causes):
+                guess = "failures that are not exponential (ages, bad batches)"
+            elif self.run.pattern.storage.write:
+                guess = "work of snapshots whose write was cut off, and the run's begin and end"
+            said.append(f"{guess} {100 * rest:+.2f}")
             explained = exact is None or bool(few)
         why = f"{100 * (mean - value):+.2f} points: {', '.join(said)}" if said else "the same up to noise"
         return ClosedForm(name, "fraction", value, mean, half, holds, why, explained)
-
-    def _guess(self, exact: float | None) -> str:
-        if exact is None:
-            return "beyond first order"
-        if any(cause.lives is not None or cause.bad is not None for cause in self.run.causes):
-            return "failures that are not exponential (ages, bad batches)"
-        if self.run.pattern.storage.write:
-            return "work of snapshots whose write was cut off, and the run's begin and end"
-        return "NOT EXPLAINED"
 
     def _extras(self, slow_counts: bool = False) -> list[tuple[str, float]]:
         """What takes time and is in no closed form, as shares of the wall, each second once."""
@@ -239,7 +227,6 @@ class _Beside:
         return sorted(shares.items(), key=lambda each: -each[1])
 
     def _extras_of(self, rows: slice, slow_counts: bool) -> dict[str, Floats]:
-        """The same of some runs, one by one."""
         names = names_of(self.run)
         fates = self.outcomes.fates[rows] / self.outcomes.wall[rows, None, None]
         if slow_counts:
@@ -263,7 +250,6 @@ class _Beside:
     # --- the whole run --------------------------------------------------------------------------------------------
 
     def _whole(self) -> Iterator[ClosedForm]:
-        """Mean and standard deviation of a run of so many steps with blocking checkpoints."""
         pattern, days = self.run.pattern, self.outcomes.wall / DAY
         if math.isfinite(self.run.until) or pattern.memory is not None or pattern.storage.write:
             return
@@ -272,10 +258,10 @@ class _Beside:
         count = self.run.goal / pattern.steps
         value, mean = count * moments.mean / DAY, float(days.mean())
         share = sum(share for _, share in self._extras())
-        explained = abs(mean * (1 - share) - value) <= _NOISE * _half(days)
+        explained = abs(mean * (1 - share) - value) <= _NOISE * half_width(days)
         why = f"{share:.1%} of the wall is none of it: see goodput" if share >= _NAMED else ""
         holds = "exponential failures, equal segments; restarts of a fixed length"
-        yield ClosedForm("days", "d", value, mean, _half(days), holds, why or "the same up to noise", explained)
+        yield ClosedForm("days", "d", value, mean, half_width(days), holds, why or "the same up to noise", explained)
         if len(days) < 2:
             return
         deviation = float(days.std(ddof=1))
@@ -290,14 +276,13 @@ class _Beside:
     # --- spares ---------------------------------------------------------------------------------------------------
 
     def _machines(self) -> Iterator[ClosedForm]:
-        """The share of time for which the job waits for machines."""
         spares, leaving = self.run.spares, Repairs.of(self.run)
         if spares.unlimited or not leaving.rate or self.run.short or not leaving.single:
             return
         rate, repair = leaving.rate, leaving.repair
         value = closed_forms.stalled(spares.count, rate, repair, spares.crews)
         waiting = self.shares["waiting"]
-        mean, half = float(waiting.mean()), _half(waiting)
+        mean, half = float(waiting.mean()), half_width(waiting)
         said = []
         kinds = zip((spares.hot, spares.warm, spares.cold), spares.ready, strict=True)
         if ready := max((seconds for count, seconds in kinds if count), default=0.0):
@@ -310,8 +295,3 @@ class _Beside:
         yield ClosedForm(
             "waiting for machines, Erlang", "fraction", value, mean, half, holds, why, explained or bool(said)
         )
-
-
-def _half(values: Floats) -> float:
-    """Half of the 95 % interval of the mean; infinite for one run."""
-    return half_width(values)

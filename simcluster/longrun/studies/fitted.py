@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
@@ -49,7 +50,10 @@ def fit_log(
         raise InputError("for how long was the job watched? --days says it: the scenario ends by steps or tokens")
     run = long_run_of(scenario, StepStates(scenario))
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)] if own else None
-    kept = rows if struck is None else [_plain(n, each.cause, each.time) for n, each in enumerate(struck, 1)]
+    kept = rows
+    if struck is not None:
+        cells: list[dict[str, Any]] = [{"cause": each.cause, "time": each.time} for each in struck]
+        kept = [Row(number, each, {**each, "time": repr(each["time"])}) for number, each in enumerate(cells, 1)]
     kept = [row for row in kept if row.texts["cause"].strip() not in (MAINTENANCE, REGROWTH)]
     if not kept:
         raise InputError(
@@ -59,18 +63,15 @@ def fit_log(
     fits = fit_failures(kept, source, gpus=gpus or scenario.gpus, days=seconds / DAY, by=by)
     exposed = {stops: exposed_of(run, log, seconds, stops=stops) for stops in (True, False)}
     known = {spec.name: spec for spec in failures_of(section.failures)}
-    causes = tuple(_exposed(each, known.get(each.cause), run, exposed) for each in fits.causes)
-    return replace(
-        fits, causes=causes, total=replace(fits.total, watched=exposed[True]), notes=_notes(exposed, seconds)
+    note = (
+        f"Of {seconds / DAY:.4g} d the job was exposed to what stops it for {exposed[True] / DAY:.4g} d, and trained "
+        f"for {exposed[False] / DAY:.4g} d: rates are of that time.  Without ages there is no shape."
     )
-
-
-def _plain(number: int, cause: str, time: float) -> Row:
-    return Row(number, {"cause": cause, "time": time}, {"cause": cause, "time": repr(time)})
+    causes = tuple(_exposed(each, known.get(each.cause), run, exposed) for each in fits.causes)
+    return replace(fits, causes=causes, total=replace(fits.total, watched=exposed[True]), notes=(note,))
 
 
 def _exposed(fit: CauseFit, spec: FailureSpec | None, run: LongRun, exposed: dict[bool, float]) -> CauseFit:
-    """The fit for the time in which the job was exposed to it, with what else its scenario says of it."""
     stops = next((cause.stops for cause in run.causes if cause.name == fit.cause), True)
     fit = replace(fit, watched=exposed[stops])
     if spec is None:
@@ -81,10 +82,3 @@ def _exposed(fit: CauseFit, spec: FailureSpec | None, run: LongRun, exposed: dic
         notes = (*notes, "one rate stands for its ages and its bad batch: a log of a job does not tell them apart")
     known = {name: value for name, value in said.items() if name not in _RATES}
     return replace(fit, of=spec.of, known=known, notes=notes)
-
-
-def _notes(exposed: dict[bool, float], seconds: float) -> tuple[str, ...]:
-    return (
-        f"Of {seconds / DAY:.4g} d the job was exposed to what stops it for {exposed[True] / DAY:.4g} d, and trained "
-        f"for {exposed[False] / DAY:.4g} d: rates are of that time.  Without ages there is no shape.",
-    )

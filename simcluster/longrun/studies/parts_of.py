@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,6 @@ def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
 
 
 def _levels(leaves: list[str], above: dict[str, list[str]]) -> dict[str, int]:
-    """How far each switch is from the GPUs."""
     found = dict.fromkeys(leaves, 1)
     reached = list(leaves)
     for switch in reached:
@@ -138,78 +137,54 @@ class Parts:
 
     def _of(self, kind: str, machines: int) -> Devices:
         if kind in ("gpu", "memory"):
-            names = self._cluster.gpus
-            gpus = tuple(StandIn(f"GPU {names[rank]}", ({"kind": "slow_gpu", "rank": rank},)) for rank in self._first)
-            return self._devices([f"{name}" for name in names[: self._gpus]], self._class_of, gpus)
-        if kind == "host":
-            labels = [f"machine {host}" for host in self.hosts]
-            columns, members = self._classes(self._class_of[self._first_of])
-            hosts = tuple(
-                StandIn(labels[place], ({"kind": "slow_gpu", "node": int(self.hosts[place])},)) for place in members
+            labels = [f"{name}" for name in self._cluster.gpus[: self._gpus]]
+            return self._devices(
+                labels, self._class_of, "GPU ", lambda rank: ({"kind": "slow_gpu", "rank": rank},), self._first
             )
-            return self._devices(labels, columns, hosts)
-        if kind == "rack":
-            return self._racks(machines)
+        if kind in ("host", "rack"):
+            each = machines if kind == "rack" else 1  # next to each other; the last rack may have fewer
+            racks = [self.hosts[first : first + each].tolist() for first in range(0, len(self.hosts), each)]
+            labels = [f"machine{'s' * (len(rack) > 1)} {', '.join(map(str, rack))}" for rack in racks]
+            classes = self._class_of[self._first_of[::each]]
+            return self._devices(
+                labels, classes, "", lambda rack: tuple({"kind": "slow_gpu", "node": host} for host in racks[rack])
+            )
         if kind == "job":
-            return self._devices(["job"], np.zeros(1, dtype=np.int64), ())
-        looked_up = {"nic": self._nics, "cable": self._cables, "switch": self._switches, "neighbour": self._neighbour}
-        return looked_up[kind]()
+            return self._devices(["job"], np.zeros(1, dtype=np.int64), "", lambda _: (), [])
+        fabric = self.fabric
+        if kind == "neighbour":  # another job, which takes a share of all cables between switches
+            there = int(bool(fabric.trunks))
+            found = self._devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
+            stand_in = StandIn("cables between switches, beside another job,", _links(fabric.trunks))
+            return replace(found, stand_for=(stand_in,), column=lambda places: np.zeros(1, dtype=np.int64)[places])
+        if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
+            cables = [*fabric.edges, *fabric.trunks]
+            between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
+            classes = np.array([*(self._class_of[fabric.ports[port]] for port, _ in fabric.edges), *between])
+            labels = [f"{a} - {b}" for a, b in cables]
+            return self._devices(labels, classes, "cable ", lambda place: _links([cables[place]]))
+        # NICs by the place of their first rank along the pipeline, switches by level: each with all of its cables
+        values = np.array(list((fabric.ports if kind == "nic" else fabric.level).values()), dtype=np.int64)
+        word, classes = ("NIC ", self._class_of[values]) if kind == "nic" else ("switch ", values)
+        nodes = list(fabric.ports if kind == "nic" else fabric.level)
+        return self._devices(nodes, classes, word, lambda place: _links(fabric.cables_of(nodes[place])))
 
-    def _devices(self, labels: Sequence[str], columns: Ints, stand_for: tuple[StandIn, ...]) -> Devices:
+    def _devices(
+        self,
+        labels: Sequence[str],
+        class_of: Ints,
+        word: str,
+        faults: Callable[[int], tuple[Mapping[str, Any], ...]],
+        first: Sequence[int] | None = None,
+    ) -> Devices:
+        """Return devices by label; the ``first`` of each class is simulated for the others of it."""
+        _, firsts, number = np.unique(np.asarray(class_of, dtype=np.int64), return_index=True, return_inverse=True)
+        columns = number.astype(np.int64).ravel()
+        chosen = firsts.tolist() if first is None else first
+        stand_for = tuple(StandIn(f"{word}{labels[each]}", faults(each)) for each in chosen)
         return Devices(
             len(labels), len(self.hosts), lambda place: labels[place], lambda places: columns[places], stand_for
         )
-
-    @staticmethod
-    def _classes(of_device: Ints) -> tuple[Ints, list[int]]:
-        """(number of each device's class, first device of each class) without classes that have no device."""
-        _, first, number = np.unique(of_device, return_index=True, return_inverse=True)
-        return number.astype(np.int64).ravel(), first.tolist()
-
-    def _racks(self, machines: int) -> Devices:
-        """Machines next to each other, so many a rack (the last may have fewer); classes are those of the first."""
-        racks = [self.hosts[first : first + machines].tolist() for first in range(0, len(self.hosts), machines)]
-        labels = [f"machine{'s' * (len(each) > 1)} {', '.join(map(str, each))}" for each in racks]
-        columns, members = self._classes(self._class_of[self._first_of[::machines]])
-        stand_for = [
-            StandIn(labels[place], tuple({"kind": "slow_gpu", "node": host} for host in racks[place]))
-            for place in members
-        ]
-        return self._devices(labels, columns, tuple(stand_for))
-
-    def _nics(self) -> Devices:
-        """Each with all of its cables; a class is a place along the pipeline of the first rank that leaves by it."""
-        ports = list(self.fabric.ports)
-        ranks = np.array(list(self.fabric.ports.values()), dtype=np.int64)
-        columns, members = self._classes(self._class_of[ranks])
-        stand_for = [StandIn(f"NIC {ports[place]}", _links(self.fabric.cables_of(ports[place]))) for place in members]
-        return self._devices(ports, columns, tuple(stand_for))
-
-    def _cables(self) -> Devices:
-        """Those of NICs by place along the pipeline, those between switches by level."""
-        fabric = self.fabric
-        cables = [*fabric.edges, *fabric.trunks]
-        ports = [int(self._class_of[fabric.ports[port]]) for port, _ in fabric.edges]
-        between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
-        columns, members = self._classes(np.array(ports + between, dtype=np.int64))
-        labels = [f"{a} - {b}" for a, b in cables]
-        stand_for = [StandIn(f"cable {labels[place]}", _links([cables[place]])) for place in members]
-        return self._devices(labels, columns, tuple(stand_for))
-
-    def _switches(self) -> Devices:
-        """By level: each with all of the job's cables on it."""
-        switches = list(self.fabric.level)
-        columns, members = self._classes(np.array(list(self.fabric.level.values()), dtype=np.int64))
-        stand_for = [
-            StandIn(f"switch {switches[place]}", _links(self.fabric.cables_of(switches[place]))) for place in members
-        ]
-        return self._devices(switches, columns, tuple(stand_for))
-
-    def _neighbour(self) -> Devices:
-        """Another job on machines of its own: it takes a share of all cables between switches that both can use."""
-        trunks = self.fabric.trunks
-        stand_for = (StandIn("cables between switches, beside another job,", _links(trunks)),)
-        return self._devices(["another job"] if trunks else [], np.zeros(1, dtype=np.int64), stand_for)
 
 
 def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""Variants of one run on the same random numbers, and what a difference of two is worth.
+"""Variants of one run on the same random numbers, what a difference of two is worth, and advice that rests on that.
 
 What strikes and how long it lasts is drawn by entity, kind and occurrence (``longrun.streams``), so that two policies
 meet the same failures, and the difference of the two is known far better than either (common random numbers).
@@ -7,31 +7,31 @@ meet the same failures, and the difference of the two is known far better than e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.shown import Shown
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.studies.build import asked_runs, long_run_of, section_of
+from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import Name, RunPlayer
 from simcluster.longrun.studies.states import StepStates
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.longrun.text import plain
+from simcluster.scenario.run_section import RunSpec
+from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LEAST = 2
-"""Runs that an interval takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
     """A mean difference of two policies over the same runs, half its 95 % interval, and ``gained``: how many times as
-    many independent draws would be needed for as narrow a one (inf where the runs differ alike, nan where not at all).
+    many independent draws an interval of that width takes (inf if all runs differ equally, nan if none differs).
     """
 
     mean: float
@@ -40,94 +40,173 @@ class PairedDifference:
 
     @property
     def holds(self) -> bool:
-        """Is zero outside the interval?"""
+        """Whether zero is outside the interval."""
         return abs(self.mean) > self.half_width
+
+    def verdict(self, better: str, worse: str, equal: str) -> str:
+        """Return the words for a difference that is above, below, or not distinguishable from zero."""
+        return equal if not self.holds else better if self.mean > 0 else worse
 
 
 def paired(first: Floats, second: Floats) -> PairedDifference:
-    """second - first, run by run."""
+    """Return second - first, run by run."""
     difference = second - first
     independent = float(np.var(first, ddof=1) + np.var(second, ddof=1))
     spread = float(np.var(difference, ddof=1))
     gained = independent / spread if spread else math.inf if independent else math.nan
-    return PairedDifference(float(difference.mean()), _wide(len(difference)) * math.sqrt(spread), gained)
+    return PairedDifference(float(difference.mean()), _student(len(difference)) * math.sqrt(spread), gained)
 
 
-def _wide(count: int) -> float:
-    """Half a 95 % interval of a mean, in standard deviations of one: Student's t."""
+def _student(count: int) -> float:
+    """Return half a 95 % interval of a mean of so many, in standard deviations of one."""
     from scipy.special import stdtrit
 
     return float(stdtrit(count - 1, 0.975)) / math.sqrt(count)
 
 
 def half_width(values: Floats) -> float:
-    """Half the 95 % interval of the mean of runs."""
-    return _wide(len(values)) * float(np.std(values, ddof=1))
+    """Return half the 95 % interval of the mean of runs."""
+    return _student(len(values)) * float(np.std(values, ddof=1))
 
 
 def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
-    """The share of each run's wall time with that fate; the productive one is its goodput."""
+    """Return the share of each run's wall time with that fate; the productive one is its goodput."""
     return np.asarray(outcomes.spent()[fate] / outcomes.wall)
 
 
-def played_of(scenario: Scenario, played: int | None) -> int:
-    """How many runs are played: as asked, or as the scenario says; InputError below two, which have no interval."""
-    return asked_runs(scenario, played, LEAST)
+# --- advice -----------------------------------------------------------------------------------------------------------
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows for JSON: what is not finite is None."""
-    found = table.to_dict("records")
-    return [
-        {
-            str(key): None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in row.items()
+@dataclass(frozen=True, slots=True)
+class AdviceLine:
+    """A column of the table as a line: ``theory`` is drawn dashed; ``wide`` is the column of half an interval."""
+
+    column: str
+    label: str
+    theory: bool = False
+    wide: str = ""
+
+
+GOODPUT = (AdviceLine("goodput", "simulated", wide="half_width"), AdviceLine("closed_form", "closed form", theory=True))
+"""The lines of a table of goodputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceMark:
+    """A named point: its place (in the table's units), and its label."""
+
+    x: float
+    y: float
+    label: str
+    chosen: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AdvicePicture:
+    """Lines over a column ``x``: divided by ``x_unit`` and ``y_unit`` (seconds to minutes, shares to percent), which
+    the labels name; ``log`` axes are "", "x" or "xy"."""
+
+    x: str
+    x_label: str
+    y_label: str = "goodput, %"
+    lines: tuple[AdviceLine, ...] = GOODPUT
+    marks: tuple[AdviceMark, ...] = ()
+    x_unit: float = 1.0
+    y_unit: float = 0.01
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Advice(Shown):
+    """An answer: ``sentence``, the ``table`` that supports it (seconds, shares and hours as its columns name), a
+    ``second`` table where there is one, ``notes`` on its validity, what is ``assumed``, and what to draw."""
+
+    question: str
+    name: str
+    sentence: str
+    table: pd.DataFrame
+    picture: AdvicePicture
+    played: int
+    notes: tuple[str, ...] = ()
+    second: pd.DataFrame | None = None
+    assumed: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document: unknown values are None."""
+        return {
+            "question": self.question,
+            "name": self.name,
+            "answer": self.sentence,
+            "played": self.played,
+            "table": plain(self.table.to_dict("records")),
+            "second": None if self.second is None else plain(self.second.to_dict("records")),
+            "assumed": list(self.assumed),
+            "notes": list(self.notes),
         }
-        for row in found
-    ]
 
 
 @dataclass(frozen=True)
 class PolicyBench:
-    """Where variants of one run are played on the same numbers: its scenario, the states of its cluster, how many runs
-    of each, and who plays them."""
+    """A place to simulate variants of one run on the same numbers: its scenario, the states of its cluster, the number
+    of runs of each, and the player."""
 
     scenario: Scenario
     states: StepStates
     played: int
     player: RunPlayer = field(default_factory=RunPlayer)
 
+    @property
+    def section(self) -> RunSpec:
+        """The scenario's ``run:`` section."""
+        return section_of(self.scenario)
+
     def with_section(self, **changes: Any) -> LongRun:
-        """The scenario's run with fields of its ``run:`` section changed."""
-        section = section_of(self.scenario).model_copy(update=changes)
+        """Return the scenario's run with fields of its ``run:`` section changed."""
+        section = self.section.model_copy(update=changes)
         return long_run_of(self.scenario.model_copy(update={"run": section}), self.states)
 
     def play(self, run: LongRun) -> Outcomes:
-        """Its runs."""
+        """Return the outcomes of one variant."""
         return self.play_all({"": run})[""]
 
     def play_all(self, runs: Mapping[Name, LongRun]) -> dict[Name, Outcomes]:
-        """The runs of each variant, side by side where there are players for that."""
+        """Return the outcomes of each variant, simulated concurrently where the player can."""
         return self.player.play(runs, self.scenario.seed, self.played)
 
-    def goodput(self, run: LongRun) -> Floats:
-        """Of each of its runs."""
-        return share_of(self.play(run))
-
     def goodputs(self, runs: Mapping[Name, LongRun]) -> dict[Name, Floats]:
-        """Of each of the runs of each variant."""
+        """Return the goodput of each run of each variant."""
         return {name: share_of(outcomes) for name, outcomes in self.play_all(runs).items()}
 
-
-def bench_of(scenario: Scenario | str, states: StepStates | None, played: int | None, player: RunPlayer) -> PolicyBench:
-    """A bench for a scenario, or its name or file; ``states`` may be shared between questions."""
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
-    count = played_of(scenario, played)
-    return PolicyBench(scenario, states or StepStates(scenario), count, player)
+    def advice(
+        self,
+        question: str,
+        sentence: str,
+        table: pd.DataFrame,
+        picture: AdvicePicture,
+        notes: tuple[str, ...],
+        second: pd.DataFrame | None = None,
+    ) -> Advice:
+        """Return the answer to a question about this scenario."""
+        return Advice(question, self.scenario.name, sentence, table, picture, self.played, notes, second)
 
 
 def table_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as a table."""
+    """Return rows as a table."""
     import pandas as pd
 
     return pd.DataFrame(rows)
+
+
+def goodput_table(
+    goodput: Mapping[Name, Floats],
+    base: Name,
+    columns: Callable[[Name], dict[str, float]],
+    closed_form: Callable[[Name], float],
+) -> pd.DataFrame:
+    """Return a row per variant: its ``columns``, goodput, closed form, and the difference from the variant ``base``."""
+    rows = []
+    for name, values in goodput.items():
+        gap = paired(goodput[base], values)
+        measured = {"goodput": float(values.mean()), "half_width": half_width(values), "closed_form": closed_form(name)}
+        rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
+    return table_of(rows)

@@ -1,44 +1,128 @@
-"""A log played again: what struck a job strikes once more, as things were and under another policy, side by side."""
+"""A log replayed: the failures of a job strike again, under the policy of the log and under another one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.base.units import DAY, HOUR
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.shipped import shipped_folder
-from simcluster.longrun.eventlog import EventLog, read_log
-from simcluster.longrun.replayed import replay_log
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.ending import check_size
+from simcluster.longrun.eventlog import STANDS, EventLog, read_log
+from simcluster.longrun.events.record import TRAINING
+from simcluster.longrun.outcome import Outcomes
+from simcluster.longrun.replayed import replay_log, stood_in, struck_in
+from simcluster.longrun.run import FATES, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies import words_replayed
-from simcluster.longrun.studies.accounts import check_size
 from simcluster.longrun.studies.build import asked_runs, long_run_of
-from simcluster.longrun.studies.replayed_runs import ReplayedRuns
+from simcluster.longrun.studies.policies import paired
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.longrun.studies.training_run import FATE_WORDS, TrainingRun
+from simcluster.longrun.text import in_columns, plain, row_of
+from simcluster.results.assumptions import assumed_lines, merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _OF_THE_LOG = ("run.failures", "run.played")
+_HOURS = ("productive", "lost", "checkpoint", "write", "verification", "validation", *FATES[1:])
+_SAME = 1e-6
+_MOST = 5  # causes that are named
+_DIGITS = {"days": 2, "steps": 0, "strikes": 1, "outages": 1}
 
 
 @dataclass(frozen=True)
-class FailureReplay(ReplayedRuns, Shown):
-    """A log played again, and what is said of that."""
+class FailureReplay(Shown):
+    """A log replayed: ``as_it_was`` under the scenario's own policy, and, where there is one, the ``what_if``.
+
+    Run r of both has the same strikes and the same draws; what a log does not state (how long a repair takes) is drawn.
+    """
+
+    name: str
+    log: EventLog
+    as_it_was: TrainingRun
+    what_if: TrainingRun | None
+    changed: Mapping[str, Any]
+
+    @property
+    def last(self) -> TrainingRun:
+        """The what-if, or the replay as it was if nothing was changed."""
+        return self.what_if or self.as_it_was
+
+    @property
+    def compared(self) -> dict[str, TrainingRun]:
+        """All simulated runs, by name."""
+        return {"as it was": self.as_it_was} | ({"what if": self.what_if} if self.what_if else {})
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Assumptions that the answer depends on and the scenario does not state."""
+        return merge_assumptions({name: run.assumed for name, run in self.compared.items()})
+
+    @cached_property
+    def logged(self) -> dict[str, float]:
+        """What the log itself states, in the table's units: days, strikes, and more of a run's own log."""
+        log, run = self.log, self.as_it_was.run
+        found = {"days": log.end / DAY, "strikes": float(len(struck_in(run, log)))}
+        if log.stands is None:
+            timed = any(each.lasts > 0 for each in log.incidents)
+            return found | ({"stood_h": stood_in(run, log) / HOUR} if timed else {})
+        for fate in STANDS:
+            found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.stands if what == fate) / HOUR
+        found["stood_h"] = sum(found[f"{fate}_h"] for fate in STANDS)
+        return found | _steps_and_goodput(log, run)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """By measure (days, steps, goodput, strikes, outages, hours of each fate): the log's value (``logged``, nan
+        if unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run, and half of its
+        95 % interval (``half_width``; nan of a single run)."""
+        import pandas as pd
+
+        was, then = (_measures(each.outcomes) for each in (self.as_it_was, self.last))
+        rows = []
+        for measure, values in was.items():
+            what_if = gap = half = math.nan
+            if self.what_if is not None:
+                what_if, gap = float(then[measure].mean()), float((then[measure] - values).mean())
+                half = paired(values, then[measure]).half_width if len(values) > 1 else math.nan
+            rows.append((measure, self.logged.get(measure, math.nan), float(values.mean()), what_if, gap, half))
+        columns = ["measure", "logged", "as_it_was", "what_if", "difference", "half_width"]
+        return pd.DataFrame(rows, columns=columns).set_index("measure")
 
     def summary(self) -> str:
-        """A replay in half a minute of reading."""
-        return words_replayed.summary(self)
+        """Return a text that is read in half a minute."""
+        notes = [*assumed_lines(self.assumed), *(f"note: {note}" for note in _notes(self))]
+        blocks = [list(_head(self)), _table_lines(self), notes, list(_answer(self))]
+        return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "Logs of a long run"."""
-        return words_replayed.document(self)
+        """Return the JSON document: CONTRACT.md, "Logs of a long run"."""
+        return {
+            "name": self.as_it_was.scenario.name,
+            "log": self.name,
+            "strikes": len(struck_in(self.as_it_was.run, self.log)),
+            "log_days": self.log.end / DAY,
+            "played": self.as_it_was.played,
+            "what_if": dict(self.changed),
+            "measures": plain(self.table.reset_index().to_dict("records")),
+            "assumed": list(self.assumed),
+            "notes": list(_notes(self)),
+        }
 
 
 @checked
@@ -49,12 +133,12 @@ def replay_failures(
     *,
     played: int | None = None,
 ) -> FailureReplay:
-    """What struck the job of a log strikes again: under the scenario's policy, and with the changes of ``what_if``
+    """Replay the failures of a job's log: under the scenario's policy, and with the changes of ``what_if``
     ({"run.checkpoint.every": "10 min"}).
 
-    ``log`` is one that ``read_log`` read, a file, or the name of one that ships.  Changes of ``run.failures`` say what
-    the log's causes are, so they hold for both.  InputError for a log that is none, and for causes that are not the
-    scenario's.
+    ``log`` is one that ``read_log`` read, a file, or the name of a built-in one.  Changes of ``run.failures`` describe
+    the log's causes, so they hold for both.  InputError for an invalid log, and for causes that the scenario does not
+    have.
     """
     scenario = scenario_of(scenario, "replay_failures")
     name = Path(log).stem if isinstance(log, str | Path) else "log"
@@ -65,30 +149,29 @@ def replay_failures(
     scenario = from_document(scenario.document(), both) if both else scenario
     count = asked_runs(scenario, played)
     states = StepStates(scenario)
-    of = long_run_of(scenario, states)
-    was = _again(scenario, states, of, of, log, count)
-    then = None
+    original = long_run_of(scenario, states)
+
+    def replay(scenario: Scenario, run: LongRun, states: StepStates) -> TrainingRun:
+        struck = replay_log(run, log, original)
+        check_size(struck, count)
+        return TrainingRun(scenario, struck, dict(states.used), simulate_runs(struck, scenario.seed, count))
+
+    was, then = replay(scenario, original, states), None
     if policy:
         other = from_document(scenario.document(), policy)
-        alike = _but_its_run(other) == _but_its_run(scenario)
-        states = StepStates(other, states.asked) if alike else StepStates(other)
-        then = _again(other, states, long_run_of(other, states), of, log, count)
+        same_step = step_document(other) == step_document(scenario)
+        states = StepStates(other, states.asked) if same_step else StepStates(other)
+        then = replay(other, long_run_of(other, states), states)
     return FailureReplay(name, log, was, then, policy)
 
 
-def _but_its_run(scenario: Scenario) -> dict[str, Any]:
+def step_document(scenario: Scenario) -> dict[str, Any]:
+    """Return what a scenario states of its step: all but its run and name."""
     return {key: value for key, value in scenario.document().items() if key not in ("run", "name")}
 
 
-def _again(scenario: Scenario, states: StepStates, run: LongRun, of: LongRun, log: EventLog, count: int) -> TrainingRun:
-    """The runs of a scenario with a log's strikes."""
-    struck = replay_log(run, log, of)
-    check_size(struck, count)
-    return TrainingRun(scenario, struck, dict(states.used), simulate_runs(struck, scenario.seed, count))
-
-
 def log_path(name: str | Path) -> Path:
-    """The path itself, or where the shipped log of that bare name lies."""
+    """Return the path itself, or that of the built-in log of that bare name."""
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
@@ -98,3 +181,101 @@ def log_path(name: str | Path) -> Path:
     raise InputError(
         f"{name}: no such file, and no shipped log{did_you_mean(path.name, known)}; shipped: {', '.join(known)}"
     )
+
+
+def _measures(outcomes: Outcomes) -> dict[str, Any]:
+    """Return the table's measures, run by run."""
+    spent = outcomes.spent()
+    return {
+        "days": outcomes.wall / DAY,
+        "steps": outcomes.steps,
+        "goodput": spent["productive"] / outcomes.wall,
+        "strikes": outcomes.strikes.sum(axis=1).astype(float),
+        "outages": outcomes.outages.sum(axis=1).astype(float),
+        "stood_h": sum(spent[fate] for fate in STANDS) / HOUR,
+        **{f"{fate}_h": spent[fate] / HOUR for fate in _HOURS},
+    }
+
+
+def _steps_and_goodput(log: EventLog, run: LongRun) -> dict[str, float]:
+    """Return steps and goodput of a run's own log, if its checkpoints and its step are those of the run."""
+    first = next((row for row in log.rows if row.what == TRAINING and row.steps), None)
+    if (
+        first is None
+        or abs(float(run.pattern.spent("steps", np.array([first.at]))[0]) - first.steps) > _SAME * first.steps
+    ):
+        return {}
+    last = max(log.rows, key=lambda row: row.end)
+    kept = min(float(run.pattern.spent("steps", np.array([last.at]))[0]), run.goal)
+    return {"steps": kept, "goodput": kept * run.pattern.step / last.end}
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _head(replay: FailureReplay) -> Iterator[str]:
+    played = replay.as_it_was
+    struck = Counter(each.cause for each in struck_in(played.run, replay.log))
+    named = ", ".join(f"{cause} {count}" for cause, count in struck.most_common(_MOST))
+    rest = len(struck) - _MOST
+    yield played.scenario.name
+    runs = f"{played.played:,} run{'s' * (played.played > 1)}"
+    yield f"{replay.name} played again: {struck.total():,} strikes in {replay.log.end / DAY:.4g} days; {runs}"
+    yield f"  strikes      {named}{f', {rest} others' if rest > 0 else ''}"
+    if replay.changed:
+        changes = replay.changed.items()
+        said = (f"{path} = {value if isinstance(value, str) else json.dumps(value)}" for path, value in changes)
+        yield f"  what if      {', '.join(said)}"
+
+
+def _table_lines(replay: FailureReplay) -> list[str]:
+    then = replay.what_if is not None
+    header = ["", "logged", "as it was", *(["what if", "difference", ""] if then else [])]
+    rows = []
+    for measure in map(str, replay.table.index):
+        values = list(row_of(replay.table, measure).values())
+        if measure.endswith("_h") and not any(abs(value) > 1e-6 for value in values[:3] if not math.isnan(value)):
+            continue
+        fate = measure.removesuffix("_h")
+        hours = f"{'the job stood' if fate == 'stood' else FATE_WORDS.get(fate)}, h"
+        cells = [hours if measure.endswith("_h") else measure]
+        scale, digits = (100.0, 3) if measure == "goodput" else (1.0, _DIGITS.get(measure, 2))
+        for value in values[: 3 if then else 2]:
+            number = f"{value:.2%}" if measure == "goodput" else f"{value:,.{digits}f}"
+            cells.append("" if math.isnan(value) else number)
+        if then:
+            gap, half = values[3:]
+            hidden = math.isnan(half) or scale * half < 0.5 * 10**-digits
+            cells += [f"{scale * gap:+,.{digits}f}", "" if hidden else f"+- {scale * half:,.{digits}f}"]
+        rows.append(cells)
+    return in_columns(header, rows)
+
+
+def _notes(replay: FailureReplay) -> Iterator[str]:
+    run, log = replay.as_it_was.run, replay.log
+    struck = struck_in(run, log)
+    missed = len(struck) - row_of(replay.table, "strikes")["as_it_was"]
+    stops = {cause.name for cause in run.causes if cause.stops}
+    unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
+    if missed > 0.5:
+        yield f"{missed:,.1f} of the strikes come after the run has ended"
+    if unknown:
+        yield f"for {unknown:,} strikes the log does not say for how long the job stood: a restart's mean"
+    if log.stands is not None and "goodput" not in replay.logged:
+        yield "the log is of another step time or other checkpoints: of its steps nothing is known"
+    if math.isfinite(run.until) and run.until > 1.01 * log.end:
+        days, until = log.end / DAY, run.until / DAY
+        yield f"the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
+
+
+def _answer(replay: FailureReplay) -> Iterator[str]:
+    if replay.what_if is None:
+        return
+    ends = math.isfinite(replay.what_if.run.until)
+    row, steps = (row_of(replay.table, name) for name in ("goodput" if ends else "days", "steps"))
+    gap, half = row["difference"], row["half_width"]
+    scale, unit = (100, "points of goodput") if ends else (1, "days")
+    noise = "" if math.isnan(half) else f" +- {scale * half:.3f}"
+    known = "" if math.isnan(half) or abs(gap) > half else ": too close to say"
+    more = f", {steps['difference']:+,.0f} steps" if ends else ""
+    yield f"With the same strikes the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."

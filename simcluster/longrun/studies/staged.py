@@ -1,41 +1,55 @@
-"""Runs of several stages that were played, in numbers: the sums of their stages."""
+"""Simulated runs of several stages: the sums of their stages, as numbers, text and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.units import DAY, HOUR
+from simcluster.base.counts import format_tokens, whole_dollars
+from simcluster.base.shown import Shown
+from simcluster.base.units import DAY, HOUR, format_seconds
 from simcluster.longrun.power import KWH
-from simcluster.longrun.studies.accounts import interval
 from simcluster.longrun.studies.build import section_of
+from simcluster.longrun.studies.cost_text import format_energy, format_power
+from simcluster.longrun.studies.run_numbers import table_of_means
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.results.assumptions import merge_assumptions
+from simcluster.longrun.text import in_columns, plain, row_of
+from simcluster.results.assumptions import assumed_lines, merge_assumptions
+from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
 from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 CHANGE = "change of stage"
 """What the seconds between two stages are counted under."""
 
 
 @dataclass(frozen=True)
-class StagedRuns:
-    """Runs of several stages that were played, each stage a ``TrainingRun`` of its own, in order.
+class StagedTraining(Shown):
+    """Simulated runs of several stages, each stage a ``TrainingRun``, in order.
 
-    Between two stages the job stands for the later one's ``change``, idle.  What a stage begins with is what the run
-    says: parts as old, spares all there.
+    Between two stages the job is idle for the later one's ``change``.  Every stage begins as the run states: parts of
+    the same ages, all spares available.
     """
 
     scenario: Scenario
     stages: tuple[TrainingRun, ...]
+
+    def summary(self) -> str:
+        """Return a text that is read in half a minute."""
+        return _summary(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document: CONTRACT.md, "A run of stages"."""
+        return _document(self)
 
     @property
     def specs(self) -> tuple[StageSpec, ...]:
@@ -49,7 +63,7 @@ class StagedRuns:
 
     @property
     def played(self) -> int:
-        """Runs."""
+        """The number of runs."""
         return self.stages[0].played
 
     @cached_property
@@ -59,43 +73,53 @@ class StagedRuns:
 
     @cached_property
     def gpu_hours(self) -> Floats:
-        """Of each run: of the job's GPUs, spares left out."""
+        """GPU-hours of each run, without spare nodes."""
         return self._sum(lambda stage, change: (stage.outcomes.wall + change) * stage.run.gpus / HOUR)
 
     @cached_property
     def dollars(self) -> Floats | None:
-        """Of each run, of all that has a price; None where nothing has."""
-        return None if self.stages[0].money is None else self._sum(_dollars)
+        """Dollars of each run, of everything that has a price; None if nothing has."""
+
+        def dollars_of(stage: TrainingRun, change: float) -> Floats:
+            assert stage.money is not None
+            return stage.money.total + stage.money.rates["restart"] * change
+
+        return None if self.stages[0].money is None else self._sum(dollars_of)
 
     @property
     def dollars_by_run(self) -> Floats | None:
-        """The same, as a ``TrainingRun`` calls it."""
+        """The same, by the name that a ``TrainingRun`` has for it."""
         return self.dollars
 
     @property
     def price(self) -> float | None:
-        """Dollars a GPU and hour, where the scenario says it."""
+        """Dollars per GPU-hour, if the scenario states it."""
         return section_of(self.scenario).price
 
     @cached_property
     def kwh(self) -> Floats | None:
-        """Of each run; None where nobody says what its GPUs draw."""
-        return None if any(stage.energy is None for stage in self.stages) else self._sum(_kwh)
+        """kWh of each run; None if the power of its GPUs is not known."""
+
+        def kwh_of(stage: TrainingRun, change: float) -> Floats:
+            assert stage.energy is not None
+            return stage.energy.total + (stage.energy.watts("restart") + stage.energy.standing_by) * change / KWH
+
+        return None if any(stage.energy is None for stage in self.stages) else self._sum(kwh_of)
 
     @property
     def spare_gpu_hours(self) -> float:
-        """Of the machines that stand by, on average."""
+        """GPU-hours of the spare nodes, on average."""
         return sum(stage.spare_gpu_hours for stage in self.stages)
 
     @property
     def lost_to_failures(self) -> float | None:
-        """Dollars of what has a cause, planned work left out; None where nothing has a price."""
+        """Dollars of time that has a cause, planned work excluded; None if nothing has a price."""
         each = [stage.money.failures for stage in self.stages if stage.money is not None]
         return sum(each) if each else None
 
     @property
     def tokens(self) -> float:
-        """Tokens of the steps that are kept."""
+        """Tokens of the kept steps."""
         return sum(stage.tokens for stage in self.stages)
 
     @property
@@ -111,33 +135,47 @@ class StagedRuns:
 
     @property
     def effective_mfu(self) -> float:
-        """Of the whole run, over the wall."""
+        """MFU of the whole run, over the wall time."""
         return self._of_gpu_hours(lambda stage: stage.effective_mfu)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Days, GPU-hours, failures, and dollars and kWh where they are known: mean, low and high (95 %), p5, p50, p95
-        of the runs."""
-        import pandas as pd
-
-        measured = {"days": self.wall / DAY, "gpu_hours": self.gpu_hours, "failures": self._sum(_failures)}
-        measured |= {name: each for name, each in (("dollars", self.dollars), ("kwh", self.kwh)) if each is not None}
-        rows = [[*interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
-        index = pd.Index(list(measured), name="what")
-        return pd.DataFrame(rows, index=index, columns=["mean", "low", "high", "p5", "p50", "p95"])
+        """Days, GPU-hours, failures, and dollars and kWh if known: mean, low and high (95 %), p5, p50, p95 of the
+        runs."""
+        failures = self._sum(lambda stage, _: stage.failures_by_run)
+        measured = {"days": self.wall / DAY, "gpu_hours": self.gpu_hours, "failures": failures}
+        more = {"dollars": self.dollars, "kwh": self.kwh}
+        return table_of_means(measured | {name: each for name, each in more.items() if each is not None})
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """By stage: tokens, tokens_per_step, sequence_length, gpus, step_time_s, step_mfu, steps, days, goodput,
-        failures, gpu_hours, dollars, kwh (nan where they are not known)."""
+        failures, gpu_hours, dollars, kwh (nan if not known)."""
         import pandas as pd
 
-        rows = [_row(stage) for stage in self.stages]
+        rows = [
+            {
+                "tokens": stage.tokens,
+                "tokens_per_step": stage.scenario.tokens_per_step,
+                "sequence_length": stage.scenario.model.sequence_length,
+                "gpus": stage.run.gpus,
+                "step_time_s": stage.run.pattern.step,
+                "step_mfu": stage.step_mfu,
+                "steps": float(stage.outcomes.steps.mean()),
+                "days": stage.days,
+                "goodput": stage.goodput,
+                "failures": float(stage.failures_by_run.mean()),
+                "gpu_hours": stage.gpu_hours,
+                "dollars": np.nan if stage.dollars is None else stage.dollars,
+                "kwh": np.nan if stage.energy is None else float(stage.energy.total.mean()),
+            }
+            for stage in self.stages
+        ]
         return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="stage"))
 
     @cached_property
     def breakdown(self) -> pd.Series[float]:
-        """Seconds of a run by fate, all stages together; they sum to the mean wall."""
+        """Seconds of a run by fate, all stages together; they sum to the mean wall time."""
         import pandas as pd
 
         fates = self.stages[0].breakdown.index
@@ -148,28 +186,26 @@ class StagedRuns:
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Run 0, event by event, as ``TrainingRun.log`` with a column stage; times are since the first stage began, and
-        at_s since its own did."""
-        return self._first(lambda stage: stage.log, ("begin_s", "end_s"))
-
-    @cached_property
-    def weeks(self) -> pd.DataFrame:
-        """By stage and week of it, as ``TrainingRun.weeks``."""
-        return self._first(lambda stage: stage.weeks, ())
-
-    def _first(self, of: Callable[[TrainingRun], pd.DataFrame], times: Sequence[str]) -> pd.DataFrame:
-        """The stages' tables one after another, ``times`` counted from where the run begins."""
+        """Run 0, event by event, as ``TrainingRun.log`` with a column stage; times are since the first stage began,
+        and at_s since the stage itself began."""
         import pandas as pd
 
         begun, found = 0.0, []
         for number, (stage, change) in enumerate(self._each(), 1):
             begun += change
-            table = of(stage)
-            table = table.assign(**{name: table[name] + begun for name in times})
+            table = stage.log.assign(begin_s=stage.log["begin_s"] + begun, end_s=stage.log["end_s"] + begun)
             table.insert(0, "stage", number)
             found.append(table)
             begun += float(stage.outcomes.wall[0])
         return pd.concat(found, ignore_index=True)
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """By stage and week of it, as ``TrainingRun.weeks``."""
+        import pandas as pd
+
+        tables = {number: stage.weeks for number, stage in enumerate(self.stages, 1)}
+        return pd.concat(tables, names=["stage"]).reset_index("stage").reset_index(drop=True)
 
     def _each(self) -> Iterator[tuple[TrainingRun, float]]:
         return zip(self.stages, (stage.change for stage in self.specs), strict=True)
@@ -181,34 +217,96 @@ class StagedRuns:
         return sum(of(stage) * stage.gpu_hours for stage in self.stages) / float(self.gpu_hours.mean())
 
 
-def _failures(stage: TrainingRun, _: float) -> Floats:
-    stops = [number for number, cause in enumerate(stage.run.causes) if cause.stops]
-    return np.asarray(stage.outcomes.strikes[:, stops].sum(axis=1), dtype=np.float64)
+def _summary(training: StagedTraining) -> str:
+    """Return the text: the run as a whole, and each stage."""
+    blocks = list(_whole(training)), list(_stages(training)), assumed_lines(training.assumed)
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
-def _dollars(stage: TrainingRun, change: float) -> Floats:
-    assert stage.money is not None
-    return stage.money.total + stage.money.rates["restart"] * change
+def _whole(training: StagedTraining) -> Iterator[str]:
+    scenario, count = training.scenario, training.played
+
+    def between(name: str, form: str) -> str:
+        """Return the mean, and the range of nine runs of ten."""
+        row = row_of(training.numbers, name)
+        mean, low, high = (row[each] for each in ("mean", "p5", "p95"))
+        spread = f" ({form.format(low)} to {form.format(high)} in nine runs of ten)" if high - low > 1e-6 * mean else ""
+        return form.format(mean) + spread
+
+    yield scenario.title
+    runs = f"{count:,} run{'s' * (count > 1)} of {len(training.stages)} stages"
+    yield f"{scenario.cluster.built.name}; {runs} played, seed {scenario.seed}"
+    yield f"  time         days {between('days', '{:.4g}')}, for {format_tokens(training.tokens)} tokens"
+    hours = f"GPU-hours {between('gpu_hours', '{:,.0f}')}"
+    if training.spare_gpu_hours:
+        hours += f"; {training.spare_gpu_hours:,.0f} of spares beside"
+    if training.dollars is None:
+        yield f"  money        {hours}; for dollars say what one costs: run.price"
+    else:
+        lost = f"{whole_dollars(training.lost_to_failures or 0.0)} of it lost to what fails"
+        yield f"  money        {whole_dollars(float(training.dollars.mean()))}, {lost}; {hours}"
+    yield f"  failures     {between('failures', '{:,.0f}')}"
+    effective = f"effective MFU {training.effective_mfu:.1%} over the wall"
+    yield f"  goodput      {training.goodput:.2%} of all GPU-hours; {effective}"
+    if training.kwh is not None:
+        kwh = float(training.kwh.mean())
+        average = kwh * 3.6e6 / float(training.wall.mean())
+        yield f"  energy       {format_energy(kwh)}: {format_power(average)} on average"
 
 
-def _kwh(stage: TrainingRun, change: float) -> Floats:
-    assert stage.energy is not None
-    return stage.energy.total + (stage.energy.watts("restart") + stage.energy.standing_by) * change / KWH
+def _stages(training: StagedTraining) -> Iterator[str]:
+    header = ["stage", "tokens", "a step", "sequence", "GPUs", "step", "MFU", "steps", "days", "goodput", "failures"]
+    header += ["million GPU-hours"]
+    header += ["costs"] if training.dollars is not None else []
+    header += ["MWh"] if training.kwh is not None else []
+    rows = []
+    for number, row in enumerate(training.table.to_dict(orient="records"), 1):
+        cells = [str(number), format_tokens(row["tokens"]), format_tokens(row["tokens_per_step"])]
+        cells += [f"{row['sequence_length']:,}", f"{row['gpus']:,}", format_seconds(row["step_time_s"])]
+        cells += [f"{row['step_mfu']:.1%}", f"{row['steps']:,.0f}", f"{row['days']:.2f}", f"{row['goodput']:.2%}"]
+        cells += [f"{row['failures']:.1f}", f"{row['gpu_hours'] / 1e6:.3f}"]
+        cells += [whole_dollars(row["dollars"])] if training.dollars is not None else []
+        cells += [f"{row['kwh'] / 1e3:,.1f}"] if training.kwh is not None else []
+        rows.append(cells)
+    yield from in_columns(header, rows)
+    for number, stage in enumerate(training.specs, 1):
+        said = ", ".join(f"{path}: {_shown(value)}" for path, value in stage.set.items()) or "as the scenario"
+        change = f", after {format_seconds(stage.change)} for the change" if stage.change else ""
+        yield f"  stage {number}: {said}{change}"
+    if not any(stage.change for stage in training.specs):
+        yield "  stages follow each other without a pause (run.stages.change)"
+    yield "  each stage begins as the run says: its parts as old, its spares all there"
 
 
-def _row(stage: TrainingRun) -> dict[str, float]:
-    return {
-        "tokens": stage.tokens,
-        "tokens_per_step": stage.scenario.tokens_per_step,
-        "sequence_length": stage.scenario.model.sequence_length,
-        "gpus": stage.run.gpus,
-        "step_time_s": stage.run.pattern.step,
-        "step_mfu": stage.step_mfu,
-        "steps": float(stage.outcomes.steps.mean()),
-        "days": stage.days,
-        "goodput": stage.goodput,
-        "failures": float(_failures(stage, 0.0).mean()),
-        "gpu_hours": stage.gpu_hours,
-        "dollars": np.nan if stage.dollars is None else stage.dollars,
-        "kwh": np.nan if stage.energy is None else float(stage.energy.total.mean()),
+def _shown(value: object) -> str:
+    if value is None:
+        return "left out"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _document(training: StagedTraining) -> dict[str, Any]:
+    """Return the JSON document: CONTRACT.md, "A run of stages"."""
+    found = {
+        "name": training.scenario.name,
+        "played": training.played,
+        "seed": training.scenario.seed,
+        "days": float(training.wall.mean()) / DAY,
+        "tokens": training.tokens,
+        "gpu_hours": float(training.gpu_hours.mean()),
+        "spare_gpu_hours": training.spare_gpu_hours,
+        "goodput": training.goodput,
+        "effective_mfu": training.effective_mfu,
+        "dollars": None if training.dollars is None else float(training.dollars.mean()),
+        "lost_to_failures": training.lost_to_failures,
+        "kwh": None if training.kwh is None else float(training.kwh.mean()),
+        "numbers": training.numbers.to_dict(orient="index"),
+        "breakdown_s": training.breakdown.to_dict(),
+        "stages": training.table.reset_index().to_dict(orient="records"),
+        "assumed": list(training.assumed),
+        "runs": [stage.to_dict() for stage in training.stages],
+        "scenario": training.scenario.document(),
+        "version": VERSION,
     }
+    return dict(plain(found))

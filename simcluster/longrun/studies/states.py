@@ -135,7 +135,6 @@ class StepStates:
         return self.with_faults(f"{words} in flight (up to {most:.2%} of NICs)", self._taken(shares))
 
     def _taken(self, shares: Mapping[int, float]) -> Iterator[Mapping[str, Any]]:
-        """The cables of each machine, as slow as that share of them makes them."""
         fabric, hosts = self.parts.fabric, self.scenario.cluster.built.hosts
         for cable in fabric.edges:
             share = shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)

@@ -1,0 +1,293 @@
+"""Points of a launch: its budget, its state (checkpoints, memory, spares), and what comes of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simcluster.base.counts import format_tokens, whole_dollars
+from simcluster.base.errors import InputError
+from simcluster.base.units import DAY, format_bytes, format_seconds
+from simcluster.longrun.budget.loss_laws import loss_law
+from simcluster.longrun.budget.repetition import RepeatedData
+from simcluster.longrun.ending import stop_rate
+from simcluster.longrun.launch.launch import RUNS, Launch, RunCheck, Seen
+from simcluster.longrun.run import LongRun
+from simcluster.longrun.scaling.asked import tokens_to_loss
+from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
+from simcluster.longrun.studies.in_theory import Rates, Repairs, best_steps, short_share
+from simcluster.longrun.studies.train import stage_scenarios
+from simcluster.model.parameters import parameters
+from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words
+from simcluster.scenario.job import real_tokens_per_step
+from simcluster.scenario.memory_plan import recipe_of, recipe_words
+from simcluster.studies.whatif.remedies import Values, Verdict, graded
+
+_PADDING = 0.05, 0.30
+_EPOCHS = 4.0, 40.0  # arXiv:2305.16264, figure 1: nearly as good as new up to 4, worthless from 40 on
+_UNPRODUCTIVE = 0.10, 0.50
+_VALIDATION = _LATE = 0.02, 0.10
+
+
+def _tokens(launch: Launch) -> Seen:
+    scenario, training = launch.scenario, launch.scenario.training
+    whole, real = scenario.tokens_per_step, real_tokens_per_step(scenario)
+    found = (
+        f"{whole:,} = {training.global_batch:,} sequences (micro batch {training.micro_batch} x "
+        f"{scenario.microbatches:,} x dp {scenario.dp}) x {scenario.model.sequence_length:,}{_stage(launch)}"
+    )
+    packed = scenario.data is not None and scenario.data.documents is not None
+    if packed:
+        found += f"; {real:,.0f} real ({real / whole:.1%}), the rest is padding"
+    advice = "another data.packing: simcluster packing SCENARIO has what each makes of the documents"
+    return Seen(graded(1 - real / whole, *_PADDING), found, advice)
+
+
+def _stage(launch: Launch) -> str:
+    return f" in stage {launch.stage}, which has most tokens" if launch.stage else ""
+
+
+def goal_tokens(launch: Launch) -> float:
+    """Tokens until the run ends; infinite where only time ends it."""
+    section = launch.whole.run
+    assert section is not None
+    if section.steps is not None:
+        return section.steps * real_tokens_per_step(launch.whole)
+    if section.loss is not None:
+        return tokens_to_loss(launch.whole, section.loss, section.law)
+    return math.inf if section.tokens is None else section.tokens
+
+
+def _budget(launch: Launch) -> Seen:
+    tokens, section = goal_tokens(launch), launch.whole.run
+    assert section is not None
+    if math.isinf(tokens):
+        return Seen(
+            "warn", f"{(section.days or 0.0) / DAY:g} days end it, and nothing says how many tokens they must be",
+            "run.tokens, run.steps or run.loss in place of run.days",
+        )  # fmt: skip
+    stages = stage_scenarios(launch.whole) if section.stages else [launch.whole]
+    steps, trained = 0, 0.0
+    for scenario in stages:
+        each, run = real_tokens_per_step(scenario), scenario.run
+        assert run is not None
+        count = math.ceil((run.tokens if section.stages and run.tokens else tokens) / each - 1e-9)
+        steps, trained = steps + count, trained + count * each
+    size = parameters(launch.whole.model).total
+    how = f"in {len(stages)} stages" if section.stages else f"x {real_tokens_per_step(launch.whole):,.0f} tokens"
+    by_loss = f" (a loss of {section.loss:g})" if section.loss is not None else ""
+    asked = f", which is {trained / tokens:.4f} of {format_tokens(tokens)} asked for{by_loss}"
+    found = f"{steps:,} steps {how} = {format_tokens(trained)}{asked}; {tokens / size:.3g} tokens a parameter"
+    whole = trained < 1.01 * tokens
+    return Seen("pass" if whole else "warn", found, "a smaller training.global_batch: the last step is beyond it")
+
+
+def _epochs(launch: Launch) -> Seen | None:
+    data, tokens = launch.whole.data, goal_tokens(launch)
+    if data is None:
+        return None
+    if data.unique is None:
+        return Seen("warn", "nobody says how many different tokens there are", "say it: data.unique: 2T")
+    if math.isinf(tokens):
+        tokens = launch.played.tokens
+    epochs = tokens / data.unique
+    worth = RepeatedData(loss_law("muennighoff"), data.unique).tokens(tokens) / data.unique
+    found = f"{epochs:.3g} of {format_tokens(data.unique)} tokens"
+    found += f", worth {worth:.3g} of fresh ones" if epochs > 1 else ""
+    return Seen(graded(epochs, *_EPOCHS), found, "more data, a larger model on fewer tokens, or a smaller budget")
+
+
+def _days(launch: Launch) -> Seen:
+    played = launch.played
+    row = played.numbers.loc["days"].astype(float).to_dict()
+    days = f"{row['mean']:.4g} days"
+    if row["p95"] - row["p5"] > 1e-3 * row["mean"]:
+        days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
+    hours, dollars = (np.mean(each) if each is not None else None for each in (played.gpu_hours, played.dollars))
+    cost = "no price is given (run.price)" if dollars is None else whole_dollars(float(dollars))
+    return Seen(
+        graded(1 - played.goodput, *_UNPRODUCTIVE),
+        f"{days}, {_count(float(hours or 0.0))} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs played)",
+        "simcluster train SCENARIO says where the wall went; simcluster advise interval, spares, restart",
+    )
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _failures(launch: Launch) -> Seen:
+    run, section = launch.run, launch.section
+    rate = stop_rate(run)
+    if not rate:
+        advice = "name failures: those of a run that was watched, or of one's own log (simcluster failures)"
+        return Seen("warn", "nothing stops the job, and something will", advice, ({"run.failures": "llama3"},))
+    known = [f"the catalogue's {section.failures.of}"] if section.failures.of else []
+    known += [f"{len(section.failures.also)} of its own"] if section.failures.also else []
+    stops = sum(cause.stops for cause in run.causes)
+    expected = launch.played.numbers["mean"].astype(float).to_dict()["failures"]
+    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h a GPU){_stage(launch)}"
+    found += f", {_count(expected)} in the run on average: {stops} causes, {' and '.join(known)}"
+    return Seen("pass", found)
+
+
+def _validation(launch: Launch) -> Seen:
+    spec, step = launch.section.validation, launch.states.healthy
+    if spec is None:
+        tries: Values = {"run.validation": {"every": "1000 steps", "batches": 50}}
+        return Seen("warn", "none is planned", "say how often, and how many batches", (tries,))
+    each = launch.states.validating(spec)
+    share = each / (step + each)
+    rarer = math.ceil(each * spec.every * (1 / _VALIDATION[0] - 1) / step)
+    found = f"{share:.2%}: {format_seconds(each * spec.every)} every {spec.every:,} steps"
+    advice = "less often, or on fewer batches"
+    return Seen(graded(share, *_VALIDATION), found, advice, ({"run.validation.every": f"{rarer} steps"},))
+
+
+def _loader(launch: Launch) -> Seen | None:
+    data, result = launch.scenario.data, launch.states.result
+    if data is None or data.loader is None:
+        return None
+    late = result.loading.exposed if result.loading else 0.0
+    found = f"{late / result.step_time:.1%} of the step waits for batches ({data.loader.in_words()})"
+    enough = math.ceil(result.loading.batch / result.loading.step) if result.loading else 1
+    return Seen(graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0")
+
+
+_REPEATED = "at most 4: beyond, repeated tokens fade, from 40 on they are worthless (arXiv:2305.16264)"
+BUDGET = (
+    RunCheck("tokens a step", "batch x length as intended; at most 5 % of it padding", _tokens),
+    RunCheck("budget", "steps x tokens a step is what is asked for, to 1 %", _budget),
+    RunCheck("epochs", _REPEATED, _epochs),
+    RunCheck("validation", "below 2 % of the time; above 10 % it is wrong", _validation),
+    RunCheck("data loader", "keeps up: at most 2 % of the step waits for batches, above 10 % it is wrong", _loader),
+)
+OUTCOME = (
+    RunCheck("failures", "what stops the job is named, with how often", _failures),
+    RunCheck("days and dollars", "at least 90 % of the wall is productive; below 50 % something is wrong", _days),
+)
+
+
+_OVERHEAD = 0.05, 0.15
+_SHORT = SHORT, 0.05
+_MOST_SPARES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class SavingCost:
+    """What saving costs, as shares of the time, to first order: ``saving`` itself, and work that is done again.
+
+    T/(K t) + K t/(2 M): T seconds of a checkpoint, K steps of t between two, M between failures.  What is written
+    behind training is safe only then (B/M more); with copies in peers' memory each kind of failure has its own K.
+    """
+
+    saving: float
+    again: float
+
+    @property
+    def whole(self) -> float:
+        """Both."""
+        return self.saving + self.again
+
+    @classmethod
+    def of(cls, run: LongRun) -> SavingCost:
+        """Return that of a run."""
+        pattern, rates = run.pattern, Rates.of(run.causes)
+        work = pattern.steps * pattern.each
+        near, last = pattern.memory or pattern.storage, pattern.storage
+        seconds = [pattern.verify + saving.stall + saving.slowed * saving.write for saving in (near, last)]
+        again = rates.memory * (work / 2 + near.write)
+        again += (rates.storage + rates.silent) * (work * pattern.cycles / 2 + last.write)
+        return cls(((pattern.cycles - 1) * seconds[0] + seconds[1]) / (work * pattern.cycles), again)
+
+
+def _interval(launch: Launch) -> Seen:
+    run = launch.run
+    pattern, cost, saving, spec = run.pattern, SavingCost.of(run), run.pattern.storage, launch.section.checkpoint
+    takes = f"{format_seconds(saving.stall)} stopped"
+    takes += f", {format_seconds(saving.write)} written behind" if saving.write else ""
+    takes += f", one in {pattern.cycles} copies goes to storage" if pattern.memory else ""
+    every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {format_seconds(pattern.steps * pattern.step)}"
+    found = f"{cost.whole:.2%} = {cost.saving:.2%} saving ({takes}) + {cost.again:.2%} done again, {every}"
+    try:
+        best = best_steps(run)
+    except InputError:  # nothing fails
+        return Seen(graded(cost.whole, *_OVERHEAD), found, "less often")
+    least = SavingCost.of(replace(run, pattern=replace(pattern, steps=best)))
+    better = least.whole < cost.whole  # the best is exact, the points are to first order
+    at_best = f"; {least.whole:.2%} at best, every {best:,} step{'s' * (best > 1)}"
+    tries: list[Values] = [{"run.checkpoint.every": f"{best if better else pattern.steps} steps"}]
+    if spec.mode == "blocking" and spec.stall is None:
+        tries.append({"run.checkpoint.mode": "snapshot", "run.checkpoint.every": "auto"})
+    advice = "faster storage (run.checkpoint.to), fewer failures"
+    return Seen(
+        graded(cost.whole, *_OVERHEAD), found + (at_best if better else "; about the best"), advice, tuple(tries)
+    )
+
+
+def _resume(launch: Launch) -> Seen:
+    scenario, spec, recipe = launch.scenario, launch.section.checkpoint, recipe_of(launch.scenario)
+    each, needed = bytes_per_parameter(scenario, spec), recipe.gathered + recipe.optimizer
+    optimizer = "m, v and 32-bit weights" if recipe.master else "m and v"
+    has = f"weights {recipe.gathered:g}, {optimizer} {recipe.optimizer:g}"
+    size = format_bytes(checkpoint_bytes(scenario, spec))
+    found = f"{each:g} of {needed:g} B a parameter ({has}), {size}; step, rng, schedule and loader come on top, small"
+    short = each < needed - 1e-9
+    verdict: Verdict = "fail" if each < recipe.gathered - 1e-9 else "warn" if short else "pass"
+    tries: tuple[Values, ...] = ({"run.checkpoint.bytes_per_parameter": needed},) if short else ()
+    return Seen(verdict, found, "save all of the optimizer's state", tries)
+
+
+def _host(launch: Launch) -> Seen:
+    scenario, held = launch.scenario, launch.states.result.host_memory
+    words, warns = host_memory_words(scenario, held, launch.section.checkpoint)
+    if not words:
+        return Seen("pass", "nothing of the job's is in it")
+    verdict: Verdict = "fail" if words.startswith("host memory does not fit") else "warn" if warns else "pass"
+    advice = "checkpoints that stop training (mode: blocking) keep nothing there"
+    return Seen(verdict, words.removeprefix("host memory").removeprefix(": ").strip(), advice)
+
+
+def _spares(launch: Launch) -> Seen:
+    run, repairs = launch.run, Repairs.of(launch.run)
+    if not repairs.rate:
+        return Seen("pass", "no failure takes a machine away")
+    load = f"{repairs.rate * repairs.repair:.3g} machines in repair on average"
+    if not repairs.single:
+        pool = "an unlimited pool is assumed" if run.spares.unlimited else str(run.spares.count)
+        found = f"{pool}; {load}; a failure takes several at once, for which no formula (Erlang B) holds"
+        return Seen("warn", found, "simcluster advise spares simulates how many are enough")
+    least = fewest_spares(run, _MOST_SPARES)
+    if least is None:
+        return Seen("fail", f"{load}: more than {run.spares.crews} crews can", "more crews, shorter repairs")
+    enough = f"{least} {'is' if least == 1 else 'are'} the fewest for less than {SHORT:.1%}"
+    kind = max(("warm", "hot", "cold"), key=lambda name: int(getattr(run.spares, name)))
+    fix: dict[str, Any] = {f"run.spares.{kind}": least - run.spares.count + int(getattr(run.spares, kind))}
+    if run.spares.unlimited:
+        fix = {"run.spares.warm": least, "run.spares.unlimited": False}
+        return Seen("warn", f"a pool without end is taken for granted; {load}, {enough} short", "", (fix,))
+    short = short_share(run, run.spares.count)
+    on = ", in which it goes on with fewer replicas" if run.short else ""
+    verdict = graded(short, *_SHORT)
+    found = f"{run.spares.count}: short of machines {short:.2%} of the time{on} (Erlang B; {load}); {enough}"
+    return Seen(verdict, found, "more spares, or shorter repairs", (fix,))
+
+
+def _recipe(launch: Launch) -> Seen:
+    training = launch.scenario.training
+    said = training.memory_recipe is not None
+    tries: Values = {"training.memory_recipe": recipe_of(launch.scenario).name}
+    return Seen("pass" if said else "warn", recipe_words(launch.scenario), "say it", (tries,))
+
+
+_OFTEN = "T/(K t) + K t/(2 M) at most 5 %, above 15 % it is wrong; a write ends before the next begins"
+STATE = (
+    RunCheck("checkpoint interval", _OFTEN, _interval),
+    RunCheck("resume state", "a checkpoint holds weights and all of the optimizer's state", _resume),
+    RunCheck("memory recipe", "bytes a parameter are said, not taken from the precision", _recipe),
+    RunCheck("host memory", "snapshots and offloaded state fit, with 10 % left", _host),
+    RunCheck("spares", "short of machines at most 0.1 % of the time; above 5 % it is wrong", _spares),
+)

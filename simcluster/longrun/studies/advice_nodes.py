@@ -1,0 +1,288 @@
+"""Advice on nodes: how many spares, what more reliable parts are worth, when to retire a defective node."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
+from simcluster.longrun.outcome import Outcomes
+from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.longrun.studies.in_theory import (
+    Repairs,
+    efficiency_of,
+    interruption_of,
+    left_out_note,
+    ready_of,
+    short_share,
+)
+from simcluster.longrun.studies.policies import (
+    Advice,
+    AdviceLine,
+    AdviceMark,
+    AdvicePicture,
+    PolicyBench,
+    half_width,
+    paired,
+    share_of,
+    table_of,
+)
+from simcluster.longrun.text import duration, percent, points, within
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHORT = 0.001
+"""The share of time for which a job may be short of nodes: the fewest spares are those for less."""
+_COUNTS = 9
+_MOST = 2000
+_RELIABLE = (1.0, 2.0, 5.0, 10.0)
+_MORE_GPUS = 1.1
+_FAILURES = (1, 2, 3, 4, 6)
+_WINDOW = 7 * DAY
+
+
+def spares(bench: PolicyBench) -> Advice:
+    """Return how many spare nodes to keep: time short of nodes and goodput over counts, and the fewest for ``SHORT``.
+
+    The counts are of the kind that the scenario has most of (hot, if none).  Erlang B is shown where it holds.
+    """
+    run = replace(bench.with_section(), short=())
+    repairs = Repairs.of(run)
+    if not repairs.rate:
+        raise InputError(
+            "run.failures: no failure takes a machine away, so no spare is ever needed; say how long one is in repair, "
+            "as in repair: 2 d"
+        )
+    expected = fewest_spares(run, _MOST)
+    if expected is None:
+        raise InputError(
+            f"run.spares: with {_MOST:,} the job is still short of machines for {percent(short_share(run, _MOST))} of "
+            f"the time: what fails is not repaired as fast; give more crews ({run.spares.crews}) or shorter repairs"
+        )
+    own = None if run.spares.unlimited else run.spares.count
+    counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
+    outcomes = bench.play_all({count: _with_spares(run, count) for count in sorted(counts)})
+    fewest = _simulated_fewest(bench, run, repairs, outcomes)
+    rows = []
+    for count, found in sorted(outcomes.items()):
+        short, goodput = _short_of_nodes(_with_spares(run, count), repairs, found), share_of(found)
+        measured = {"short": float(short.mean()), "short_half_width": half_width(short)}
+        measured["erlang_b"] = short_share(run, count) if repairs.single else math.nan
+        measured |= {"goodput": float(goodput.mean()), "half_width": half_width(goodput)}
+        rows.append({"spares": count, **measured})
+    at = {row["spares"]: row for row in rows}
+    by_erlang = f"; by Erlang B {expected}" if repairs.single else ""
+    marks = [AdviceMark(fewest, at[fewest]["short"], f"fewest below {percent(SHORT, 1)}: {fewest}")]
+    words = ""
+    if own is not None:
+        words = f"; the scenario's own {own} leave{'s' * (own == 1)} it short for {percent(at[own]['short'], 3)}"
+        marks += [AdviceMark(own, at[own]["short"], "the scenario's own", chosen=False)] * (own != fewest)
+    sentence = (
+        f"{fewest} spare{'s are' if fewest != 1 else ' is'} the fewest with which the job is short of machines for "
+        f"less than {percent(SHORT, 1)} of the time ({percent(at[fewest]['short'], 3)}{by_erlang}), for a "
+        f"goodput of {percent(at[fewest]['goodput'])}{words}."
+    )
+    lines = AdviceLine("short", "simulated", wide="short_half_width"), AdviceLine("erlang_b", "Erlang B", theory=True)
+    label = "short of machines, % of the time"
+    picture = AdvicePicture("spares", "spare machines", label, lines, tuple(marks), log="y")
+    holds = "Erlang B is the share in a long run"
+    if not repairs.single:
+        holds = "Erlang B does not hold where a failure takes several nodes, and is not shown"
+    return bench.advice("spares", sentence, table_of(rows), picture, (f"runs begin with all spares there; {holds}",))
+
+
+def fewest_spares(run: LongRun, most: int) -> int | None:
+    """Return the spares with which the job is short for less than ``SHORT``; None if ``most`` are not enough."""
+    return next((count for count in range(most) if short_share(run, count) < SHORT), None)
+
+
+def _with_spares(run: LongRun, count: int) -> LongRun:
+    kept = run.spares
+    most = int(np.argmax([kept.hot, kept.warm, kept.cold]))
+    hot, warm, cold = (count if kind == most else 0 for kind in range(3))
+    return replace(run, spares=Spares(hot, warm, cold, kept.ready, kept.crews))
+
+
+def _short_of_nodes(run: LongRun, repairs: Repairs, outcomes: Outcomes) -> Floats:
+    """Return the share of each run that it waits for nodes, without the time until spares are ready."""
+    made = outcomes.outages[:, list(repairs.causes)].sum(axis=1) * ready_of(run, 0)
+    return np.asarray(np.maximum(0.0, share_of(outcomes, "waiting") - made / outcomes.wall))
+
+
+def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcomes: dict[int, Outcomes]) -> int:
+    """Return the fewest spares for less than ``SHORT``, by bisection between simulated counts; adds to ``outcomes``."""
+
+    def enough(count: int) -> bool:
+        if count not in outcomes:
+            outcomes[count] = bench.play(_with_spares(run, count))
+        return float(_short_of_nodes(_with_spares(run, count), repairs, outcomes[count]).mean()) < SHORT
+
+    high = max(outcomes)
+    while not enough(high):
+        high = 2 * high + 1
+    low = -1
+    while high - low > 1:
+        between = [count for count in outcomes if low < count < high]
+        middle = between[len(between) // 2] if between else (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def nine(bench: PolicyBench) -> Advice:
+    """What one more nine of part reliability is worth in GPUs: goodput with everything failing half, a fifth and a
+    tenth as often, and the GPUs that would have to be bought for as much.
+
+    A GPU more fails as well: ``gpus`` counts those bought at what one more adds (``marginal``, from the goodput at 1.1
+    times the failures), ``gpus_plain`` at a whole one each.  An ``auto`` interval is chosen anew.
+    """
+    failures, gpus = bench.section.failures, bench.scenario.gpus
+
+    def with_rate(times: float) -> LongRun:
+        return bench.with_section(failures=failures.model_copy(update={"times": failures.times * times}))
+
+    runs = {times: with_rate(1 / times) for times in _RELIABLE}
+    stop = interruption_of(runs[1.0])
+    if not stop.rate:
+        raise InputError("run.failures: nothing stops the job, so nothing could fail less often; name some failures")
+    goodput = bench.goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
+    now = goodput[1.0]
+    marginal = 1 + math.log(float(goodput[1 / _MORE_GPUS].mean() / now.mean())) / math.log(_MORE_GPUS)
+    rows = []
+    for times, run in runs.items():
+        gap, worth = paired(now, goodput[times]), gpus / float(now.mean())
+        row = {"times": times, "goodput": float(goodput[times].mean()), "half_width": half_width(goodput[times])}
+        row |= {"closed_form": efficiency_of(run), "gain": gap.mean, "gain_half_width": gap.half_width}
+        row |= {"gpus_plain": gap.mean * worth, "gpus": math.nan, "gpus_half_width": math.nan}
+        if marginal > 0:
+            row |= {"gpus": gap.mean * worth / marginal, "gpus_half_width": gap.half_width * worth / marginal}
+        rows.append(row)
+    last = rows[-1]
+    value = f"{within(last['gpus'], last['gpus_half_width'], 1)} GPUs"
+    sentence = (
+        f"One more nine (everything fails a tenth as often) is worth {value} more on {gpus:,}: "
+        f"{points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "
+        f"an interruption comes every {duration(1 / stop.rate)} of training now."
+    )
+    mark = AdviceMark(10.0, last["goodput"], f"one more nine: worth {value}")
+    picture = AdvicePicture("times", "parts last so many times as long", marks=(mark,), log="x")
+    return bench.advice("nine", sentence, table_of(rows), picture, left_out_note(runs[1.0]))
+
+
+# --- defective nodes --------------------------------------------------------------------------------------------------
+
+
+def lemons(bench: PolicyBench) -> Advice:
+    """What it gains to retire machines of a bad batch after so many failures, ever or within a window (that of the
+    scenario, or a week), against never; and how many healthy ones the same rule would retire by chance."""
+    run = bench.with_section()
+    bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
+    if not bad:
+        raise InputError(
+            "run.failures: no machine is worse than others, so none is a lemon; give a failure a bad batch, as in "
+            "bad: {share: 2%, times: 20, cured: 30%}"
+        )
+    window = next((batch.window for batch in bad if math.isfinite(batch.window)), _WINDOW)
+    table = _over_failures(bench, run, window)
+    rows = [{str(name): float(value) for name, value in row.items()} for row in table.to_dict("records")]
+    ways = [(row, way) for row in rows for way in ("window", "ever")]
+    few = [(row, way) for row, way in ways if row[f"healthy_{way}"] < 1]
+    if few:  # what gains most of what retires less than one healthy machine per run, or else what retires fewest
+        row, way = max(few, key=lambda each: each[0][each[1]])
+    else:
+        row, way = min(ways, key=lambda each: each[0][f"healthy_{each[1]}"])
+    first, days = rows[0], f"within {window / DAY:,.3g} d"
+    words = f"{int(row['failures'])} failures {'ever' if way == 'ever' else days}"
+    known = "" if abs(row[way]) > row[f"{way}_half_width"] else " (too close to say with so few runs)"
+    sentence = (
+        f"To retire a machine after {words} gains {points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
+        f"{percent(first['never'])} without, and takes {row[f'healthy_{way}']:,.2g} healthy machines a run along by "
+        f"chance; at the first failure it would be {points(first['ever'], first['ever_half_width'])} and "
+        f"{first['healthy_ever']:,.2g} machines."
+    )
+    lines = (
+        AdviceLine("ever", "failures ever", wide="ever_half_width"),
+        AdviceLine("closed_form", "failures ever, first order", theory=True),
+        AdviceLine("window", f"failures {days}", wide="window_half_width"),
+    )
+    mark = AdviceMark(row["failures"], row[way], words)
+    label = "failures after which a machine is retired"
+    picture = AdvicePicture("failures", label, "goodput gained, points", lines, (mark,))
+    notes = (
+        "the closed form counts each failure that does not come with its outage and half an interval, to first order; "
+        "it leaves out the wait for machines that are short",
+        "healthy machines that a rule retires are counted by closed form (failures of each a Poisson process), and "
+        "cost nothing here",
+        "a run has no more bad machines than it begins with: a new machine is as good as any",
+    )
+    return bench.advice("lemons", sentence, table, picture, notes)
+
+
+def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
+    """Return a row for each number of failures after which a node is retired."""
+
+    def retiring(failures: float, window: float) -> LongRun:
+        bad = {cause.name: cause.bad and replace(cause.bad, retire=failures, window=window) for cause in run.causes}
+        return replace(run, causes=tuple(replace(cause, bad=bad[cause.name]) for cause in run.causes))
+
+    ways = {"ever": math.inf, "window": window}
+    rules = {(count, way): retiring(count, limit) for count in _FAILURES for way, limit in ways.items()}
+    ended = bench.play_all({(0, ""): retiring(0, math.inf), **rules})
+    before, wall = share_of(ended[0, ""]), float(ended[0, ""].wall.mean())
+    each = interruption_of(run).whole + run.pattern.period / run.pattern.cycles / 2
+    busy = wall * float(before.mean())
+    chosen = [number for number, cause in enumerate(run.causes) if cause.bad is not None]
+    rows = []
+    for failures in _FAILURES:
+        row: dict[str, Any] = {"failures": failures, "never": float(before.mean())}
+        row["never_half_width"] = half_width(before)
+        saved = [lemon_failures(run, cause, math.inf, busy) - lemon_failures(run, cause, failures, busy)
+                 for cause in run.causes]  # fmt: skip
+        row["closed_form"] = sum(saved) * each / wall
+        for way, limit in ways.items():
+            after = ended[failures, way]
+            gap = paired(before, share_of(after))
+            row |= {way: gap.mean, f"{way}_half_width": gap.half_width}
+            row[f"failures_{way}"] = float(after.strikes[:, chosen].sum(axis=1).mean())
+            row[f"healthy_{way}"] = sum(healthy_retired(run, cause, failures, limit, wall) for cause in run.causes)
+        rows.append(row)
+    return table_of(rows)
+
+
+def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
+    """Return the failures of a cause's bad machines in this time, beyond those of healthy ones in their places.
+
+    A machine's k-th failure comes in that time with the probability that a Poisson count is k or more, and if none of
+    the repairs before has cured it; those after ``limit`` are another machine's.
+    """
+    from scipy.special import gammainc
+
+    if cause.bad is None:
+        return 0.0
+    mean = cause.rate / run.machines * cause.bad.times * seconds
+    count = np.arange(1, min(limit, math.ceil(mean + 10 * math.sqrt(mean) + 20)) + 1)
+    each = float(((1 - cause.bad.cured) ** (count - 1) * gammainc(count, mean)).sum())
+    return cause.bad.machines * each * (1 - 1 / cause.bad.times)
+
+
+def healthy_retired(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
+    """Return the healthy machines with that many failures of a cause within a window by chance, in this time.
+
+    Failures of a machine are a Poisson process of rate r: 1 - P(fewer than n in all) of them ever; within a window, to
+    first order, r T times the probability of n - 1 or more in the window before one.
+    """
+    from scipy.special import gammainc
+
+    if cause.bad is None:
+        return 0.0
+    rate, count = cause.rate / run.machines, run.machines - cause.bad.machines
+    ever = float(gammainc(failures, rate * seconds))
+    if math.isinf(window) or failures == 1:
+        return count * ever
+    again = float(gammainc(failures - 1, rate * min(window, seconds)))
+    return count * min(ever, -float(np.expm1(-rate * seconds * again)))

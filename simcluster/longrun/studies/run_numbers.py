@@ -1,0 +1,321 @@
+"""Simulated runs of one stage, in numbers: means with their noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
+from simcluster.longrun.eventlog import COLUMNS, incidents_of
+from simcluster.longrun.events import simulate_with_log
+from simcluster.longrun.outcome import Outcomes, names_of
+from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.scaling.asked import loss_bought
+from simcluster.longrun.studies.assumptions import assumptions_of
+from simcluster.longrun.studies.build import section_of
+from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.money import PriceOfMfu, RunEnergy, RunMoney, energy_of, money_of, price_of_mfu
+from simcluster.results.distribution import half_width
+from simcluster.results.result import Result
+from simcluster.scenario.checkpoint_plan import checkpoint_bytes
+from simcluster.scenario.job import facts_of, real_tokens_per_step
+from simcluster.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.longrun.events.record import RunRow
+
+
+def table_of_means(measured: Mapping[str, Floats]) -> pd.DataFrame:
+    """Return mean, low, high, p5, p50 and p95 of the runs, a row for each measure."""
+    import pandas as pd
+
+    rows = [[*_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
+    index = pd.Index(list(measured), name="what")
+    return pd.DataFrame(rows, index=index, columns=["mean", "low", "high", "p5", "p50", "p95"])
+
+
+def _interval(values: Floats) -> tuple[float, float, float]:
+    """Return mean, low and high of the 95 % interval of the mean; of a single run the mean alone."""
+    mean = float(values.mean())
+    half = half_width(values) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """Simulated runs of ``scenario``, which is ``run`` in numbers.
+
+    ``states`` are the states of the cluster that the step simulator simulated (by words, seconds per step),
+    ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the number of the first run (not 0
+    for the runs of a stage), ``notes`` what was taken for granted.
+
+    Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
+    """
+
+    scenario: Scenario
+    run: LongRun
+    states: Mapping[str, float]
+    outcomes: Outcomes
+    step: Result | None = field(default=None, repr=False)
+    first: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Assumptions that the answer depends on and the scenario does not state."""
+        return assumptions_of(self.scenario, self.run)
+
+    @property
+    def played(self) -> int:
+        """The number of runs."""
+        return len(self.outcomes.wall)
+
+    @property
+    def days(self) -> float:
+        """Wall time."""
+        return float(self.outcomes.wall.mean()) / DAY
+
+    @property
+    def goodput(self) -> float:
+        """The productive share of the wall time: what the kept steps take on the healthy cluster."""
+        return float(self.shares["productive"].mean())
+
+    @property
+    def ettr(self) -> float:
+        """The effective training time ratio: the share of the wall time that goes into kept steps, slow ones too."""
+        return float(sum(self.shares[fate].mean() for fate in ("productive", "slow", "write")))
+
+    @property
+    def wall(self) -> Floats:
+        """Seconds of each run."""
+        return self.outcomes.wall
+
+    @property
+    def goodput_by_run(self) -> Floats:
+        """The goodput of each run."""
+        return self.shares["productive"]
+
+    @cached_property
+    def shares(self) -> dict[str, Floats]:
+        """The share of each run's wall time, by fate."""
+        return {fate: seconds / self.outcomes.wall for fate, seconds in self.outcomes.spent().items()}
+
+    @cached_property
+    def step_mfu(self) -> float:
+        """MFU of the healthy step."""
+        facts = facts_of(self.scenario, self.scenario.cluster.device)
+        return facts.model_flops / self.run.pattern.step / (facts.ranks * facts.peak_flops)
+
+    @property
+    def effective_mfu(self) -> float:
+        """MFU of the whole run: that of the healthy step x goodput."""
+        return self.step_mfu * self.goodput
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the kept steps."""
+        return float(self.outcomes.steps.mean()) * real_tokens_per_step(self.scenario)
+
+    @property
+    def loss(self) -> float | None:
+        """The loss after these tokens, by the run's law of loss; None if the run names neither a law nor a loss."""
+        found = loss_bought(self.scenario, self.tokens)
+        return None if found is None else found.loss
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of the job, without spare nodes."""
+        return self.days * 24 * self.run.gpus
+
+    @property
+    def spare_gpu_hours(self) -> float:
+        """GPU-hours of the spare nodes."""
+        each = self.run.gpus / self.run.machines
+        return 0.0 if self.run.spares.unlimited else self.run.spares.count * each * self.days * 24
+
+    @property
+    def price(self) -> float | None:
+        """Dollars per GPU-hour, if the scenario states it."""
+        return section_of(self.scenario).price
+
+    @cached_property
+    def energy(self) -> RunEnergy | None:
+        """kWh by fate, and the power of the job; None if the power of its GPUs is not known."""
+        return energy_of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
+
+    @cached_property
+    def money(self) -> RunMoney | None:
+        """Dollars by fate and by cause; None if nothing has a price."""
+        section = section_of(self.scenario)
+        size = checkpoint_bytes(self.scenario, section.checkpoint)
+        return money_of(self.run, self.outcomes, section, size, self.energy)
+
+    @property
+    def dollars(self) -> float | None:
+        """Dollars of everything that has a price in the scenario; None if nothing has."""
+        return None if self.money is None else float(self.money.total.mean())
+
+    @property
+    def price_of_mfu(self) -> PriceOfMfu | None:
+        """What the run would cost at the achievable MFU; None without that, or without a price."""
+        achievable = section_of(self.scenario).achievable_mfu
+        if achievable is None or self.dollars is None:
+            return None
+        return price_of_mfu(self.dollars, self.effective_mfu, achievable)
+
+    @property
+    def dollars_by_run(self) -> Floats | None:
+        """Dollars of each run."""
+        return None if self.dollars is None else self.dollars / self.days / DAY * self.outcomes.wall
+
+    @property
+    def failures_by_run(self) -> Floats:
+        """The number of failures that stopped the job, in each run."""
+        stops = [number for number, cause in enumerate(self.run.causes) if cause.stops]
+        return np.asarray(self.outcomes.strikes[:, stops].sum(axis=1), dtype=np.float64)
+
+    @cached_property
+    def numbers(self) -> pd.DataFrame:
+        """Days, steps, goodput, failures, strikes, outages, and dollars and kWh if known: mean, low and high (95 %),
+        p5, p50, p95 of the runs."""
+        outcomes = self.outcomes
+        measured = {
+            "days": outcomes.wall / DAY,
+            "steps": outcomes.steps,
+            "goodput": self.shares["productive"],
+            "failures": self.failures_by_run,
+            "strikes": outcomes.strikes.sum(axis=1).astype(np.float64),
+            "outages": outcomes.outages.sum(axis=1).astype(np.float64),
+        }
+        if self.money is not None:
+            measured["dollars"] = self.money.total
+        if self.energy is not None:
+            measured["kwh"] = self.energy.total
+        return table_of_means(measured)
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """By fate: mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90;
+        dollars and kwh (nan if not known)."""
+        import pandas as pd
+
+        spent, money, energy = self.outcomes.spent(), self.money, self.energy
+        rows = {
+            fate: [float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
+                   math.nan if money is None else money.by_fate[fate],
+                   math.nan if energy is None else float(energy.kwh[fate].mean())]
+            for fate, share in self.shares.items()
+        }  # fmt: skip
+        columns = ["mean_s", "share", "low", "high", "p10", "p90", "dollars", "kwh"]
+        return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("fate")
+
+    @cached_property
+    def causes(self) -> pd.DataFrame:
+        """By cause, the most expensive first: strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``,
+        ``share`` of the wall time, dollars (nan if not known)."""
+        import pandas as pd
+
+        outcomes, names = self.outcomes, names_of(self.run)
+        seconds = outcomes.fates.mean(axis=0)  # [fate, cause]
+        strikes = np.zeros(len(names))
+        strikes[: outcomes.strikes.shape[1]] = outcomes.strikes.mean(axis=0)
+        table = {
+            "strikes": strikes,
+            "outages": outcomes.outages.mean(axis=0),
+            **{f"{fate}_s": seconds[number] for number, fate in enumerate(FATES)},
+            "all_s": seconds.sum(axis=0),
+            "share": seconds.sum(axis=0) / outcomes.wall.mean(),
+            "dollars": math.nan if self.money is None else list(self.money.by_cause.values()),
+        }
+        frame = pd.DataFrame(table, index=pd.Index(names, name="cause"))
+        return frame.sort_values("all_s", ascending=False, kind="stable")
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """By part of a restart: mean_s of a run, each_s of a restart."""
+        import pandas as pd
+
+        names, seconds = [part.name for part in self.run.restart], self.outcomes.parts.mean(axis=0)
+        count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
+        return pd.DataFrame({"mean_s": seconds, "each_s": seconds / count}, index=pd.Index(names, name="part"))
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """By week: goodput (mean), p10, p90, and the number of runs that began it; the last week of a run is as long
+        as the run continues in it.
+
+        Work that is lost to a failure counts against the week in which it strikes.
+        """
+        import pandas as pd
+
+        rows = [
+            [number, float(good.mean()), *np.quantile(good, (0.1, 0.9)), len(good)]
+            for number, good in enumerate(self._goodput_by_week(), 1)
+            if len(good)
+        ]
+        frame = pd.DataFrame(rows, columns=["week", "goodput", "p10", "p90", "runs"])
+        return frame.astype({"week": int, "runs": int})
+
+    def _goodput_by_week(self) -> Iterator[Floats]:
+        """Yield the goodput of each run that began a week, week by week."""
+        outcomes, week, step = self.outcomes, self.run.week, self.run.pattern.step
+        before = np.zeros(len(outcomes.wall))
+        over = np.full((len(before), 1), np.nan)
+        for number, at_end in enumerate(np.hstack([outcomes.weekly, over]).T):
+            last = np.isnan(at_end)
+            kept = np.where(last, outcomes.steps, at_end)
+            length = np.where(last, outcomes.wall - number * week, week)
+            begun = length > 1e-6 * week
+            yield (kept - before)[begun] * step / length[begun]
+            before = np.where(begun, kept, before)
+
+    @cached_property
+    def expected(self) -> pd.DataFrame:
+        """Closed forms: value, simulated, half_width of its 95 % interval, holds (for what), why (it differs)."""
+        return closed_forms_of(self.run, self.outcomes)
+
+    @cached_property
+    def log(self) -> pd.DataFrame:
+        """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock);
+        and the steps and snapshots of a stretch of training."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows, columns=list(COLUMNS))
+
+    @cached_property
+    def incidents(self) -> pd.DataFrame:
+        """Run 0 as a log of incidents: time and lasts (s; nan: not known), cause, device.  A CSV file of it can be
+        replayed."""
+        import pandas as pd
+
+        columns = ["time", "cause", "device", "lasts"]
+        return pd.DataFrame([asdict(each) for each in incidents_of(self.run, self._rows)], columns=columns)
+
+    @cached_property
+    def _rows(self) -> list[RunRow]:
+        return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
+
+    def restart_for(self, ettr: float) -> float:
+        """Return the seconds from a strike to training again, detection included, that an effective training time
+        ratio allows.
+
+        All outages become longer (or shorter) by the same time, in which nothing strikes; may be negative.
+        """
+        outages = float(self.outcomes.outages.sum(axis=1).mean())
+        if not outages:
+            raise InputError(
+                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; play more of them, "
+                "or longer ones"
+            )
+        fates = ["detection", "diagnosis", "restart", "waiting"]
+        now = float(self.breakdown.loc[fates, "mean_s"].sum()) / outages
+        return now + (self.ettr / ettr - 1) * float(self.outcomes.wall.mean()) / outages
