@@ -406,32 +406,19 @@ def events(found: Documents, rank: int, **wanted: str) -> list[dict[str, Any]]:
     ]
 
 
-def negative(found: Documents) -> None:
-    events(found, 1, cat="kernel")[3]["dur"] = -5.0
+def spoil(rank: int, number: int, changes: dict[str, Any], **wanted: str) -> Callable[[Documents], None]:
+    """Another value in an event of a rank, or in its arguments."""
 
+    def change(found: Documents) -> None:
+        event = events(found, rank, **wanted)[number]
+        for name, value in changes.items():
+            (event if name in ("ts", "dur") else event["args"])[name] = value
 
-def no_number(found: Documents) -> None:
-    events(found, 1, cat="kernel")[3]["ts"] = "soon"
-
-
-def infinite(found: Documents) -> None:
-    events(found, 1, cat="kernel")[3]["ts"] = float("nan")
+    return change
 
 
 def fewer_collectives(found: Documents) -> None:
     found[1]["traceEvents"].remove(events(found, 1, name="ncclDev")[2])
-
-
-def another_collective(found: Documents) -> None:
-    events(found, 1, name="ncclDev")[2]["args"]["Collective name"] = "broadcast"
-
-
-def another_size(found: Documents) -> None:
-    events(found, 1, name="ncclDev")[2]["args"]["In msg nelems"] = 7
-
-
-def skipped_number(found: Documents) -> None:
-    events(found, 1, name="ncclDev")[2]["args"]["Seq"] = 1000
 
 
 def no_steps(found: Documents) -> None:
@@ -444,41 +431,53 @@ def no_common_step(found: Documents) -> None:
         event["name"] = f"ProfilerStep#{100 + number}"
 
 
-def no_events(found: Documents) -> None:
-    found[0]["traceEvents"] = []
-
-
-def no_list(found: Documents) -> None:
-    del found[0]["traceEvents"]
-
-
 def no_kernels(found: Documents) -> None:
     found[3]["traceEvents"] = [e for e in found[3]["traceEvents"] if e.get("cat") not in ("kernel", "cuda_sync")]
 
 
-BAD: dict[Callable[[Documents], None], str] = {
-    negative: r"rank1\.json\.gz, event \d+ \(sm90_xmma_gemm_bf16_forward, ts .*\): dur -5 us is negative",
-    no_number: r"rank1\.json\.gz, event \d+ \(sm90.*\): ts and dur must be numbers of microseconds",
-    infinite: r"rank1\.json\.gz, event \d+ \(sm90.*\): ts or dur is no number",
-    fewer_collectives: r"step 5: rank 0, event \d+ \(nccl.*\): all_reduce of 2097152 B in group 0 \(default_pg\), "
-    r"Seq 3 is number 2 of its group in the step, but rank 1 has all_reduce .*, Seq 4 there \(event \d+\)",
-    another_collective: r"but rank 1 has broadcast of 2097152 B in group 0 \(default_pg\), Seq 3 there",
-    another_size: r"but rank 1 has all_reduce of 14 B in group 0",
-    skipped_number: r"rank 1 has all_reduce .* Seq 4 there",
-    no_steps: r"rank2\.json\.gz \(rank 2\) has no ProfilerStep# annotation and rank0\.json\.gz has",
-    no_common_step: r"no step is in the profiles of all ranks",
-    no_events: r"rank0\.json\.gz has no events with times: nothing was recorded, or the file was cut",
-    no_list: r"rank0\.json\.gz has no list traceEvents: it is no trace of PyTorch's profiler",
-    no_kernels: r"rank3\.json\.gz \(rank 3\) has no kernels and other ranks have",
+KERNEL, NCCL = {"cat": "kernel"}, {"name": "ncclDev"}
+BAD: dict[str, tuple[Callable[[Documents], None], str]] = {
+    "negative": (
+        spoil(1, 3, {"dur": -5.0}, **KERNEL),
+        r"rank1\.json\.gz, event \d+ \(sm90_xmma_gemm_bf16_forward, ts .*\): dur -5 us is negative",
+    ),
+    "no number": (
+        spoil(1, 3, {"ts": "soon"}, **KERNEL),
+        r"rank1\.json\.gz, event \d+ \(sm90.*\): ts and dur must be numbers of microseconds",
+    ),
+    "infinite": (spoil(1, 3, {"ts": float("nan")}, **KERNEL), r"event \d+ \(sm90.*\): ts or dur is no number"),
+    "fewer collectives": (
+        fewer_collectives,
+        r"step 5: rank 0, event \d+ \(nccl.*\): all_reduce of 2097152 B in group 0 \(default_pg\), "
+        r"Seq 3 is number 2 of its group in the step, but rank 1 has all_reduce .*, Seq 4 there \(event \d+\)",
+    ),
+    "another collective": (
+        spoil(1, 2, {"Collective name": "broadcast"}, **NCCL),
+        r"but rank 1 has broadcast of 2097152 B in group 0 \(default_pg\), Seq 3 there",
+    ),
+    "another size": (spoil(1, 2, {"In msg nelems": 7}, **NCCL), r"but rank 1 has all_reduce of 14 B in group 0"),
+    "skipped number": (spoil(1, 2, {"Seq": 1000}, **NCCL), r"rank 1 has all_reduce .* Seq 4 there"),
+    "no steps": (no_steps, r"rank2\.json\.gz \(rank 2\) has no ProfilerStep# annotation and rank0\.json\.gz has"),
+    "no common step": (no_common_step, r"no step is in the profiles of all ranks"),
+    "no events": (
+        lambda found: found[0].update(traceEvents=[]),
+        r"rank0\.json\.gz has no events with times: nothing was recorded, or the file was cut",
+    ),
+    "no list": (
+        lambda found: found[0].pop("traceEvents"),
+        r"rank0\.json\.gz has no list traceEvents: it is no trace of PyTorch's profiler",
+    ),
+    "no kernels": (no_kernels, r"rank3\.json\.gz \(rank 3\) has no kernels and other ranks have"),
 }
 
 
-@pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
-def test_bad_profiles_are_refused_by_name(spoil: Callable[[Documents], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", BAD)
+def test_bad_profiles_are_refused_by_name(what: str, tmp_path: Path) -> None:
     """Of one step, so that there is no other to go on with."""
     found = documents(SLOW.with_(steps=1))
-    spoil(found)
-    with pytest.raises(InputError, match=BAD[spoil]):
+    spoilt, message = BAD[what]
+    spoilt(found)
+    with pytest.raises(InputError, match=message):
         load(found, tmp_path)
 
 
@@ -486,18 +485,15 @@ def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
     folder = write(documents(SLOW), tmp_path / "profiles")
     path = folder / "rank1.json.gz"
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"rank1\.json\.gz: its gzip stream is cut or damaged"):
-        load_profiles(folder)
-    path.write_bytes(gzip.compress(gzip.decompress(whole)[:5000]))
-    with pytest.raises(InputError, match=r"rank1\.json\.gz: the file is cut \(line 1, byte \d+.*take the file out"):
-        load_profiles(folder)
-    path.write_bytes(b"hello")
-    with pytest.raises(InputError, match=r"rank1\.json\.gz: it is no JSON"):
-        load_profiles(folder)
-    path.write_bytes(b"\x80abc{}")
-    with pytest.raises(InputError, match=r"rank1\.json\.gz: it is no text"):
-        load_profiles(folder)
+    for content, message in (
+        (whole[: len(whole) // 2], r"its gzip stream is cut or damaged"),
+        (gzip.compress(gzip.decompress(whole)[:5000]), r"the file is cut \(line 1, byte \d+.*take the file out"),
+        (b"hello", r"it is no JSON"),
+        (b"\x80abc{}", r"it is no text"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=rf"rank1\.json\.gz: {message}"):
+            load_profiles(folder)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:

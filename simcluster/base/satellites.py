@@ -31,7 +31,7 @@ PROVIDED: Mapping[str, str] = {
     "costs per step": "longrun.studies.amortised:amortised_answer",
     "estimator of recorded jobs": "interop.recorded.written:Estimator",
     "straggling in words": "interop.recorded.measure:explained",
-    "is a trace": "interop.own_traces:is_trace",
+    "is a trace": "interop.kineto.loading:is_trace",
     "difference from a trace": "interop.commands.diff_trace:run",
     "trace of a result": "interop.export.export:write_trace",
     "path of a trace": "interop.export.export:trace_path",

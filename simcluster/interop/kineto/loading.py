@@ -43,6 +43,35 @@ def is_profile(path: str | Path) -> bool:
     return Path(path).is_dir() or str(path).endswith((*ENDINGS, *NSIGHT))
 
 
+REPORTS = (".nsys-rep", ".qdrep")
+_HEAD = 1 << 20
+"""Bytes in which a profile names its events; a result of a simulation has other keys."""
+
+
+def is_trace(path: str | Path) -> bool:
+    """Is that a trace of a job's kernels (PyTorch profiles, or Nsight Systems exported to SQLite), or a folder of them?
+
+    Raises InputError for a folder that is not there, and for a report of Nsight Systems that is not exported.
+    """
+    if str(path).endswith("/") and not Path(path).exists():
+        raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(Path(path))}")
+    path = Path(path)
+    if path.name.endswith(REPORTS):
+        raise InputError(
+            f"{path} is a report of Nsight Systems; write it as SQLite first: nsys export --type sqlite {path}"
+        )
+    if path.is_dir():
+        return any(each.name.endswith((*ENDINGS, *NSIGHT, *REPORTS)) for each in path.iterdir())
+    if path.suffix != ".json":
+        return path.name.endswith((*ENDINGS, *NSIGHT))
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return b'"traceEvents"' in head or (head.lstrip().startswith(b"[") and b'"ph"' in head)
+
+
 def load_profiles(
     path: str | Path,
     steps: Sequence[int] | None = None,

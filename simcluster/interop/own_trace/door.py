@@ -9,8 +9,8 @@ from typing import overload
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob
+from simcluster.interop.kineto.loading import is_trace
 from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
-from simcluster.interop.own_traces import is_trace
 from simcluster.results.file import Saved
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
