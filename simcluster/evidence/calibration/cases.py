@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from simcluster.base.errors import InputError
 
@@ -45,7 +45,7 @@ class KernelCase:
     backward: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The case as JSON: only what is not at its default."""
+        """Return the case for JSON: only what is not at its default."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     @property
@@ -58,7 +58,7 @@ class KernelCase:
 
 
 def case_from(data: object) -> KernelCase:
-    """The case that ``to_dict`` wrote; InputError for anything else."""
+    """Return the case that ``to_dict`` wrote; InputError for anything else."""
     known = {each.name: each for each in fields(KernelCase)}
     if not isinstance(data, dict) or not {"kind", "op", "dtype"} <= data.keys() <= known.keys():
         raise InputError("a case has kind, op and dtype, and may have m, n, k, batch, size, causal, backward")
@@ -68,7 +68,7 @@ def case_from(data: object) -> KernelCase:
         if type(value) is not wanted or (isinstance(value, int) and value < 0):
             kind = {bool: "true or false", str: "a text", int: "a whole number from 0"}[wanted]
             raise InputError(f"{name} of a case cannot be {value!r}; write {kind}, or measure the table anew")
-    kinds = ("matmul", "attention", "memory", "launch", "host_copy", "beside")
+    kinds = get_args(Kind)
     if case.kind not in kinds:
         raise InputError(f"there is no kind of case {case.kind!r}; use {', '.join(kinds)}")
     if case.dtype not in ELEMENT_BYTES:
@@ -96,7 +96,7 @@ class CaseSizes:
 
 
 def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
-    """Everything that a calibration measures, in the order in which it is measured; each case once.
+    """Return everything that a calibration measures, in order; each case once.
 
     The quick list is a part of the full one's kinds, not of its shapes.  Raises InputError for an unknown dtype.
     """
@@ -118,7 +118,7 @@ def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...
 
 
 def _linears(sizes: CaseSizes) -> Iterator[tuple[int, int]]:
-    """(n, k) of the linear layers of a transformer: QKV, projection and both of the MLP."""
+    """Yield (n, k) of the linear layers of a transformer: QKV, projection and both of the MLP."""
     for hidden in sizes.hidden:
         yield from ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden))
 

@@ -24,7 +24,6 @@ from simcluster.evidence.validation.measured import FormulaText
 from simcluster.scenario.paths import check_path
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
-_QUANTITIES = (parse_seconds, parse_bytes, parse_bytes_per_second, parse_flop_per_second)
 
 STUDY_CONSTANTS = "constants."
 DEVICE = "cluster.device."
@@ -32,10 +31,9 @@ SOFTWARE = "software."
 
 
 def _quantity(value: object) -> object:
-    """A number, or a text with a unit as SI."""
     if not isinstance(value, str):
         return value
-    for parse in _QUANTITIES:
+    for parse in (parse_seconds, parse_bytes, parse_bytes_per_second, parse_flop_per_second):
         try:
             return parse(value)
         except InputError:
@@ -135,23 +133,23 @@ class FitFile:
     document: Document
 
     def error(self, fit: str, message: object) -> InputError:
-        """An error about one fit of the file."""
+        """Return an error about one fit of the file."""
         return self.document.error(("fits", fit), str(message))
 
 
 def load_fits(path: str | Path | None = None) -> FitFile:
-    """The fits in a file, or those that ship.  InputError that names file, line, key and a fix."""
+    """Load the fits in a file, or the built-in ones.  InputError that names file, line, key and a fix."""
     document = read_document(path if path is not None else shipped_fits())
     return FitFile(validate(Fits, document), document)
 
 
 def shipped_fits() -> Path:
-    """Where the declaration of the constants that ship lies."""
+    """Return where the declaration of the built-in constants is."""
     return shipped_path("scenarios/fits", "constants")
 
 
 def chosen(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
-    """The fits of these names, all without names; InputError for one that the file has not."""
+    """Return the fits of these names, all without names; InputError for one that the file lacks."""
     known = file.fits.fits
     for name in names:
         if name not in known:

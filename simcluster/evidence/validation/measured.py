@@ -45,13 +45,11 @@ class InlineTable(Spec):
 
     @model_validator(mode="after")
     def _rectangular(self) -> Self:
+        columns = len(self.header)
         broken: list[Complaint] = [
-            (
-                ("rows", index),
-                f"has {len(row)} cells, and the header has {len(self.header)} columns; give a cell for each",
-            )
+            (("rows", index), f"has {len(row)} cells, and the header has {columns} columns; give a cell for each")
             for index, row in enumerate(self.rows)
-            if len(row) != len(self.header)
+            if len(row) != columns
         ]
         repeated = [name for name in dict.fromkeys(self.header) if self.header.count(name) > 1]
         if repeated:
@@ -85,17 +83,9 @@ Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"
 ]
 Part = Literal[
-    "forward",
-    "backward",
-    "recompute",
-    "exposed_tp",
-    "exposed_pp",
-    "exposed_dp",
-    "exposed_cp",
-    "exposed_ep",
-    "bubble",
+    "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
     "optimizer",
-]
+]  # fmt: skip
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _UNITS: Mapping[str, Mapping[str, float]] = _TABLES["units"]
 _BYTES: Mapping[str, float] = _TABLES["bytes"]
@@ -142,7 +132,7 @@ class MeasuredColumn(Spec):
         return self
 
     def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
-        """Seconds of the measured step; InputError unless the cell is a number above zero."""
+        """Return seconds of the measured step; InputError unless the cell is a number above zero."""
         value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
         flop = self._flop_of_step(cells, facts) if self.flop else 0.0
         of_step: Mapping[str, Callable[[], float]] = {
@@ -180,7 +170,7 @@ class MeasuredTime(Spec):
         return self
 
     def seconds(self, cells: Mapping[str, Cell], collective: str, ranks: int, size: float) -> float:
-        """Seconds of the measured collective; InputError unless the cell is a number above zero."""
+        """Return seconds of the measured collective; InputError unless the cell is a number above zero."""
         value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "time":
             return value
@@ -214,7 +204,7 @@ class MeasuredBytes(Spec):
         return 0.01 if self.unit == "%" else _BYTES[self.unit]
 
     def of_stages(self, footprints: tuple[Footprint, ...]) -> float:
-        """The predicted bytes, from what each stage holds."""
+        """Return the predicted bytes, from what each stage holds."""
         if self.of == "mean":
             return sum(map(self._of, footprints)) / len(footprints)
         return self._of(max(footprints, key=lambda footprint: footprint.total))
@@ -230,7 +220,7 @@ class MeasuredBytes(Spec):
 
 
 def positive(cells: Mapping[str, Cell], column: str) -> float:
-    """A cell as a number above zero; InputError if it is not one."""
+    """Return a cell as a number above zero; InputError if it is not one."""
     value = cells[column]
     if not is_number(value) or value <= 0:
         raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else shown(value)}")

@@ -129,7 +129,7 @@ class Labels:
         )
 
     def at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
-        """The labels of moments on a thread, ascending."""
+        """Return the labels of moments on a thread, ascending."""
         known: dict[tuple[int, ...], TraceLabel] = {}  # most moments are within the same calls as the one before them
         found = []
         for stack in _enclosing(self._threads[thread], times):
@@ -159,7 +159,7 @@ def _by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
 
 
 def _layer(stack: Iterable[HostCall]) -> str:
-    """The outermost layer that is numbered; else the innermost annotation of the user's."""
+    """Return the outermost layer that is numbered; else the innermost annotation of the user's."""
     inner = ""
     for call in stack:
         match = _LAYER.search(call.name) or _MODULE.fullmatch(call.name)
@@ -171,7 +171,7 @@ def _layer(stack: Iterable[HostCall]) -> str:
 
 
 def _enclosing(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
-    """For every moment, ascending, the calls around it from the outside in; calls by start, nested."""
+    """Return for every moment, ascending, the calls around it from the outside in; calls by start, nested."""
     found, open_, place = [], list[HostCall](), 0
     for time in times:
         while place < len(calls) and calls[place].start <= time:
@@ -207,33 +207,35 @@ class Doing(NamedTuple):
 
 
 def doings_of(profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]) -> tuple[list[Doing], int]:
-    """The host's doings for these ops, by their ends; on a CPU all that it does in the window, and its thread."""
+    """Return the host's doings for these ops, by their ends; on a CPU all in the window, and their thread."""
     found = _launches(profile, ops)
     thread = -1
     if profile.on_device:
         last = max((each.end for each in found), default=-math.inf)
         for call in profile.syncs:
-            if call.end <= last and call.end - call.start > _BLOCKED:
-                found += _blocked(call.start, call.end, ops)
+            if call.end > last or call.end - call.start <= _BLOCKED:
+                continue
+            # a call that waited: for what ended last before it returned and had been launched before it
+            over = [
+                place for place, op in enumerate(ops) if call.start < op.end <= call.end and op.issued <= call.start
+            ]
+            if over:
+                latest = max(over, key=lambda place: ops[place].end)
+                found += [Doing(call.start, -1), Doing(call.end, -1, (latest,), ops[latest].end)]
     else:
         own = [call for call in profile.operators if window[0] <= call.start and call.end <= window[1]]
         thread = Counter(call.thread for call in own).most_common(1)[0][0] if own else -1
         found += _operators([call for call in own if call.thread == thread], ops, window[1])
     found.sort(key=lambda each: each.end)
-    return found if profile.on_device else _named(found), thread
-
-
-def _named(doings: Sequence[Doing]) -> list[Doing]:
-    """A launch from inside an operator is of that operator."""
-    found: list[Doing] = []
-    for each in reversed(doings):
-        inside = each.launches >= 0 and found and found[-1].name != WAIT
-        found.append(each._replace(name=found[-1].name) if inside else each)
-    return found[::-1]
+    for place in range(len(found) - 1, 0, -1) if not profile.on_device else ():
+        before, each = found[place - 1], found[place]
+        if before.launches >= 0 and each.name != WAIT:  # a launch from inside an operator is of that operator
+            found[place - 1] = before._replace(name=each.name)
+    return found, thread
 
 
 def _launches(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Doing]:
-    """On a GPU, work arrives there a little after its call begins: as long as idle streams took to begin."""
+    """Return the launches; on a GPU work arrives a little after its call begins: as long as idle streams took."""
     delay = _delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
     for place in by_launch(ops):
@@ -246,7 +248,7 @@ def _launches(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Doing]:
 
 
 def _delay(ops: Sequence[StreamOp]) -> float:
-    """Seconds from a launch to its begin on a stream that had nothing to do; the lowest tenth, as others waited."""
+    """Return seconds from a launch to its begin on an idle stream; the lowest tenth, as others waited."""
     by_stream: dict[int, list[StreamOp]] = {}
     for op in ops:
         by_stream.setdefault(op.stream, []).append(op)
@@ -259,17 +261,8 @@ def _delay(ops: Sequence[StreamOp]) -> float:
     return max(0.0, sorted(idle)[len(idle) // 10]) if idle else 0.0
 
 
-def _blocked(start: float, end: float, ops: Sequence[StreamOp]) -> list[Doing]:
-    """A call that waited for the device: for what ended last before it returned and had been launched before it."""
-    over = [place for place, op in enumerate(ops) if start < op.end <= end and op.issued <= start]
-    if not over:
-        return []
-    last = max(over, key=lambda place: ops[place].end)
-    return [Doing(start, -1), Doing(end, -1, (last,), ops[last].end)]
-
-
 def _operators(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[Doing]:
-    """Outermost operators of a CPU, each up to the start of the next; pauses in which collectives ended were waits."""
+    """Return outermost operators of a CPU, each up to the next; pauses in which collectives ended were waits."""
     found: list[Doing] = []
     outer: list[HostCall] = []
     for call in calls:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,16 @@ class TraceDifference(Shown, StepPair):
 
     def to_dict(self) -> dict[str, Any]:
         """Return seconds per step, for JSON."""
+
+        def sides(pairs: Iterable[Any], *names: str) -> list[dict[str, Any]]:
+            return [
+                {
+                    **{name: getattr(pair, name) for name in names},
+                    "base": pair.played and pair.played._asdict(), "trace": pair.recorded and pair.recorded._asdict(),
+                }
+                for pair in pairs
+            ]  # fmt: skip
+
         return {
             "base": {"name": self.names[0], "step_time_s": self.played.seconds},
             "trace": {
@@ -116,23 +126,12 @@ class TraceDifference(Shown, StepPair):
             "another_job": list(self.doubts),
             "causes_s": self.causes,
             "states_s": {"base": dict(self.played.states), "trace": dict(self.recorded.states)},
-            "kernels": [
-                {"phase": each.phase, "kind": each.kind, "base": each.played._asdict(),
-                 "trace": each.recorded._asdict()}
-                for each in self.kernels
-            ],
+            "kernels": sides(self.kernels, "phase", "kind"),
             "kinds_are": "stretches" if self.stretches else "kernels",
             "not_matched": [each._asdict() for each in self.unmatched],
-            "collectives": [
-                {"axis": each.axis, "kind": each.kind, "base": each.played._asdict(), "trace": each.recorded._asdict()}
-                for each in self.calls
-            ],
+            "collectives": sides(self.calls, "axis", "kind"),
             "waiting_is_communication": self.merged,
-            "layers": [
-                {"layer": each.layer, "base": each.played and each.played._asdict(),
-                 "trace": each.recorded and each.recorded._asdict()}
-                for each in self.layers
-            ],
+            "layers": sides(self.layers, "layer"),
             "computed": [{"rank": rank, "base_s": one, "trace_s": two} for rank, (one, two) in self.computed.items()],
             "idle_before_launch_s": self.recorded.late,
             "in_words": self.sentences(),
