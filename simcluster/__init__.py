@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simcluster.base.errors import InputError as InputError
     from simcluster.interactive.notebook.studio import studio as studio
     from simcluster.interop.export.export import write_trace as write_trace
-    from simcluster.interop.own_trace.door import diff as diff
+    from simcluster.interop.own_trace.difference import diff as diff
     from simcluster.longrun.budget.walls import walls as walls
     from simcluster.longrun.launch.check import check as check
     from simcluster.longrun.launch.first import first_scenario as first_scenario
@@ -79,7 +79,7 @@ _HOME = {
     "compare_packing": "simcluster.studies.packings",
     "compare_policies": "simcluster.longrun.studies.comparing",
     "compare_replicas": "simcluster.results.distribution",
-    "diff": "simcluster.interop.own_trace.door",
+    "diff": "simcluster.interop.own_trace.difference",
     "differences": "simcluster.studies.variations",
     "first_scenario": "simcluster.longrun.launch.first",
     "however_long": "simcluster.base.effort",

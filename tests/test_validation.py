@@ -25,9 +25,8 @@ from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollecti
 from simcluster.evidence.validation.measured import InlineTable, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
 from simcluster.evidence.validation.run import StoredRows
-from simcluster.evidence.validation.steps import RowTask, plan_steps
+from simcluster.evidence.validation.steps import Missing, RowTask, plan_steps, read_table
 from simcluster.evidence.validation.study import Steps
-from simcluster.evidence.validation.tables import Missing, read_table
 from simcluster.planning.footprint import Facts
 from simcluster.scenario.paths import check_path
 

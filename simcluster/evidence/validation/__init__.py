@@ -2,7 +2,7 @@
 
 from simcluster.evidence.validation.reports import overall
 from simcluster.evidence.validation.run import validate_studies
+from simcluster.evidence.validation.steps import data_folder
 from simcluster.evidence.validation.study import load_study
-from simcluster.evidence.validation.tables import data_folder
 
 __all__ = ["data_folder", "load_study", "overall", "validate_studies"]

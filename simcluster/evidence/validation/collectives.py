@@ -14,8 +14,8 @@ from simcluster.documents.expressions import Cell
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
+from simcluster.evidence.validation.steps import selected
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
-from simcluster.evidence.validation.tables import selected
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times
 from simcluster.topology import Cluster

@@ -19,9 +19,8 @@ from simcluster.documents.rows import Row, read_csv
 from simcluster.evidence.calibration.least_squares import changed, value_at
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.evidence.validation.schedules import plan_schedules
-from simcluster.evidence.validation.steps import RowTask, plan_steps
+from simcluster.evidence.validation.steps import Missing, RowTask, check_formulas, plan_steps, read_table, selected
 from simcluster.evidence.validation.study import Constant, Schedules, Steps, StudyFile, load_study
-from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.fields import ClusterSpec

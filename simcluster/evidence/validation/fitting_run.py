@@ -14,7 +14,7 @@ from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
 from simcluster.evidence.validation.fitting_rows import Sample, samples_of
 from simcluster.evidence.validation.fitting_search import Ask, Fold, Responses, Values, answer, search
 from simcluster.evidence.validation.run import in_workers
-from simcluster.evidence.validation.tables import Missing
+from simcluster.evidence.validation.steps import Missing
 
 LEAVE_OUT = ("model", "scale", "study")
 

@@ -19,9 +19,8 @@ from simcluster.base.version import VERSION
 from simcluster.evidence.validation.collectives import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedules import plan_schedules
-from simcluster.evidence.validation.steps import PlayedRow, RowTask, plan_steps, report_memory
+from simcluster.evidence.validation.steps import Missing, PlayedRow, RowTask, plan_steps, read_table, report_memory
 from simcluster.evidence.validation.study import StudyFile
-from simcluster.evidence.validation.tables import Missing, read_table
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.likely import RunKind

@@ -14,8 +14,8 @@ from simcluster.base.units import is_number
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
+from simcluster.evidence.validation.steps import check_formulas, selected
 from simcluster.evidence.validation.study import Passes, Schedules, StudyFile
-from simcluster.evidence.validation.tables import check_formulas, selected
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.studies.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
