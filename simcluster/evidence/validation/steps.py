@@ -1,7 +1,8 @@
 """Tables of studies, and the studies of training jobs: each row is a scenario to simulate, or memory to plan.
 
 The long tables of measured runs are not part of the project.  They lie in a directory that ``--data`` or the
-environment variable SIMCLUSTER_DATA names; a study whose file is not there is skipped, with that reason."""
+environment variable SIMCLUSTER_DATA names; a study whose file is not there is skipped, with that reason.
+"""
 
 from __future__ import annotations
 
