@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 
 def _trace_difference(found: TraceDifference) -> str:
-    one, two = found.names
-    sides = (
-        f"{clipped(one, NAME // 2)} {format_seconds(found.played.seconds)}",
-        f"{clipped(two, NAME // 2)} {format_seconds(found.recorded.seconds)}",
-    )
-    return f"TraceDifference({' -> '.join(sides)}: {found.seconds / found.played.seconds:+.1%})"
+    sides = zip(found.names, (found.played, found.recorded), strict=True)
+    told = " -> ".join(f"{clipped(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
+    return f"TraceDifference({told}: {found.seconds / found.played.seconds:+.1%})"
 
 
 def _trace_files(found: TraceFiles) -> str:
@@ -28,10 +25,7 @@ def _trace_files(found: TraceFiles) -> str:
     return named(found, str(last), f"{len(found.ranks):,} of {found.of:,} ranks")
 
 
-LINES: Mapping[str, Callable[[Any], str]] = {
-    "TraceDifference": _trace_difference,
-    "TraceFiles": _trace_files,
-}
+LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference, "TraceFiles": _trace_files}
 
 
 def _trace_difference_text(found: TraceDifference) -> str:

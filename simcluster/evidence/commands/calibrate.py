@@ -65,12 +65,12 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     cases = cases_for(args.dtype, on_gpu=bench.on_gpu, quick=args.quick)
     left = sum(case not in table.done for case in cases)
     print(f"{bench.machine.device}: {left} of {len(cases)} cases to measure; {path} has the rest", file=sys.stderr)
-    bench.measure_all(cases, table, _progress)
+
+    def show(done: int, cases: int, last: Measurement) -> None:
+        progress(f"{done} of {cases}: {last.case.label}" if done < cases else "")
+
+    bench.measure_all(cases, table, show)
     return len(cases)
-
-
-def _progress(done: int, cases: int, last: Measurement) -> None:
-    progress(f"{done} of {cases}: {last.case.label}" if done < cases else "")
 
 
 def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
@@ -24,7 +25,7 @@ _WIDTH = 120
 
 
 def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
-    """Read the trace, play the scenario, print where they differ, draw both."""
+    """Read the trace, simulate the scenario, print where they differ, draw both."""
     if is_saved(args.base):
         raise InputError(f"{args.base} is a saved result, without spans: name its scenario to compare it with a trace")
     if args.waterfall is not None:
@@ -33,18 +34,10 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
     ranks = common.ranks_of(args.ranks, scenario.gpus)
     if ranks is not None and args.gantt is None:
         raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
-    found = diff_trace(scenario, args.other, kernels=args.kernels, steps=_steps(args.steps))
+    steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
+    found = diff_trace(scenario, args.other, kernels=args.kernels, steps=steps)
     common.answer(args, lambda: text_of(found), found.to_dict)
     common.draw(args, (args.gantt, lambda: _gantt(args, found, ranks)))
-
-
-def _steps(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--steps {text!r}: steps are whole numbers with commas between them, as in 16,17") from None
 
 
 def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:

@@ -96,7 +96,16 @@ class _Step:
         """Yield the step with a host that launches, and waits for the device."""
         ops = [op for each in self._streams for op in each]
         places = {op: place for place, op in enumerate(ops)}
-        step = StepOnDevice(self._rank, [self._kernel(op, places) for op in ops], numbers)
+        kernels = []
+        for op in ops:
+            source = self._graph.source[op]
+            assert source is not None
+            after = tuple(places[other] for other in self._graph.after[op] if other in places)
+            kernels.append(KernelEvent(
+                source.name, source.stream, self._arrives[op], self._end[op], _arguments(source.comm),
+                "gpu_memcpy" if source.copy else "kernel", self._graph.labels[op], after,
+            ))  # fmt: skip
+        step = StepOnDevice(self._rank, kernels, numbers)
         yield from step.events(self._doings(places), self._begin)
         yield step_marker(self._rank, self._graph.steps[0], self._begin - EARLY, max(step.last, self._begin) + EARLY)
 
@@ -108,15 +117,6 @@ class _Step:
             before = self._end[op]
             if op in self._launches:
                 yield LaunchEvent(places[self._launches[op]], before)
-
-    def _kernel(self, op: int, places: Mapping[int, int]) -> KernelEvent:
-        source = self._graph.source[op]
-        assert source is not None
-        after = tuple(places[other] for other in self._graph.after[op] if other in places)
-        return KernelEvent(
-            source.name, source.stream, self._arrives[op], self._end[op], _arguments(source.comm),
-            "gpu_memcpy" if source.copy else "kernel", self._graph.labels[op], after,
-        )  # fmt: skip
 
     def on_host(self) -> Iterator[str]:
         """Yield the step of a CPU: operators, and collectives on separate threads; no operator where it waited."""

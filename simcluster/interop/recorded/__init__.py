@@ -31,7 +31,7 @@ __all__ = [
 
 
 def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded:
-    """A recorded job (or these steps of it) from a Parquet file; ``notes`` say what was repaired or assumed.
+    """Load a recorded job (or these steps of it) from a Parquet file; ``notes`` state what was repaired or assumed.
 
     Raises InputError, naming the row, for a trace that cannot be replayed.
     """
@@ -39,7 +39,7 @@ def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded
 
 
 def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
-    """As ``load_trace``, of a trace in memory."""
+    """Return the job of a trace in memory, as ``load_trace``."""
     trace, notes = check(trace, steps)
     rebuilt = rebuild(trace)
     refuse_uneven(trace)
