@@ -76,9 +76,6 @@ def case_from(data: object) -> KernelCase:
     return case
 
 
-# --- what a calibration measures --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CaseSizes:
     """How large the cases are, as ``cases.toml`` beside this file has it."""

@@ -96,9 +96,6 @@ def summarised(
     return Measurement(case, median, low, high, min(seconds), len(seconds), calls, alone, **(sensed or {}))
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
 def read_table(path: Path) -> MeasuredTable:
     """Read the table in a file; InputError, with the line, for one that is not one.
 

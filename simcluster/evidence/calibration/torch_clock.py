@@ -116,9 +116,6 @@ class CudaClock:
         return [start.elapsed_time(end) / 1e3 / calls for start, end in events]
 
 
-# --- the machine ------------------------------------------------------------------------------------------------------
-
-
 def machine_of(device: Any, date: str) -> Machine:
     """What PyTorch and the driver say of a device."""
     torch = torch_module()

@@ -92,8 +92,6 @@ class Bench:
         seconds, calls = self._clock.time(prepared, self._pace)
         return summarised(case, seconds, calls, sensed=sensor.read())
 
-    # --- launches -----------------------------------------------------------------------------------------------------
-
     def _launch(self, case: KernelCase) -> Measurement:
         torch, device, dtype = self._torch, self.device, dtype_of(case.dtype)
         x = torch.zeros(case.m, case.n, device=device, dtype=dtype)
@@ -132,8 +130,6 @@ class Bench:
                 found.append((perf_counter() - start) / _ISSUED)
         self._clock.wait()
         return summarised(case, found, _ISSUED)
-
-    # --- copies -------------------------------------------------------------------------------------------------------
 
     def _copy(self, op: str, size: float) -> PreparedCase:
         """``size`` B between the memory of the host, page-locked, and that of the device, or inside the latter."""

@@ -76,9 +76,6 @@ def footprint(case: KernelCase) -> float:
     return float(element * case.batch * (case.m * case.k + case.k * case.n + case.m * case.n))
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
-
-
 def _noise(device: Any, dtype: str, *shape: int) -> Any:
     return torch_module().randn(*shape, device=device, dtype=dtype_of(dtype))
 
@@ -107,9 +104,6 @@ def _scaled(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-# --- attention --------------------------------------------------------------------------------------------------------
-
-
 def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = torch_module()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -134,9 +128,6 @@ def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
     out = forward()
     above = torch.randn_like(out)
     return lambda: torch.autograd.grad(out, (q, k, v), above, retain_graph=True)
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def _memory(case: KernelCase, device: Any) -> Callable[[], object]:

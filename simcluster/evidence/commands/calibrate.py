@@ -83,9 +83,6 @@ def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
     return fit_device(table, base=load_device(base) if base else None, name=name)
 
 
-# --- for people, and for programs -------------------------------------------------------------------------------------
-
-
 def _told(fit: DeviceFit, output: Path) -> list[str]:
     from statistics import median
 

@@ -42,9 +42,6 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
-
-
 def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
     head = f"{outcome.name}: {outcome.fit.about}" if outcome.fit.about else outcome.name
     if outcome.skipped:
@@ -130,9 +127,6 @@ def _overall(outcomes: list[Outcome]) -> list[str]:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-# --- for programs -----------------------------------------------------------------------------------------------------
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

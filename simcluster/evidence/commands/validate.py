@@ -102,9 +102,6 @@ def _progress(name: str, done: int, rows: int, left: float | None) -> None:
     progress(f"{name}: run {done} of {rows}{words}")
 
 
-# --- a study for people -----------------------------------------------------------------------------------------------
-
-
 def _told(report: Report, *, all_rows: bool) -> list[str]:
     """Return a study's table and summary."""
     study = report.study

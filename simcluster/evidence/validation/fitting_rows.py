@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
@@ -36,46 +36,6 @@ class RowAnswer:
 
     seconds: float
     facts: StepCounts | None = None
-
-
-class Question(Protocol):
-    """A row that can be played."""
-
-    @property
-    def alike(self) -> str:
-        """Equal for rows that are played alike, such as one configuration that was measured several times."""
-
-    def played(self, settings: Settings) -> RowAnswer:
-        """The row with these values of the constants; InputError if it cannot be played."""
-
-    def today(self, path: str) -> float:
-        """What stands at a constant's path without the fit; InputError where the row has no such place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measured row: what it is called, the study that it is of, and the groups that it is left out with.
-
-    ``measured`` are its seconds, given what was known of the job that was played.
-    """
-
-    label: str
-    study: str
-    question: Question
-    measured: Callable[[Any], float]
-    model: str = ""
-    scale: str = ""
-
-    def beside(self, answer: RowAnswer) -> tuple[float, float]:
-        """Return (predicted, measured) seconds; InputError where one of them is not above zero."""
-        if not answer.seconds > 0:
-            raise InputError(
-                f"{self.label}: what was measured of the step takes {answer.seconds:g} s; it must take time"
-            )
-        return answer.seconds, self.measured(answer.facts)
-
-
-# --- kinds of rows ----------------------------------------------------------------------------------------------------
 
 
 _SCENARIOS: dict[str, Scenario] = {}  # of this process: a row is played at a dozen points
@@ -167,6 +127,35 @@ class KernelQuestion:
 
     def today(self, path: str) -> float:
         return _number(self.device, path.removeprefix(DEVICE), path)
+
+
+Question = StepQuestion | PipelineQuestion | KernelQuestion
+"""A row that can be simulated.  ``alike`` is equal for rows that are simulated alike, as one configuration that was
+measured several times; ``played`` simulates the row with values of the constants; ``today`` is what is at a constant's
+path without the fit.  Both raise InputError for a row that cannot be, or has no such path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured row: what it is called, the study that it is of, and the groups that it is left out with.
+
+    ``measured`` are its seconds, given what was known of the job that was played.
+    """
+
+    label: str
+    study: str
+    question: Question
+    measured: Callable[[Any], float]
+    model: str = ""
+    scale: str = ""
+
+    def beside(self, answer: RowAnswer) -> tuple[float, float]:
+        """Return (predicted, measured) seconds; InputError where one of them is not above zero."""
+        if not answer.seconds > 0:
+            raise InputError(
+                f"{self.label}: what was measured of the step takes {answer.seconds:g} s; it must take time"
+            )
+        return answer.seconds, self.measured(answer.facts)
 
 
 def _number(model: object, path: str, name: str) -> float:

@@ -182,9 +182,6 @@ def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
     return tuple(found)
 
 
-# --- rows left out ----------------------------------------------------------------------------------------------------
-
-
 def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
     """Return the folds of the cross-validation by model, scale or study, or why there are none."""
     groups: dict[str, list[int]] = {}

@@ -114,8 +114,6 @@ class Responses:
         """Return the point with the smallest error of these rows so far."""
         return min(self._inside, key=lambda each: float(np.abs(self.residuals(each)[list(rows)]).mean()))
 
-    # --- points -------------------------------------------------------------------------------------------------------
-
     def begin(self, further: Sequence[Values]) -> None:
         """Simulate the first points: those given within the bounds, the middle, and corners not next to one of these.
 
