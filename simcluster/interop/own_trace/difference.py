@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, overload
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
@@ -26,6 +24,9 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, result_of
 from simcluster.studies.whatif.difference import Difference, Side
 from simcluster.studies.whatif.difference import diff as diff_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SAME = 0.1
 """Counts that differ by no more are taken for the same: frameworks do small things in calls of their own."""
