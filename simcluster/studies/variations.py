@@ -1,10 +1,11 @@
-"""Variants of a scenario side by side: one row each, and where the difference from the first one went.
+"""Comparison of variants of a scenario: one row each, and the causes of the difference from the first one.
 
 The breakdown of every variant sums to its step time, so the differences of its entries sum to the difference.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -31,13 +32,13 @@ _SECTIONS = {*Scenario.model_fields, "framework"}
 _MOST_SETTINGS = 3  # in a label
 
 Variants = ResultLike | Sequence[ResultLike] | Mapping[str, ResultLike]
-"""Scenarios and results side by side: one, a list of them, or labels with one each."""
+"""Scenarios and results to compare: one, a list of them, or labels with one each."""
 
 
 @checked
 def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row a variant: its step time, the difference from the first (s, and as a fraction), METRICS, breakdown,
-    recipe.
+    """Return one row per variant: its step time, the difference from the first (s, and as a fraction), METRICS,
+    breakdown, recipe.
 
     A variant is a result, or a scenario (its name, path, document or Scenario): ``compare(one, other)``,
     ``compare([one, other])`` or, with labels, ``compare({"now": one, "then": other})``.  The index holds labels or
@@ -61,10 +62,10 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
 
 @checked
 def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row a variant: the seconds by which its step is longer than the first one's, cause by cause.
+    """Return one row per variant: the seconds by which its step is longer than the first one's, cause by cause.
 
     The columns are ``attribution.CAUSES``: those of the breakdown, with each axis' exposed communication split into
-    traffic (another time on free links), hiding (another part beside compute) and contention (links shared with
+    traffic (another time on free links), hiding (another part overlaps with compute) and contention (links shared with
     others).  A row sums to the difference of the step times.  Variants, names and errors are as in ``compare``.
     """
     import pandas as pd
@@ -77,7 +78,7 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
 def named_results(
     given: Sequence[Variants], names: Sequence[str] | None, caller: str
 ) -> tuple[list[Result], list[str]]:
-    """Every variant's result, played now if it is none yet, and what it is called; arguments as of ``compare``."""
+    """Return every variant's result, simulated if it is a scenario, and its label; arguments as of ``compare``."""
     if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], list | tuple):
         given, names = given[:1], cast("Sequence[str]", given[1])  # compare(variants, names)
     variants: Sequence[Any] = given
@@ -101,9 +102,9 @@ def named_results(
 def possible_variations(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario | InputError]:
-    """Every combination of the varied values, named by what was varied; the file itself if nothing is.
+    """Return every combination of the varied values, named by what was varied; the file itself if nothing is.
 
-    The reason is in the place of each combination that cannot be; InputError if the file cannot be.
+    Invalid combinations are replaced by the reason; InputError if the file is invalid.
     """
     grid = list(vary)
     if not grid:
@@ -138,11 +139,11 @@ def in_label(path: str, value: object) -> str:
 
 
 Outcomes = dict[str, Result | InputError]
-"""By name: what was played, or why it could not be."""
+"""By name: the result, or why there is none."""
 
 
 def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
-    """Play each variant that can be; names that come twice get a number.  InputError where none of them can be."""
+    """Simulate each valid variant; equal names get a number.  InputError where none of them is valid."""
     pairs = list(scenarios)
     found: Outcomes = {}
     for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
@@ -158,13 +159,13 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
 
 
 def attribution(table: pd.DataFrame) -> pd.DataFrame:
-    """Seconds by which each entry of the breakdown differs from the first variant's; a row sums to ``difference_s``."""
+    """Return how each entry of the breakdown differs from the first variant's (s); a row sums to the difference."""
     parts = table[list(BREAKDOWN)]
     return parts - parts.iloc[0]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[str]:
-    """What to call scenarios side by side: by name, and by what differs where several have the same one."""
+    """Return labels of scenarios: names, and what differs where several have the same one."""
     names = [scenario.name for scenario in scenarios]
     found = list(names)
     for name in dict.fromkeys(names):
@@ -177,20 +178,18 @@ def labels(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
-    """Of each its values of what is not the same in all, as in "schedule 1f1b"; nothing where that is too much."""
+    """Return each one's values that are not the same in all, as in "schedule 1f1b"; nothing where they are many."""
     documents = [scenario.document() for scenario in scenarios]
     paths = dict.fromkeys(each.path for other in documents[1:] for each in settings_between(documents[0], other))
     if len(paths) > _MOST_SETTINGS:
         return [""] * len(scenarios)
-    return [", ".join(_setting(path, document) for path in paths) for document in documents]
 
+    def setting(path: str, value: Any) -> str:
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return _named(path, value)
 
-def _setting(path: str, document: Mapping[str, Any]) -> str:
-    """A value as a label has it."""
-    value: Any = document
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return _named(path, value)
+    return [", ".join(setting(path, document) for path in paths) for document in documents]
 
 
 def _named(path: str, value: object) -> str:
@@ -201,10 +200,10 @@ def _named(path: str, value: object) -> str:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names with a number behind those that come twice."""
-    seen: dict[str, int] = {}
+    """Return names with a number after those that come twice."""
+    seen: Counter[str] = Counter()
     found = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return found

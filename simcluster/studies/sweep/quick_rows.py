@@ -28,26 +28,29 @@ if TYPE_CHECKING:
     from simcluster.studies.sweep.sweep import Swept
 
 SECTIONS = ("parallel", "pipeline", "training", "overlap")
-"""Whose values are changed without reading the scenario anew."""
+"""Sections whose values are changed without reading the scenario again."""
 
 
 class _BaseRead(NamedTuple):
-    """A base file as it was read: its ``sections``, dp left open where the file leaves it out, so that it follows from
-    the others; what it ``said`` of ``SECTIONS``, units as text, to be read again; and the ``written`` document."""
+    """A base file as it was read.
 
+    In its ``sections`` dp is left open where the file omits it, so that it follows from the others.  ``texts`` are the
+    documents of ``SECTIONS``, units as text, to be read again; ``written`` is the file's document.
+    """
+
+    contents: Contents
     sections: dict[str, Any]
-    said: dict[str, dict[str, Any]]
+    texts: dict[str, dict[str, Any]]
     written: dict[str, Any]
     made: Kept
 
     def section(self, name: str, changes: Mapping[str, Any]) -> Any:
         """Return a section with these changes, one object for all variants that have the same changes."""
         section = type(self.sections[name])
-        return self.made.once((name, repr(changes)), lambda: section(**{**self.said[name], **changes}))
+        return self.made.once((name, repr(changes)), lambda: section(**{**self.texts[name], **changes}))
 
 
-_BASES: dict[str, tuple[Contents, _BaseRead]] = {}
-_MOST_BASES = 4
+_BASES = Kept(4)
 
 
 def quickly(variant: Variant) -> Row:
@@ -65,7 +68,7 @@ def quickly(variant: Variant) -> Row:
 
 
 def changed(variant: Variant) -> Scenario:
-    """The variant's scenario; where it changes only values of sections, its base is read once for all of them."""
+    """Return the variant's scenario; where it changes only values of sections, its base is read once for all."""
     paths = [path.split(".") for path, _ in variant.changes]
     schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
     plain = all(isinstance(value, str) and value in SCHEDULES for value in schedules)
@@ -74,7 +77,7 @@ def changed(variant: Variant) -> Scenario:
         try:
             return _changed(_base(str(variant.base.what)), list(variant.changes))
         except (InputError, ValueError):
-            pass  # is said in full below
+            pass  # the full way below reports it
     return variant.scenario()
 
 
@@ -92,31 +95,28 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
 
 
 def _base(what: str) -> _BaseRead:
-    """What a base file says, read again when it or a file that it names was changed: notebooks and the workers of a
-    Dask cluster live on while somebody edits."""
-    known = _BASES.get(what)
-    if known is None or known[0].changed:
-        known = _BASES[what] = _read(what)
-        if len(_BASES) > _MOST_BASES:
-            del _BASES[next(iter(_BASES))]
-    return known[1]
+    """Return a base file, read again when it or a file that it names was changed: notebooks and the workers of a Dask
+    cluster outlive an edit."""
+    if what in _BASES and _BASES[what].contents.changed:
+        del _BASES[what]
+    found: _BaseRead = _BASES.once(what, lambda: _read(what))
+    return found
 
 
-def _read(what: str) -> tuple[Contents, _BaseRead]:
+def _read(what: str) -> _BaseRead:
     path, contents = scenario_path(what), Contents()
     contents.digest([str(path.absolute())])
     base = load(what)
-    written = read_document(path).data
+    written, document = read_document(path).data, base.document()
     sections = {name: getattr(base, name) for name in Scenario.model_fields}
-    document = base.document()
-    said = {name: document[name] for name in SECTIONS}
+    texts = {name: document[name] for name in SECTIONS}
     if not {"dp", "data_parallel_size"} & set(written.get("parallel", {})):
         sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
-        said["parallel"] = {name: value for name, value in document["parallel"].items() if name != "dp"}
-    return contents, _BaseRead(sections, said, written, Kept(1024))
+        texts["parallel"] = {name: value for name, value in document["parallel"].items() if name != "dp"}
+    return _BaseRead(contents, sections, texts, written, Kept(1024))
 
 
-_MOST_LOOKED_AT = 300  # rows whose memory is planned, 10 ms each
+_MOST_PLANNED = 300  # rows whose memory is planned, 10 ms each
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The fastest rows that leave the ``headroom``, and the ``ahead``: faster than all of these, not to be
-    recommended."""
+    """The fastest rows that leave the ``headroom``; ``ahead`` are faster than all of these, not to be recommended."""
 
     headroom: float
     rows: tuple[Room, ...]
@@ -141,14 +140,21 @@ class Fastest:
 
 
 def fastest(swept: Swept, table: pd.DataFrame, headroom: float, top: int) -> Fastest:
-    """The ``top`` fastest rows of a sweep's table that leave the part ``headroom`` of memory free."""
+    """Return the ``top`` fastest rows of a sweep's table that leave the part ``headroom`` of memory free.
+
+    The memory of rows that were not simulated in full is planned (at most).
+    """
     rows: list[Room] = []
     ahead: list[Room] = []
     good = table[table["status"] == "ok"]
-    if not len(good):
-        return Fastest(headroom, (), ())
-    for _, row in good.sort_values(["step_time_s", "variant"]).head(_MOST_LOOKED_AT).iterrows():
-        found = _room(swept, int(row["variant"]), row.get("peak_memory_bytes"), headroom)
+    by_time = good.sort_values(["step_time_s", "variant"]).head(_MOST_PLANNED) if len(good) else good
+    for _, row in by_time.iterrows():
+        number, memory = int(row["variant"]), row.get("peak_memory_bytes")
+        scenario = changed(swept.sweep.variant(number))
+        if memory is None or memory != memory:
+            memory = held(scenario)
+        notes = [note for note in (launch_note(scenario), *notes_without_effect(scenario)) if note]
+        found = Room(number, memory, mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))
         if not found.mark:
             rows.append(found)
         elif not rows:
@@ -156,12 +162,3 @@ def fastest(swept: Swept, table: pd.DataFrame, headroom: float, top: int) -> Fas
         if len(rows) == top:
             break
     return Fastest(headroom, tuple(rows), tuple(ahead[:top]))
-
-
-def _room(swept: Swept, number: int, memory: float | None, headroom: float) -> Room:
-    """What a row holds; ``memory`` is None or no number where it was not played in full."""
-    scenario = changed(swept.sweep.variant(number))
-    if memory is None or memory != memory:
-        memory = held(scenario)
-    notes = [note for note in (launch_note(scenario), *notes_without_effect(scenario)) if note]
-    return Room(number, memory, mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))

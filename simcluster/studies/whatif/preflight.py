@@ -1,7 +1,7 @@
-"""A launch checklist: what to look at before a job gets its GPUs, each point with the number behind it and remedies.
+"""A launch checklist: what to check before a job gets its GPUs, each point with its number and remedies.
 
-A remedy is a change of the scenario that was played: what it says it gives is what the changed scenario gives, and what
-the point says then.
+A remedy is a change of the scenario that was simulated, with the result of the changed scenario and the point's verdict
+on it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from simcluster.results.result import Result
 from simcluster.studies.whatif.preflight_points import Check, Point, checks_of
 from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Trials, Values, Verdict, written
 
-_MOST_TRIED = 6  # changes that are played for one point
+_MOST_TRIED = 6  # changes that are simulated for one point
 _MOST_PLAYED = 24  # for the whole list, 2 to 10 s of a processor
 _MOST_OFFERED = 3  # remedies of one point, and of the job
 _MOST_TOGETHER = 3  # changes that go on from the best one
 _MOST_FURTHER = 2  # tries of a point that go on from it
-_WORTH = 0.999  # a remedy that makes the step no shorter than this part of it is none
+_WORTH = 0.999  # a remedy must make the step shorter than this part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Checklist:
         return worst(self.points)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "verdict": self.verdict,
             "points": [point.to_dict() for point in self.points],
@@ -45,15 +45,15 @@ class Checklist:
 
 
 def preflight(result: Result) -> list[Point]:
-    """Every point of the checklist for a job that was simulated, with remedies where some were found by playing."""
+    """Return every point of the checklist for a simulated job, with its remedies."""
     return checklist(result).points
 
 
 def checklist(result: Result, again: Again | None = None) -> Checklist:
-    """The points, those that fail tried first, and what helps the whole job.
+    """Return the points, those that fail tried first, and what helps the whole job.
 
-    ``again`` makes the scenarios that are tried, so that they are what a user's own command makes of the same values;
-    left out, they are the result's scenario with these values.  Where a step takes minutes fewer are tried, or none.
+    ``again`` makes the scenarios that are tried, so that they are what a user's command makes of the same values; by
+    default they are the result's scenario with these values.  Where a step takes minutes fewer are tried, or none.
     """
     trials = Trials(result, again, _MOST_PLAYED)
     found = [(check, check(result)) for check in checks_of(result.scenario)]
@@ -65,38 +65,33 @@ def checklist(result: Result, again: Again | None = None) -> Checklist:
 
 
 def worst(points: Sequence[Point]) -> Verdict:
-    """The verdict of the whole list."""
+    """Return the verdict of the whole list."""
     return max((point.verdict for point in points), key=VERDICTS.index)
 
 
-def _remedies(result: Result, check: Check, point: Point, trials: Trials) -> Iterator[Remedy]:
-    """What helps a point, best first: by the step or, where it is there to keep a rule, by the verdict first."""
+def _remedies(result: Result, check: Check, point: Point, trials: Trials) -> list[Remedy]:
+    """Return what helps a point, best first: by the step or, where it is there to keep a rule, by the verdict first."""
     if point.verdict == "pass":
-        return
+        return []
     found = []
-    for values in point.tries[:_MOST_TRIED]:
-        tried = trials.play(values)
-        if tried is None:
-            continue
-        whole, played = tried
-        then = check(played)
-        shorter = played.step_time < _WORTH * result.step_time
+    for tried in filter(None, map(trials.play, point.tries[:_MOST_TRIED])):
+        whole, other = tried
+        then = check(other)
+        shorter = other.step_time < _WORTH * result.step_time
         better = VERDICTS.index(then.verdict) < VERDICTS.index(point.verdict)
         if shorter if point.for_time else better:
-            found.append(_remedy(result, whole, played, (then.verdict, then.found)))
-    yield from sorted(found, key=lambda each: (0 if point.for_time else _rank(each), each.step_time))[:_MOST_OFFERED]
+            rank = 0 if point.for_time else VERDICTS.index(then.verdict)
+            found.append((rank, _remedy(result, whole, other, (then.verdict, then.found))))
+    ranked = sorted(found, key=lambda each: (each[0], each[1].step_time))
+    return [remedy for _, remedy in ranked[:_MOST_OFFERED]]
 
 
-def _rank(remedy: Remedy) -> int:
-    return VERDICTS.index(remedy.then[0]) if remedy.then else 0
-
-
-def _remedy(result: Result, values: Values, played: Result, then: tuple[Verdict, str] | None = None) -> Remedy:
-    return Remedy(values, played.step_time, result.step_time, played.memory.total, then)
+def _remedy(result: Result, values: Values, other: Result, then: tuple[Verdict, str] | None = None) -> Remedy:
+    return Remedy(values, other.step_time, result.step_time, other.memory.total, then)
 
 
 def _fastest(result: Result, points: Sequence[Point], trials: Trials) -> tuple[Remedy, ...]:
-    """The remedies of all points that make the step shorter; from the best of them on, what helps it further."""
+    """Return the remedies of all points that make the step shorter, and what helps the best of them further."""
     single = [replace(remedy, then=None) for point in points for remedy in point.remedies if remedy.change < _WORTH - 1]
     if not single:
         return ()
@@ -112,7 +107,7 @@ def _fastest(result: Result, points: Sequence[Point], trials: Trials) -> tuple[R
 
 
 def _further(result: Result, best: Remedy, trials: Trials) -> Iterator[Remedy]:
-    """What makes a remedy's step shorter still: it and a change for a point that it does not pass."""
+    """Yield what makes a remedy's step shorter still: it and a change for a point that it does not pass."""
     base = trials.play(best.values)
     if base is None:
         return
