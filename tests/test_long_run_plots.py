@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.longrun.pictures.fates_plot import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
-from simcluster.longrun.pictures.weeks_boxes import boxes_of, outages_of
+from simcluster.longrun.pictures.weeks_plot import boxes_of, outages_of
 from simcluster.longrun.studies.train import Training
 from simcluster.scenario.scenario import load
 

@@ -45,11 +45,33 @@ class StagedTraining(Shown):
 
     def summary(self) -> str:
         """Return a text that is read in half a minute."""
-        return _summary(self)
+        blocks = list(_whole(self)), list(_stages(self)), assumed_lines(self.assumed)
+        return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "A run of stages"."""
-        return _document(self)
+        found = {
+            "name": self.scenario.name,
+            "played": self.played,
+            "seed": self.scenario.seed,
+            "days": float(self.wall.mean()) / DAY,
+            "tokens": self.tokens,
+            "gpu_hours": float(self.gpu_hours.mean()),
+            "spare_gpu_hours": self.spare_gpu_hours,
+            "goodput": self.goodput,
+            "effective_mfu": self.effective_mfu,
+            "dollars": None if self.dollars is None else float(self.dollars.mean()),
+            "lost_to_failures": self.lost_to_failures,
+            "kwh": None if self.kwh is None else float(self.kwh.mean()),
+            "numbers": self.numbers.to_dict(orient="index"),
+            "breakdown_s": self.breakdown.to_dict(),
+            "stages": self.table.reset_index().to_dict(orient="records"),
+            "assumed": list(self.assumed),
+            "runs": [stage.to_dict() for stage in self.stages],
+            "scenario": self.scenario.document(),
+            "version": VERSION,
+        }
+        return dict(plain(found))
 
     @property
     def specs(self) -> tuple[StageSpec, ...]:
@@ -217,12 +239,6 @@ class StagedTraining(Shown):
         return sum(of(stage) * stage.gpu_hours for stage in self.stages) / float(self.gpu_hours.mean())
 
 
-def _summary(training: StagedTraining) -> str:
-    """Return the text: the run as a whole, and each stage."""
-    blocks = list(_whole(training)), list(_stages(training)), assumed_lines(training.assumed)
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
-
-
 def _whole(training: StagedTraining) -> Iterator[str]:
     scenario, count = training.scenario, training.played
 
@@ -284,29 +300,3 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _document(training: StagedTraining) -> dict[str, Any]:
-    """Return the JSON document: CONTRACT.md, "A run of stages"."""
-    found = {
-        "name": training.scenario.name,
-        "played": training.played,
-        "seed": training.scenario.seed,
-        "days": float(training.wall.mean()) / DAY,
-        "tokens": training.tokens,
-        "gpu_hours": float(training.gpu_hours.mean()),
-        "spare_gpu_hours": training.spare_gpu_hours,
-        "goodput": training.goodput,
-        "effective_mfu": training.effective_mfu,
-        "dollars": None if training.dollars is None else float(training.dollars.mean()),
-        "lost_to_failures": training.lost_to_failures,
-        "kwh": None if training.kwh is None else float(training.kwh.mean()),
-        "numbers": training.numbers.to_dict(orient="index"),
-        "breakdown_s": training.breakdown.to_dict(),
-        "stages": training.table.reset_index().to_dict(orient="records"),
-        "assumed": list(training.assumed),
-        "runs": [stage.to_dict() for stage in training.stages],
-        "scenario": training.scenario.document(),
-        "version": VERSION,
-    }
-    return dict(plain(found))
