@@ -37,25 +37,26 @@ from simcluster.importers.option_values import (
 )
 
 _NUMBER = r"\d{1,12}(?:\.\d{1,12})?"
+_SOME = r"[^\n\r]{0,400}?"
 _FORMS = {
-    "Megatron-LM": rf"iteration +(?P<step>\d+) */[^|\n]*\|[^\n]*?elapsed time per iteration \(ms\): *(?P<ms>{_NUMBER})"
-    r"(?:[^\n]*?global batch size: *(?P<batch>\d{1,9}))?",
+    "Megatron-LM": rf"iteration +(?P<step>\d+) */ *\d+ *\|{_SOME}elapsed time per iteration \(ms\): *(?P<ms>{_NUMBER})"
+    rf"(?:{_SOME}global batch size: *(?P<batch>\d{{1,9}}))?",
     "Megatron-Bridge": rf"Step Time : (?P<s>{_NUMBER})s",
-    "NeMo": r"iteration (?P<step>\d+)/\d+ \|(?:[^\n]*?global_batch_size: (?P<batch>\d{1,9}))?"
-    rf"[^\n]*?train_step_timing in s: (?P<s>{_NUMBER})",
-    "NeMo's bar": rf"global_step=(?P<step>\d+)[^\n\r]*?train_step_timing in s=(?P<s>{_NUMBER})",
-    "torchtitan": r"step: *(?P<step>\d+) +loss:[^\n]*? tps: *(?P<tokens>[\d,]{1,15})",
-    "DeepSpeed's pipeline": rf"steps: (?P<step>\d+) loss:[^\n]*?iter time \(s\): (?P<s>{_NUMBER})",
-    "DeepSpeed": rf"(?:global_step=|\d+/)(?P<step>\d+), RunningAvgSamplesPerSec=[^,\n]*, "
+    "NeMo": rf"iteration (?P<step>\d+)/\d+ \|(?:{_SOME}global_batch_size: (?P<batch>\d{{1,9}}))?"
+    rf"{_SOME}train_step_timing in s: (?P<s>{_NUMBER})",
+    "NeMo's bar": rf"global_step=(?P<step>\d+){_SOME}train_step_timing in s=(?P<s>{_NUMBER})",
+    "torchtitan": rf"step: *(?P<step>\d+) +loss:{_SOME} tps: *(?P<tokens>[\d,]{{1,15}})",
+    "DeepSpeed's pipeline": rf"steps: (?P<step>\d+) loss:{_SOME}iter time \(s\): (?P<s>{_NUMBER})",
+    "DeepSpeed": rf"(?:global_step=|\d/)(?P<step>\d+), RunningAvgSamplesPerSec=[\d.a-z]{{1,40}}, "
     rf"CurrSamplesPerSec=(?P<samples>{_NUMBER})",
-    "tqdm": rf"\b(?P<step>\d+)/\d+ \[\d[^\]\n<]*<[^\]\n,]*, *(?:(?P<s>{_NUMBER})s/it|(?P<rate>{_NUMBER})it/s)",
+    "tqdm": rf"\b(?P<step>\d+)/\d+ \[[\d:]{{4,12}}<[\d:?]{{1,12}}, *(?:(?P<s>{_NUMBER})s/it|(?P<rate>{_NUMBER})it/s)",
     "Hugging Face's Trainer": rf"'train_samples_per_second': '?(?P<samples>{_NUMBER})",
 }
 """Lines with the time of a step, by who writes them; of a log with several, the first form counts."""
 _MOST_SKIPPED = 10  # iterations in which libraries choose kernels, buffers grow and data come up
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^(\[(?:rank|default)?\d+\]:|[ \t]*\d+:[ ])", re.MULTILINE)
-_ARGUMENTS = re.compile(r"-{3,} arguments -{3,}[^\n]*\n(.*?)\n[^\n]*-{3,} end of arguments -{3,}", re.DOTALL)
+_ARGUMENTS = re.compile(r"(?<!-)-{3,}+ arguments -{3,}+[^\n]*+\n(.*?)(?<!-)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT = re.compile(r"^[ \t]*(\w+) (?:\.+ ?| )(.*)$", re.MULTILINE)
 _PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
 _TITAN = re.compile(r"Running with (?:args|configs): (?=\{)")
