@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from simcluster.documents.given_files import why_missing
 from simcluster.documents.overrides import expand_vary
 from simcluster.documents.packed import read_parquet
 from simcluster.results.file import is_saved, read_saved
-from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
@@ -28,8 +27,6 @@ from simcluster.studies.variations import distinct, play_all, possible_variation
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from simcluster.show.report.entry import ReportedTrace
 
 
 _MOST_BYTES = 1_000_000_000
@@ -56,7 +53,10 @@ def run(args: argparse.Namespace) -> None:
             f"--timeline is given {len(args.timeline)} times for {len(saved)} saved results; a scenario's timeline is "
             "played, a result's is the file that was written with it"
         )
-    recorded = None if args.against is None else _recorded(args, saved)
+    alone = InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
+    if args.against is not None and (len(args.runs) != 1 or saved):
+        raise alone
+    compared = None if args.against is None else provided("trace of a report")(args.against, args.kernels)
     timelines = dict(zip(saved, [read_timeline(Path(name)) for name in args.timeline], strict=False))
     entries: list[Entry] = []
     for name in args.runs:
@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> None:
             entries.append(entry_of_saved(read_saved(name), origin=name, columns=timelines.get(name)))
         else:
             entries += _played(name, overrides, vary, args.ranks)
-    against = None if recorded is None else _against(args, recorded, entries)
+    if compared and (len(entries) != 1 or entries[0].result is None):
+        raise alone
+    against = compared(entries[0].result) if compared else None
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
     progress(f"writing {args.output}")
@@ -112,26 +114,6 @@ def _moving(
 
 def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
     return common.ranks_of(text, scenario.gpus)
-
-
-def _recorded(args: argparse.Namespace, saved: Sequence[str]) -> Callable[[Result], ReportedTrace]:
-    if len(args.runs) != 1 or saved:
-        raise _beside_one(args)
-    read: Callable[[Result], ReportedTrace] = provided("trace of a report")(args.against, args.kernels)
-    return read
-
-
-def _beside_one(args: argparse.Namespace) -> InputError:
-    return InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
-
-
-def _against(
-    args: argparse.Namespace, compared: Callable[[Result], ReportedTrace], entries: Sequence[Entry]
-) -> ReportedTrace:
-    """Return the trace beside the only run, which shows the same ranks."""
-    if len(entries) != 1 or entries[0].result is None:
-        raise _beside_one(args)
-    return compared(entries[0].result)
 
 
 def _played(
