@@ -60,37 +60,27 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    """Return the control of a key, of which the value at a place is chosen: a slider, buttons, or where they are many a
-    list."""
+    """Return the control of a key, of which the value at a place is chosen: a slider, buttons, or a list of many."""
+    labels, place = key.labels, f"key-{number}"
     if key.slides:
-        return _slider(number, key, name, chosen)
-    return (_list if len(key.values) > _MOST_BUTTONS else _buttons)(number, key, name, chosen)
-
-
-def _buttons(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    buttons = [
-        element("label", void("input", type="radio", name=f"key-{number}", value=str(at),
-                              checked="" if at == chosen else None), element("span", label))
-        for at, label in enumerate(key.labels)
-    ]  # fmt: skip
-    hidden = "" if len(key.values) == 1 else None  # nothing to choose
-    return element("fieldset", element("legend", name), buttons, data_key=str(number), title=key.path, hidden=hidden)
-
-
-def _slider(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    slider = void("input", type="range", id=f"key-{number}", min="0", max=str(len(key.values) - 1), step="1",
-                  value=str(chosen), aria_valuetext=key.labels[chosen])  # fmt: skip
-    told = element("output", key.labels[chosen], for_=f"key-{number}")
-    return element("div", element("label", name, for_=f"key-{number}"), element("span", slider, told),
-                   class_="slider", data_key=str(number), title=key.path)  # fmt: skip
-
-
-def _list(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    options = [element("option", label, value=str(at), selected="" if at == chosen else None)
-               for at, label in enumerate(key.labels)]  # fmt: skip
-    return element("div", element("label", name, for_=f"key-{number}"),
-                   element("select", options, id=f"key-{number}"), class_="slider", data_key=str(number),
-                   title=key.path)  # fmt: skip
+        slider = void("input", type="range", id=place, min="0", max=str(len(labels) - 1), step="1", value=str(chosen),
+                      aria_valuetext=labels[chosen])  # fmt: skip
+        inside = element("span", slider, element("output", labels[chosen], for_=place))
+    elif len(labels) > _MOST_BUTTONS:
+        options = [element("option", label, value=str(at), selected="" if at == chosen else None)
+                   for at, label in enumerate(labels)]  # fmt: skip
+        inside = element("select", options, id=place)
+    else:
+        buttons = [
+            element("label", void("input", type="radio", name=place, value=str(at),
+                                  checked="" if at == chosen else None), element("span", label))
+            for at, label in enumerate(labels)
+        ]  # fmt: skip
+        hidden = "" if len(labels) == 1 else None  # nothing to choose
+        legend = element("legend", name)
+        return element("fieldset", legend, buttons, data_key=str(number), title=key.path, hidden=hidden)
+    label = element("label", name, for_=place)
+    return element("div", label, inside, class_="slider", data_key=str(number), title=key.path)
 
 
 def digits(number: int, keys: Sequence[VariedKey]) -> list[int]:
