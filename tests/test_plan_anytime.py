@@ -279,22 +279,21 @@ def test_without_a_terminal_it_is_told_now_and_then(
     clock = [100.0]
     monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
     told = plan_command.SearchTold()
-    told.look()
-    told._state = SearchState("layouts", whole.best[1].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
+    state = SearchState("layouts", whole.best[1].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
     said = []
     for clock[0], layout in ((100.5, 1), (101.5, 1), (105.0, 1), (111.6, 1), (112.0, 0), (112.7, 0), (122.8, 0)):
-        told._state = told._state._replace(layout=whole.best[layout].layout)
-        told.look()
+        state = state._replace(layout=whole.best[layout].layout)
+        told.now(state)
         said.append(capsys.readouterr().err.count("\n"))
-    assert said == [0, 1, 0, 1, 0, 1, 1]
-    words = plan_command.words_of(told._state)
+    assert said == [0, 1, 0, 0, 1, 0, 0], "what is news; all else is the clock's"
+    words = plan_command.words_of(state)
     assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
     assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
-    endless = plan_command.words_of(told._state._replace(seconds_left=1.2e6, own=True))
+    endless = plan_command.words_of(state._replace(seconds_left=1.2e6, own=True))
     assert endless.startswith("playing layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 played")
     assert " h left" not in endless
-    clock[0], told._state = 124.0, told._state._replace(gap=0.0)
-    told.look()
+    clock[0] = 124.0
+    told.now(state._replace(gap=0.0))
     proven = "playing the next best, the best 1.500 s, proven, 3 played, at most 40 left"
     assert proven in capsys.readouterr().err, "that it is proven is told at once"
 
@@ -320,10 +319,10 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
     monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
     with terminal.working("plan"):
         told = plan_command.SearchTold()
-        told._state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
+        state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
         clock[0] = 117.0
-        told.look()
-    assert capsys.readouterr().err == f"simcluster plan: 17 s, {plan_command.words_of(told._state)}\n"
+        told.now(state)
+    assert capsys.readouterr().err == f"simcluster plan: 17 s, {plan_command.words_of(state)}\n"
 
 
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
-from types import TracebackType
-from typing import Self
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
@@ -16,7 +13,7 @@ from simcluster.cli import common
 from simcluster.cli.common import write_table, write_text
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.sweep import ROWS
-from simcluster.cli.terminal import columns, exit_status, hush, progress, stamped, stopping_signals
+from simcluster.cli.terminal import columns, exit_status, progress, stamped, stopping_signals
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
@@ -25,9 +22,7 @@ from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.plan import Found, plan
 
-EVERY = 10.0
-"""Seconds between lines where stderr is no terminal."""
-_LOOK = 0.25
+_LOOK = 0.25  # seconds
 _DOING = {
     "bounds": "bounding layouts",
     "layouts": "playing layouts",
@@ -40,52 +35,20 @@ _AT_ONCE = 1.0  # seconds: a better layout is told no sooner after a line
 
 
 class SearchTold:
-    """Tells how far a search is: by a thread beside it, which also speaks while the search cannot."""
+    """Reports how far a search is: to the clock of the command, and news at once where stderr is no terminal."""
 
     def __init__(self) -> None:
-        self._state: SearchState | None = None
-        self._line = time.monotonic()
+        self._looked = self._line = time.monotonic()
         self._best: object = None
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def now(self, state: SearchState) -> None:
-        """How far it is."""
-        self._state = state
-        if self._thread is None and not self._over.is_set():  # not before processes are begun as copies of this one
-            self._thread = threading.Thread(target=self._tell, daemon=True)
-            self._thread.start()
-            hush()
-
-    def close(self) -> None:
-        """The line on a terminal is wiped."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-            hush(False)
-        progress()
-
-    def _tell(self) -> None:
-        while not self._over.wait(_LOOK):
-            self.look()
-
-    def look(self) -> None:
-        """Say it if it is time."""
-        state, now = self._state, time.monotonic()
-        if state is None:
+        """Take note of a state; its words cost more than some layouts, so they are made now and then."""
+        now, news = time.monotonic(), _found(state) != self._best
+        if now - self._looked < _LOOK and not news:
             return
-        if sys.stderr.isatty():
-            progress(words_of(state))
-        elif now - self._line >= (_AT_ONCE if _found(state) != self._best else EVERY):
+        self._looked = now
+        progress(words_of(state))
+        if news and now - self._line >= _AT_ONCE and not sys.stderr.isatty():
             self._line, self._best = now, _found(state)
             print(stamped(words_of(state)), file=sys.stderr, flush=True)
 
@@ -127,7 +90,7 @@ def _found(state: SearchState) -> object:
 def run(args: argparse.Namespace) -> None:
     """Search, print the best and why; where a signal stops it, what is found so far, with the signal's exit status."""
     scenario = load(args.scenario, overrides_of(args))
-    with stopping_signals() as signals, SearchTold() as told:
+    with stopping_signals() as signals:
         try:
             found = plan(
                 scenario,
@@ -143,12 +106,13 @@ def run(args: argparse.Namespace) -> None:
                 time_limit=args.time_limit,
                 executor=_executor(args.executor),
                 store=args.output.with_name(args.output.name + ROWS) if args.output else None,
-                progress=told.now,
+                progress=SearchTold().now,
             )
         except KeyboardInterrupt:
-            told.close()
+            progress()
             print("stopped before any layout was played", file=sys.stderr)
             raise SystemExit(exit_status(signals)) from None
+    progress()
     _answer(args, scenario, found)
     if found.stopped == "interrupt":
         raise SystemExit(exit_status(signals))

@@ -59,12 +59,6 @@ def stamped(text: str) -> str:
     return _Line.current.stamped(text) if _Line.current else text
 
 
-def hush(silent: bool = True) -> None:
-    """The clock writes no line without a terminal, because the command tells more of its own; or does again."""
-    if _Line.current:
-        _Line.current.silent = silent
-
-
 @contextmanager
 def working(command: str) -> Iterator[None]:
     """While a command works stderr says so, with what ``progress`` was told last; on the main thread of a POSIX system
@@ -109,7 +103,7 @@ class _Line:
     current: _Line | None = None
 
     def __init__(self, command: str, stream: TextIO) -> None:
-        self.terminal, self.silent = stream.isatty(), False
+        self.terminal = stream.isatty()
         self._stream = stream.raw if isinstance(stream, Escaping) else stream  # its own codes are for the terminal
         self._command, self._shown, self._process = command, False, os.getpid()
         self._text, self._played, self._now, self._noted = "", 0, "", False
@@ -140,7 +134,7 @@ class _Line:
 
     def show(self) -> None:
         """Write it; not from a process that was forked."""
-        if os.getpid() != self._process or (self.silent and not self.terminal):
+        if os.getpid() != self._process:
             return
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else ""
