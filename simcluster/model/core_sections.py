@@ -115,17 +115,15 @@ def _softmax(shape: RankShape, square: int, *, fused: bool) -> Section:
         forward = _named("scores", {**convert, **steps}) | {"softmax": 2 * wide} | _named("probabilities", back)
         gradient = _named("scores_grad", dict(reversed(steps.items())) | back)
         backward = _named("probabilities_grad", convert) | {"softmax_input_grad": 3 * wide} | gradient
-    return Section(_over(square, forward), input_grad=_over(square, backward))
+    forward_kernels, backward_kernels = (
+        tuple(replace(memory(name, size * square), by_row=name.startswith("softmax")) for name, size in steps.items())
+        for steps in (forward, backward)
+    )
+    return Section(forward_kernels, input_grad=backward_kernels)
 
 
 def _named(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
     return {f"{tensor}_{step}": size for step, size in steps.items()}
-
-
-def _over(square: int, steps: Mapping[str, float]) -> tuple[Kernel, ...]:
-    """A kernel a step over so many elements; the values are bytes an element."""
-    made = [memory(name, size * square) for name, size in steps.items()]
-    return tuple(by_row(kernel) if kernel.name.startswith("softmax") else kernel for kernel in made)
 
 
 def by_row(kernel: Kernel) -> Kernel:

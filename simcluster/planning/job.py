@@ -129,16 +129,6 @@ class DataParallel:
     optimizer: Optimizer | None = None
     outer: OuterUpdate | None = None
 
-    @property
-    def shards_parameters(self) -> bool:
-        """Are parameters gathered for every use?"""
-        match self.zero:
-            case 0 | 1 | 2:
-                return False
-            case 3:
-                return True
-        assert_never(self.zero)
-
 
 @dataclass(frozen=True, slots=True)
 class Offload:

@@ -142,15 +142,16 @@ class LayerOffload:
                 first, last = index == 0, index == len(works) - 1
                 memory = tuple(MemoryChange(pool, start * first, end * last) for pool, start, end in part.memory)
                 own = ActionPart(work, part.needs if first else (), part.bucket, memory)
-                begins = not found
-                make = self._forward if action.kind == "F" else self._backward
-                found.append(make(action, step, own, windows, begins=begins, whole=part if last else None))
+                whole = part if last else None
+                if action.kind == "F":
+                    found.append(self._forward(action, step, own, windows, whole))
+                else:
+                    found.append(self._backward(action, step, own, windows, whole, begins=not found))
         return found
 
     def _forward(
-        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, *, begins: bool,
-        whole: ActionPart | None,
-    ) -> _Piece:  # fmt: skip
+        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None
+    ) -> _Piece:
         """Return a piece of F: it waits for the copy of the window before it and frees what that took."""
         chunk = self._wholes[action.chunk]
         over = windows.left_by(part.work, chunk.layers[-1])
@@ -159,8 +160,8 @@ class LayerOffload:
         return _Piece(self._freed(action, step, part, windows, over), whole, away=away)
 
     def _backward(
-        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, *, begins: bool,
-        whole: ActionPart | None,
+        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None,
+        *, begins: bool,
     ) -> _Piece:  # fmt: skip
         """Return a piece of B or I: it waits for the copy back that began with the window before it."""
         count = len(windows.sizes)
@@ -202,7 +203,7 @@ class LayerOffload:
 
 def replicas_of(job: Job, lanes: ProgramBuilder) -> Replicas | Sharded | LayerOffload:
     """Return what a stage's ranks do together with their replicas, and between the layers with their host."""
-    replicas = (Sharded if job.data_parallel.shards_parameters else Replicas)(job, lanes)
+    replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, lanes)
     return LayerOffload(job, lanes, replicas) if job.offload.activations else replicas
 
 

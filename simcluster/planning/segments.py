@@ -150,7 +150,7 @@ class Passes:
         return self._ops(kind, part).launched
 
     def _pass(self, kind: str, part: Pass) -> Segment:
-        alike = [(self._model.kinds(layer), self._shape.recomputes(layer)) for layer in part.layers]
+        alike = [(self._residencies.layers[layer], self._shape.recomputes(layer)) for layer in part.layers]
         name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins, part.casts
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
