@@ -1,4 +1,4 @@
-"""All rules of packing side by side, on the same documents: a table of what each makes of them."""
+"""Comparison of all rules of packing on the same documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compare_packing(
     tokens: float | None = None,
     unique: float | None = None,
 ) -> pd.DataFrame:
-    """What each rule of PACKING makes of documents (their lengths in tokens), in sequences of ``length`` tokens.
+    """Pack documents (lengths in tokens) by each rule of PACKING into sequences of ``length`` tokens.
 
     Columns: sequences, utilization (real tokens over allocated ones), attention (sum of squares over n s^2: what core
     attention takes where it stays inside documents), dropped (tokens lost at ends of sequences); with ``tokens`` to be

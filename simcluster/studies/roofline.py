@@ -67,7 +67,7 @@ class Roofline:
 
 
 def roofline(result: Result) -> Roofline:
-    """What limits the kernels and the communication of a result."""
+    """Return what limits the kernels and the communication of a result."""
     cluster, facts = describe(result.scenario.cluster.built), result.facts
     return Roofline(
         peak=facts.peak_flops,
@@ -83,7 +83,7 @@ def roofline(result: Result) -> Roofline:
 
 
 def _kernels(result: Result) -> Iterator[KernelPoint]:
-    """Kernels by block and phase, those that are alike in one point; what takes longest comes first."""
+    """Yield kernels by block and phase, equal ones in one point, longest first."""
     scenario = result.scenario
     model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
@@ -102,7 +102,7 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
 
 
 def _wires(result: Result) -> tuple[WirePoint, ...]:
-    """Communication by axis and kind, what takes longest first."""
+    """Return communication by axis and kind, longest first."""
     parallel, ranks = result.scenario.parallel, result.facts.ranks
     sums: dict[tuple[str, str], list[float]] = {}
     table = result.timeline

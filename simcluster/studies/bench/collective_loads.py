@@ -1,4 +1,4 @@
-"""What a single collective puts on every link, and where its flows collide."""
+"""Load of a single collective on every link, and where its flows collide."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CollectiveLoads:
 
 
 def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
-    """What activities put on every link: of every group one after the other, of all groups at once."""
+    """Return the load of activities on every link: of every group in series, of all groups at once."""
     moved: dict[int, float] = {}
     flows: dict[int, float] = {}
     for together in itertools.zip_longest(*traffics):  # the groups' first activities, their second ones, ...
@@ -128,7 +128,7 @@ def limit_of(
     nccl: str = "auto",
     root: int = 0,
 ) -> BusiestLinks:
-    """The links that the collective keeps busy longest when all groups run it at once.
+    """Return the links that the collective keeps busy longest when all groups run it at once.
 
     Errors as those of ``collective.collective_times``.
     """
@@ -138,7 +138,7 @@ def limit_of(
 
 
 def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
-    """The same of activities: of every group one after the other, of all groups at once."""
+    """Return the same of activities: of every group in series, of all groups at once."""
     load: dict[int, float] = {}
     latency = 0.0
     for traffics in groups:
@@ -158,10 +158,10 @@ def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Busies
 def utilisation_over_time(
     cluster: Cluster, traffics: Sequence[Sequence[Traffic]], links: Sequence[Link], bins: int = 400
 ) -> tuple[Floats, Floats]:
-    """Edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each, (links, bins).
+    """Return edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each, (links, bins).
 
-    The groups' activities are played on one network.  An activity moves its bytes at an even pace from its start to its
-    end, so that a bin may be above 1 where the means of several meet.
+    The groups' activities are simulated on one network.  An activity moves its bytes at an even pace from its start to
+    its end, so that a bin may be above 1 where the means of several meet.
     """
     spans = played(cluster, traffics)
     edges = np.linspace(0.0, max(end for _, _, end in spans), bins + 1)

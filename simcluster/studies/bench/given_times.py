@@ -1,4 +1,4 @@
-"""A step from given times instead of a model and a device: textbook examples, and measured profiles.
+"""Simulation of a step from given times instead of a model and a device: textbook examples, measured profiles.
 
 The same stage programs, folding, engine and metrics as for a scenario; only durations are given.
 """
@@ -60,7 +60,7 @@ def simulate_costs(
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
 ) -> Run:
-    """Play steps of a pipeline with these times on tp x dp x stages ranks.
+    """Simulate steps of a pipeline with these times on tp x dp x stages ranks.
 
     ``costs`` is one for a whole stage, all alike, or one for each slice of the model (virtual stage) in forward order.
     ``schedule`` is a name, one with parameters (``schedules.specs``), a function or a ready Schedule; chunks are those
@@ -95,8 +95,7 @@ def simulate_costs(
 
 
 def seconds_between_steps(run: Run) -> float:
-    """The time from the end of one step to the end of the next, as a training log shows it: the last two steps' of a
-    run.  Of a run of one step its length.
+    """Return the time between the ends of the last two steps, as a training log shows it; of one step its length.
 
     Differs from the length of a step where stages go on without waiting for each other: they are in two steps at once.
     """

@@ -96,7 +96,7 @@ class TopologyReport:
     networks: tuple[NetworkReport, ...]
 
     def lines(self) -> list[str]:
-        """The report as ``simcluster topology`` prints it."""
+        """Return the report as ``simcluster topology`` prints it."""
         lines = [f"{self.name}: {_gpus(self)}", *_wrapped("nodes", _counted(self.nodes)), *_link_lines(self.links)]
         lines += [line for head, text in self._facts() for line in _wrapped(head, text)]
         for network in self.networks:
@@ -140,7 +140,7 @@ class TopologyReport:
             )
 
     def format(self) -> str:
-        """The lines as one text."""
+        """Return the lines as one text."""
         return "\n".join(self.lines())
 
 

@@ -52,7 +52,7 @@ class Bounds:
     """Lower bounds of the layouts of one scenario; parts that layouts share are computed once."""
 
     def __init__(self, base: Scenario, layouts: Sequence[Layout]) -> None:
-        """``layouts`` are all that will be asked for."""
+        """Prepare bounds of these ``layouts``, and no others."""
         self.base = base
         self._methods = methods_of(base)
         self._known: dict[object, Any] = {}

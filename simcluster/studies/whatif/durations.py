@@ -70,7 +70,7 @@ def _of_ranks(ops: Ops, values: Floats) -> dict[int, Floats]:
 
 
 class Stalled:
-    """Seconds that hosts take for themselves in a block of replicas, by their place in a stage's program.
+    """Seconds of host stalls in a block of replicas, by their place in a stage's program.
 
     ``seeds`` are those of the replicas, ``places`` are on the stages' main lanes without stalls, ``stage_ranks[stage]``
     the ranks of each.
@@ -97,7 +97,7 @@ class Stalled:
                     self._found.setdefault(name, []).append((at, replica, stall.seconds))
 
     def seconds(self, stage: int, place: int) -> Floats | None:
-        """Of the stalls before the item with this number [replica, place of the rank]; None if there are none."""
+        """Return the seconds of the stalls before the item of this number [replica, place]; None if there are none."""
         found = self._found.get((stage, place))
         if found is None:
             return None
@@ -109,7 +109,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
-    """What of a transfer's time others' traffic stretches, for the ranks of a stage [place].
+    """The part of a transfer's time that others' traffic stretches, for the ranks of a stage [place].
 
     While the fault with this number is there, transfers go at ``pace`` (1: as without it); ``latency`` is the part of
     their seconds that does not count.
@@ -157,7 +157,7 @@ class LinkSpells:
         return found
 
     def _end(self, fault: int, pace: float, begin: Floats, work: Floats) -> Floats:
-        """When work of so many seconds is done that begins then [replica, place]."""
+        """Return when ``work`` (s) that begins at ``begin`` is done [replica, place]."""
         while True:
             times, done = self._table(fault, pace)
             shift = np.arange(len(begin))[:, None] * 2 * self._horizon  # replicas one after the other on one axis
@@ -169,7 +169,7 @@ class LinkSpells:
             self._known.clear()
 
     def _table(self, fault: int, pace: float) -> tuple[Floats, Floats]:
-        """Instants of all replicas, and the work done by then."""
+        """Return instants of all replicas, and the work done by then."""
         if (fault, pace) not in self._known:
             times, done = [], []
             for replica, spells in enumerate(self._spells[fault]):

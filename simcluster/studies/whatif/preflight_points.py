@@ -1,6 +1,6 @@
-"""The points of a launch checklist: what each looks at in a result, the number behind its verdict, and what to try.
+"""The points of a launch checklist: what each checks in a result, the number of its verdict, and what to try.
 
-Nothing is played here but what a number needs.
+Only steps that a number needs are simulated here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Point:
         return self.remedies[0] if self.remedies else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         named = {name: getattr(self, name) for name in ("name", "verdict", "found", "rule", "advice")}
         remedies = [remedy.to_dict() for remedy in self.remedies]
         return {**named, "remedy": remedies[0] if remedies else None, "remedies": remedies}
@@ -161,7 +161,9 @@ def _bubble(result: Result) -> Point:
 
 
 def _sharding(result: Result) -> Point:
-    """DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its
+    """Check ZeRO under a pipeline.
+
+    DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its
     issue 4164.  Megatron-LM's distributed optimizer shards the optimizer's state.  PyTorch's pipeline stages sum
     gradients up and reduce them in the last microbatch (torch/distributed/pipelining/stage.py,
     ``backward_maybe_with_nosync``)."""
@@ -224,12 +226,12 @@ def _last_stage(result: Result) -> Point:
 
 
 def _computing(result: Result) -> list[float]:
-    """Seconds that the mean rank of each stage computes."""
+    """Return the seconds that the mean rank of each stage computes."""
     return [sum(stage[name] for name in COMPUTE_KINDS) for stage in result.breakdown_of_stages]
 
 
 def _above(result: Result) -> float:
-    """By how much the slowest stage computes longer than the mean of the others."""
+    """Return how much longer the slowest stage computes than the mean of the others."""
     own = sorted(_computing(result))
     return own[-1] / (sum(own[:-1]) / (len(own) - 1)) - 1 if len(own) > 1 else 0.0
 
