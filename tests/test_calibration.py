@@ -24,7 +24,7 @@ from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.shipped import shipped_folder
 from simcluster.evidence.calibration.cases import KernelCase, case_from, cases_for
 from simcluster.evidence.calibration.fit import DeviceFit, base_of, fit_device, kernel_of, modelled_seconds
-from simcluster.evidence.calibration.least_squares import Parameter, changed, least_squares, value_at
+from simcluster.evidence.calibration.least_squares import Parameter, least_squares, value_at, with_value
 from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement, TableFile, read_table, summarised
 from simcluster.evidence.calibration.written import device_text
 from simcluster.scenario.files import load_cluster
@@ -51,9 +51,9 @@ TRUE = {
 def true_device() -> Device:
     device = load_device("h100")
     measured = {name: AttentionKernel(forward=0.5, backward=0.5) for name in ("sdpa-flash", "sdpa-cudnn")}
-    device = changed(device, "attention.kernels", {**device.attention.kernels, **measured})
+    device = with_value(device, "attention.kernels", {**device.attention.kernels, **measured})
     for path, value in TRUE.items():
-        device = changed(device, path, value)
+        device = with_value(device, path, value)
     return device
 
 
@@ -349,10 +349,10 @@ def test_the_catalogue_knows_gpus_by_their_drivers_names(name: str, device: str 
 
 def test_a_constant_is_found_by_its_path() -> None:
     device = load_device("h100")
-    assert value_at(changed(device, "matmul.power", 0.5), "matmul.power") == 0.5
+    assert value_at(with_value(device, "matmul.power", 0.5), "matmul.power") == 0.5
     assert value_at(device, "matmul.power") == 0.803
     with pytest.raises(InputError, match="no 'powr' in matmul; did you mean 'power'"):
-        changed(device, "matmul.powr", 0.5)
+        with_value(device, "matmul.powr", 0.5)
     with pytest.raises(InputError, match="it is a single value"):
         value_at(device, "launch.more")
 

@@ -168,12 +168,12 @@ def test_without_the_tables_fits_are_skipped_with_their_reason(
 def write_products(folder: Path) -> None:
     """A table of products in the format of its own, made from known constants."""
     from simcluster.devices.device import kernel_seconds, load_device
-    from simcluster.evidence.calibration.least_squares import changed
+    from simcluster.evidence.calibration.least_squares import with_value
     from simcluster.model.kernels import Kernel
 
     device = load_device("a100-80gb-pcie")
     for path, value in (("matmul.power", 0.7), ("matmul.clock", 0.8), ("matmul.epilogue", 0.5)):
-        device = changed(device, path, value)
+        device = with_value(device, path, value)
     lines = ["gpu,op,shape,peak_tflops,efficiency"]
     for m, n, k in [(4096, 4096, 4096), (4096, 512, 4096), (512, 512, 512), (8192, 4096, 256), (1024, 1024, 8192)]:
         for accumulate, result in (("False", 2), ("True", 8)):

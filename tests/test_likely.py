@@ -24,7 +24,7 @@ from simcluster.evidence.validation.residuals import (
     inside,
     residuals_of,
     table_of,
-    told,
+    table_text,
 )
 from simcluster.scenario.likely import RunKind, kind_of, nearest, nearest_to, of_kind
 from simcluster.scenario.scenario import load
@@ -226,7 +226,7 @@ def test_the_shipped_table_is_what_the_command_writes(
     assert len(residuals) == 7
     written = out.read_text(encoding="utf-8")
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {out}"
-    assert written == told(residuals, command)
+    assert written == table_text(residuals, command)
     assert "of 7 rows" in written
     del reports[1:]  # one study has none to be left out
     assert main(["validate", names[0], "--residuals", str(tmp_path / "one.yaml")]) == 2

@@ -20,7 +20,7 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul, kernel_seconds
 from simcluster.documents.reading import read_document
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
-from simcluster.evidence.calibration.least_squares import Parameter, Solution, changed, least_squares, value_at
+from simcluster.evidence.calibration.least_squares import Parameter, Solution, least_squares, value_at, with_value
 from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
@@ -174,7 +174,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     def with_values(values: Sequence[float]) -> Device:
         device = before
         for path, value in zip(paths, values, strict=True):
-            device = changed(device, path, value)
+            device = with_value(device, path, value)
         return device
 
     def residuals(values: tuple[float, ...]) -> Floats:
@@ -185,7 +185,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     best, starts = _best(before, paths, residuals)
     values = tuple(float(f"{value:.4g}") for value in best.values)
     device = with_values(values)
-    device = changed(device, "attention.kernel", _fastest(table) or device.attention.kernel)
+    device = with_value(device, "attention.kernel", _fastest(table) or device.attention.kernel)
     return DeviceFit(
         device=Device.model_validate(device.model_dump(mode="json")),
         table=table,

@@ -33,19 +33,19 @@ def value_at(model: Any, path: str) -> Any:
     return current
 
 
-def changed(model: Any, path: str, value: Any) -> Any:
+def with_value(model: Any, path: str, value: Any) -> Any:
     """Return a copy of the model with another value at ``path``.  The value is not checked; the path is."""
     value_at(model, path)
-    return _changed(model, path.split("."), value)
+    return _with_value(model, path.split("."), value)
 
 
-def _changed(model: Any, parts: list[str], value: Any) -> Any:
+def _with_value(model: Any, parts: list[str], value: Any) -> Any:
     if not parts:
         return value
     head, *rest = parts
     if isinstance(model, Mapping):
-        return {**model, head: _changed(model[head], rest, value)}
-    return model.model_copy(update={head: _changed(getattr(model, head), rest, value)})
+        return {**model, head: _with_value(model[head], rest, value)}
+    return model.model_copy(update={head: _with_value(getattr(model, head), rest, value)})
 
 
 def _parts(model: Any) -> list[str]:

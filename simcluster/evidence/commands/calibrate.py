@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     from simcluster.evidence.calibration.written import device_text
 
     common.write_text(output, device_text(fit, path.name))
-    common.answer(args, lambda: "\n".join(_told(fit, output)), lambda: _as_json(fit))
+    common.answer(args, lambda: "\n".join(_fit_lines(fit, output)), lambda: _as_json(fit))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -83,7 +83,7 @@ def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
     return fit_device(table, base=load_device(base) if base else None, name=name)
 
 
-def _told(fit: DeviceFit, output: Path) -> list[str]:
+def _fit_lines(fit: DeviceFit, output: Path) -> list[str]:
     from statistics import median
 
     from simcluster.evidence.calibration.fit import root_mean_square

@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> None:
     )
     common.answer(
         args,
-        lambda: common.in_blocks([*(_told(each, all_rows=args.rows) for each in outcomes), _overall(outcomes)]),
+        lambda: common.in_blocks([*(_fit_lines(each, all_rows=args.rows) for each in outcomes), _overall(outcomes)]),
         lambda: {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]},
     )
 
 
-def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
+def _fit_lines(outcome: Outcome, *, all_rows: bool) -> list[str]:
     head = f"{outcome.name}: {outcome.fit.about}" if outcome.fit.about else outcome.name
     if outcome.skipped:
         return [head, f"  skipped: {outcome.skipped}"]

@@ -16,7 +16,7 @@ from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import exit_status, progress, stopping_signals
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPoint
-from simcluster.evidence.validation.residuals import residuals_of, told
+from simcluster.evidence.validation.residuals import residuals_of, table_text
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.show.pictures import picture
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     def ended(report: Report) -> None:
         reports.append(report)
         if args.json != "-":
-            print("\n".join(_told(report, all_rows=args.rows)), end="\n\n", flush=True)
+            print("\n".join(_study_lines(report, all_rows=args.rows)), end="\n\n", flush=True)
 
     folder = data_folder(args.data)
     with stopping_signals() as signals:
@@ -58,7 +58,7 @@ def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
     common.came_to(args, sum(len(report.points) for report in reports), lambda: _nothing(reports))
     common.answer(
         args,
-        lambda: "\n".join(_overall_told(together, len(reports))),
+        lambda: "\n".join(_overall_lines(together, len(reports))),
         lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
     )
 
@@ -92,7 +92,7 @@ def _learn(reports: Sequence[Report], path: Path) -> None:
             "that it was not learned from: give studies of steps from two sources or more"
         )
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
-    common.write_text(path, told(residuals, command))
+    common.write_text(path, table_text(residuals, command))
 
 
 def _progress(name: str, done: int, rows: int, left: float | None) -> None:
@@ -102,7 +102,7 @@ def _progress(name: str, done: int, rows: int, left: float | None) -> None:
     progress(f"{name}: run {done} of {rows}{words}")
 
 
-def _told(report: Report, *, all_rows: bool) -> list[str]:
+def _study_lines(report: Report, *, all_rows: bool) -> list[str]:
     """Return a study's table and summary."""
     study = report.study
     lines = [f"{study.name}: {study.about}" if study.about else study.name, f"  source: {study.source}"]
@@ -216,7 +216,7 @@ def _refused(report: Report) -> list[str]:
     return lines
 
 
-def _overall_told(together: Overall, studies: int) -> list[str]:
+def _overall_lines(together: Overall, studies: int) -> list[str]:
     lines = [f"overall: {studies} {'study' if studies == 1 else 'studies'}"]
     kinds = {
         "training steps": together.steps,

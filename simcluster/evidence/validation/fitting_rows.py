@@ -16,7 +16,7 @@ from simcluster.base.units import is_number
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
-from simcluster.evidence.calibration.least_squares import changed, value_at
+from simcluster.evidence.calibration.least_squares import value_at, with_value
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import Missing, RowTask, check_formulas, plan_steps, read_table, selected
@@ -75,9 +75,9 @@ def _with(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario
     device = before = load_device(topology.device)
     for path, value in settings:
         if path.startswith(DEVICE):
-            device = changed(device, path.removeprefix(DEVICE), value)
+            device = with_value(device, path.removeprefix(DEVICE), value)
         else:
-            software = changed(software, path.removeprefix(SOFTWARE), value)
+            software = with_value(software, path.removeprefix(SOFTWARE), value)
     update: dict[str, Any] = {"software": software}
     if device is not before:
         described = device.model_dump(mode="json", exclude_none=True)
@@ -122,7 +122,7 @@ class KernelQuestion:
     def played(self, settings: Settings) -> RowAnswer:
         device = self.device
         for path, value in settings:
-            device = changed(device, path.removeprefix(DEVICE), value)
+            device = with_value(device, path.removeprefix(DEVICE), value)
         return RowAnswer(kernel_seconds(device, self.kernel, precision=self.precision))
 
     def today(self, path: str) -> float:

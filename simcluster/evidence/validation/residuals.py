@@ -129,7 +129,7 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
     return float(values[order][min(int(place), len(values) - 1)])
 
 
-def told(residuals: Sequence[Residual], command: str) -> str:
+def table_text(residuals: Sequence[Residual], command: str) -> str:
     """Return the table as the built-in file, with its coverage."""
     table, within = table_of(residuals), inside(residuals)
     studies, kinds = by_study(residuals, within), by_kind(residuals, within)

@@ -44,7 +44,7 @@ from simcluster.interop.kineto.chrome import (
     StepOnDevice,
     complete,
     flow,
-    joined,
+    join_arguments,
     named,
     nanoseconds,
     step_marker,
@@ -177,7 +177,7 @@ class RankWork:
         found: list[KernelEvent] = []
         for place, seats in self.seats.items():
             work = self.works[place]
-            args = joined(described(work).args, details(work, sequences.get(place, -1)))
+            args = join_arguments(described(work).args, details(work, sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
             after = tuple([self.seats[other][-1] for other in work.after if other in self.seats])
             for name, start, end in self._pieces(place, described(work).name):

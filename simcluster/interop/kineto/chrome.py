@@ -50,7 +50,7 @@ def arguments(args: Mapping[str, Any]) -> str:
     return json.dumps(args, separators=(",", ":"))[1:-1]
 
 
-def joined(*parts: str) -> str:
+def join_arguments(*parts: str) -> str:
     """Join arguments; empty ones are omitted."""
     return ",".join(part for part in parts if part)
 
@@ -195,7 +195,7 @@ class StepOnDevice:
         yield from self._host(host, begin)
         for place, kernel in enumerate(self._kernels):
             correlation = self._launched[place][0] if place in self._launched else next(self._numbers)
-            args = joined(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
+            args = join_arguments(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
             where = self._rank, kernel.stream
             yield complete(kernel.category, kernel.name, where, kernel.start, kernel.end, args)
             yield from self._waits(place, kernel)

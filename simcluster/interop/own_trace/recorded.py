@@ -131,8 +131,8 @@ def of_stretches(job: ProfiledJob) -> bool:
     """Is it the trace of a simulation, whose kernels are stretches of several?"""
     graph = job.steps_of_ranks[0]
     own = [source.name for source in graph.source if source is not None and source.comm is None and not source.copy]
-    told = [name for name in own if (match := _STRETCH.fullmatch(name)) and match[1] != "optimizer"]
-    return len(told) > _FEW * len(own)
+    stretches = [name for name in own if (match := _STRETCH.fullmatch(name)) and match[1] != "optimizer"]
+    return len(stretches) > _FEW * len(own)
 
 
 def partial(job: ProfiledJob) -> bool:

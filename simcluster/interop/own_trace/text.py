@@ -105,13 +105,13 @@ def _findings(found: StepPair) -> Iterator[Finding]:
     middle = median(every.values()) if every else 0.0
     slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW)}
     slow = slow if len(every) > 1 else {}
-    told = 0 < len(slow) <= len(found.computed) / 2
-    if told:
+    named = 0 < len(slow) <= len(found.computed) / 2
+    if named:
         yield _slow_ranks(found, slow)
     computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
     # what slow ranks compute longer than the others, of the mean rank
     extra = sum(found.computed[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.computed)
-    if not told or abs(computed - extra) > 0.2 * abs(computed):
+    if not named or abs(computed - extra) > 0.2 * abs(computed):
         yield from (_kernel(found, pair) for pair in found.kernels)
     for axis in EXPOSED:
         seconds = found.causes.get(f"exposed_{axis}", 0.0)
