@@ -198,7 +198,8 @@ class Model(Spec):
     @property
     def kinds_of_layers(self) -> dict[tuple[str, str], int]:
         """Return the first layer of each sort, by its kinds; layers of multi-token prediction included."""
-        return {self.kinds(layer): layer for layer in reversed(range(self.predicting.stop))}
+        all_sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
+        return {self.kinds(layer): layer for layer in reversed(range(min(all_sorts, self.predicting.stop)))}
 
     @property
     def causal_factor(self) -> float:
