@@ -273,8 +273,7 @@ def _before(
 def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
     """Return a device without a data sheet: its peak and bandwidth are the best that was measured."""
     timed = [each for each in table.timed if kernel_of(each.case) is not None]
-    rates: dict[str, float] = {}
-    bandwidth = 1.0
+    rates, bandwidth = dict[str, float](), 1.0
     for each, kernel in zip(timed, kernels, strict=True):
         if each.case.kind == "matmul":
             rates[each.case.dtype] = max(rates.get(each.case.dtype, 0.0), kernel.flops / each.seconds)

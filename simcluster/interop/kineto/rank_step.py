@@ -74,7 +74,10 @@ class _Inferred:
             for place in places:
                 op = self._ops[place]
                 if op.comm:
-                    others = self._fork(place)
+                    number = bisect_left(self._work, self._rank[place], key=lambda other: self._rank[other]) - 1
+                    last = self._ops[self._work[number]] if number >= 0 else op
+                    forks = last.stream != op.stream and last.end <= op.start + _EARLY
+                    others = [self._work[number]] if forks else []
                 else:
                     ready = max(before, op.launched)  # before, where that is not a number
                     others = [*self._ended_in_the_pause(place, ready), *self._called(place)]
@@ -82,14 +85,6 @@ class _Inferred:
                     found[place] = tuple(sorted(set(others)))
                 before = max(before, op.end)
         return found
-
-    def _fork(self, place: int) -> list[int]:
-        op = self._ops[place]
-        number = bisect_left(self._work, self._rank[place], key=lambda other: self._rank[other]) - 1
-        if number < 0:
-            return []
-        last = self._ops[self._work[number]]
-        return [self._work[number]] if last.stream != op.stream and last.end <= op.start + _EARLY else []
 
     def _ended_in_the_pause(self, place: int, ready: float) -> list[int]:
         op = self._ops[place]
