@@ -125,7 +125,7 @@ def test_a_first_sentence_ends_where_one_does() -> None:
 
 @pytest.mark.parametrize("model", names("models"))
 def test_a_first_scenario_of_every_model_fits(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.longrun.launch.first_layout._seconds_per_sequence", lambda scenario: 0.0)
+    monkeypatch.setattr("simcluster.longrun.launch.layouts._seconds_per_sequence", lambda scenario: 0.0)
     gpus = 1024 if parameters(Model.model_validate(model_document(model))).total > 80e9 else 64
     found = first_scenario(model, "dgx_h100", gpus)
     written = load_text(found.text())
