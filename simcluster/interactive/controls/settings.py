@@ -59,10 +59,15 @@ class Control:
 
     def there(self, document: Mapping[str, Any]) -> bool:
         """Has the document what it needs?"""
-        found: Any = document
-        for part in self.needs.split(".") if self.needs else ():
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found is not None
+        return not self.needs or value_at(document, self.needs) is not None
+
+
+def value_at(document: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path of a document; None where there is none."""
+    value: Any = document
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 @cache

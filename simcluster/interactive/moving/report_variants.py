@@ -11,6 +11,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
+from simcluster.interactive.controls.settings import value_at
 from simcluster.interactive.moving.moving import PageState, Varied, state_of
 from simcluster.interactive.moving.varied import VariedKey
 from simcluster.scenario.paths import check_path
@@ -100,12 +101,5 @@ def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:
         own = made.base.scenario(made.fixed).document()
     except InputError:  # it cannot be as it stands
         return played[0]
-    alike = [sum(_at(own, path) == value for path, value in made.values(number).items()) for number in played]
+    alike = [sum(value_at(own, path) == value for path, value in made.values(number).items()) for number in played]
     return played[max(range(len(played)), key=lambda place: alike[place])]
-
-
-def _at(document: Mapping[str, Any], path: str) -> object:
-    value: Any = document
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

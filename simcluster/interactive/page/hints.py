@@ -5,7 +5,6 @@ A part of an answer is one other value: a step, simulated while no change waits 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -16,6 +15,7 @@ from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.interactive.controls.offers import LegalChange, offered, value_of, with_setting
 from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
+from simcluster.interactive.page.states import value_of_text
 from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
@@ -36,7 +36,7 @@ def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalCha
 
     def named(found: re.Match[str]) -> str:
         try:
-            change = [(key, checked(key, _value(text))) for key, text in _PAIR.findall(found[0])]
+            change = [(key, checked(key, value_of_text(text))) for key, text in _PAIR.findall(found[0])]
         except InputError:
             return found[0]
         words = ", ".join(in_words(change))
@@ -53,13 +53,6 @@ def _with(settings: Settings, change: Mapping[str, Value]) -> Settings:
     if change.keys() & {"parallel.tp", "parallel.pp", "parallel.cp"}:
         whole.pop("parallel.dp", None)
     return in_order(whole)
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 Made = Callable[[Settings], Scenario]

@@ -57,13 +57,15 @@ def state_of_link(text: str) -> StudioState:
     except ValueError:
         raise InputError("not a link of the studio; one is scenario=NAME&parallel.tp=4") from None
     base = pairs.pop(_BASE, "")
-    settings = {}
-    for key, value in pairs.items():
-        try:
-            settings[key] = json.loads(value)
-        except (ValueError, RecursionError):
-            settings[key] = value  # a word that somebody has written by hand
-    return state_of_json({"base": base, "settings": settings})
+    return state_of_json({"base": base, "settings": {key: value_of_text(value) for key, value in pairs.items()}})
+
+
+def value_of_text(text: str) -> object:
+    """Return a value as JSON has it; of a word that somebody has written by hand the word."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def state_of_json(value: object) -> StudioState:
