@@ -21,7 +21,7 @@ from simcluster.importers.hugging_face import (
 )
 from simcluster.model.ends import embedding_block
 from simcluster.model.flops import layer_flops
-from simcluster.model.layers import RankShape, attention_block, mlp_block
+from simcluster.model.layers import RankShape, attention_block, kinds_of, mlp_block
 from simcluster.model.parameters import parameters, stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import from_document
@@ -391,7 +391,10 @@ def test_multi_token_prediction_is_left_out_and_said(name: str, with_its_layer: 
     """The published weights have a whole layer more, what joins two states, two norms, and copies of both tables."""
     config, total = MIXTURES[name]
     found, h = parameters_of_config(config), config["hidden_size"]
-    layer = found.attention + found.norm + found.everywhere + found.experts * found.expert
+    model = Model(**model_from_config(config))
+    layer = sum(
+        kind.parameters(model) + kind.expert_parameters(model) for kind in kinds_of(model, model.layers - 1)
+    ) + found.norm  # fmt: skip
     assert total + layer + 2 * h * h + 3 * h + 2 * 151552 * h == with_its_layer
     assert assumptions_of_config(config) == (
         "without the 1 layer of multi-token prediction, in time and in the parameters (mtp_layers: 1 of the model has "

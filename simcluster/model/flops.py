@@ -6,14 +6,13 @@ Conventions differ by 12 % on one and the same run, so each has its function and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
 from simcluster.model.choices import RecomputeModule
 from simcluster.model.layer_kind import AttentionBackward, Flops
-from simcluster.model.layers import kinds_of
+from simcluster.model.layers import kinds_of, sorts_of_layers
 from simcluster.model.parameters import parameters
 from simcluster.model.transformer import Model, Recompute
 
@@ -58,14 +57,6 @@ def layer_flops(
     )
 
 
-def _layers(model: Model) -> list[tuple[int, int]]:
-    """Return the number of a layer of each sort, without and with experts, and how many layers are of it."""
-    many = Counter(model.kinds(layer) for layer in range(model.predicting.stop))
-    return [
-        (layer, many[model.kinds(layer)]) for layer in sorted(model.kinds_of_layers.values(), key=model.has_experts)
-    ]
-
-
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
     """FLOPs of the product with the output matrix (tied or not), with the model's own vocabulary, not padded."""
     return _weight_product(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
@@ -86,7 +77,7 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     takes the model's own, so that the number does not depend on tp).  ``attention`` is the part of the core attention
     that packed documents leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
-    layers = sum(count * _layer(model, layer, attention).total.total for layer, count in _layers(model))
+    layers = sum(count * _layer(model, layer, attention).total.total for layer, count in sorts_of_layers(model))
     return layers + (1 + len(model.predicting)) * lm_head_flops(model, 1).total + _projections(model).total
 
 
@@ -131,7 +122,7 @@ def hardware_flops_per_sequence(
     numbers = [model.kinds(layer) for layer in range(0, model.predicting.stop, every)]
     twice = sum(
         numbers.count(model.kinds(layer)) * again[recompute](layer, _layer(model, layer, attention))
-        for layer, _ in _layers(model)
+        for layer, _ in sorts_of_layers(model)
     )
     return model_flops_per_sequence(model, attention=attention) + twice
 

@@ -35,12 +35,17 @@ def kinds_of(model: Model, layer: int) -> tuple[LayerKind, ...]:
         raise InputError(f"there is no layer kind {word!r}{near}; known: {', '.join(LAYER_KINDS)}") from None
 
 
+def sorts_of_layers(model: Model) -> list[tuple[int, int]]:
+    """Return the first layer of each sort, without and with experts, and how many layers are of it."""
+    mixtures = model.moe_layers + sum(map(model.has_experts, model.predicting))
+    first = sorted(model.kinds_of_layers.values(), key=model.has_experts)
+    return [(layer, mixtures if model.has_experts(layer) else model.predicting.stop - mixtures) for layer in first]
+
+
 def all_kinds(model: Model) -> dict[str, LayerKind]:
     """Return every kind that a layer of the model has, by its name, in forward order."""
-    layers = sorted(model.kinds_of_layers.values(), key=model.has_experts)
-    return {
-        kind.name: kind for each in zip(*(kinds_of(model, layer) for layer in layers), strict=True) for kind in each
-    }
+    sorts = [kinds_of(model, layer) for layer, _ in sorts_of_layers(model)]
+    return {kind.name: kind for each in zip(*sorts, strict=True) for kind in each}
 
 
 def matrices_of(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:

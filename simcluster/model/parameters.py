@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simcluster.model.layers import LAYER_KINDS, kinds_of
+from simcluster.model.layers import LAYER_KINDS, kinds_of, sorts_of_layers
 from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
 
@@ -43,10 +43,10 @@ def parameters(model: Model) -> ParameterCount:
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
     norms = model.norm_parameters, embedding_norm_parameters(model)
     total = active = sum(tables) + sum(norms) + len(model.predicting) * prediction_parameters(model)
-    for layer in range(model.predicting.stop):
+    for layer, count in sorts_of_layers(model):
         kinds = kinds_of(model, layer)
-        total += sum(kind.parameters(model) + kind.expert_parameters(model) for kind in kinds)
-        active += sum(kind.parameters_used(model) for kind in kinds)
+        total += count * sum(kind.parameters(model) + kind.expert_parameters(model) for kind in kinds)
+        active += count * sum(kind.parameters_used(model) for kind in kinds)
     mixer, *_ = kinds_of(model, 0)
     layers = model.predicting.stop * model.layer_norm_parameters
     return ParameterCount(
