@@ -19,7 +19,8 @@ from simcluster.cli import COMMANDS, main, parser_of
 from simcluster.show import link_pictures, palette
 from simcluster.show.heatmaps import straggler_heatmap
 from simcluster.show.link_pictures import plot_rows
-from simcluster.show.saving import SIZES, PictureSize, save_figure, size_of
+from simcluster.show.saving import save_figure
+from simcluster.show.sizes import SIZES, PictureSize, size_of
 from simcluster.show.topology_parts import NODES
 
 

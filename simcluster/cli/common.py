@@ -12,7 +12,8 @@ from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text as write_text
 from simcluster.base.written import written
-from simcluster.cli.outputs import TABLES, write_json
+from simcluster.cli.encoding import write_json
+from simcluster.cli.outputs import TABLES
 from simcluster.cli.terminal import progress, styled
 from simcluster.show.blocks import Answer
 from simcluster.show.text import table_lines, text_of
@@ -132,7 +133,8 @@ def draw(
 
 def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
     """Write a picture as large as was asked for."""
-    from simcluster.show.saving import save_figure, size_of  # matplotlib, only if there is a picture
+    from simcluster.show.saving import save_figure  # matplotlib, only if there is a picture
+    from simcluster.show.sizes import size_of
 
     save_figure(picture, path, size=size_of(args.picture_size) if args.picture_size else None, dpi=args.dpi)
 
@@ -148,7 +150,7 @@ def inches(args: argparse.Namespace) -> Inches:
     """Width and height that were asked for."""
     if not args.picture_size:
         return {}
-    from simcluster.show.saving import size_of
+    from simcluster.show.sizes import size_of
 
     size = size_of(args.picture_size)
     return {"width": size.width, "height": size.height}

@@ -7,15 +7,18 @@ Windows has cp1252 where output goes into a file, a container often no locale (A
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import secrets
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from simcluster.base.printable import printable
+from simcluster.base.written import write_text
 
 _PLAIN = {
     "█": "#", "▓": "#", "▒": "=", "░": ".", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": "|", "▎": "|", "▏": "|",
@@ -113,3 +116,13 @@ def escaping() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = streams
+
+
+def write_json(name: str | Path, value: object) -> None:
+    """Write JSON to a file, or to stdout for "-": keys in the order given, numbers in full, no NaN."""
+    escaped = name == "-" and not takes_everything()
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
+    if name == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(Path(name), text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import stat
 import sys
@@ -14,8 +13,6 @@ from itertools import combinations
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.base.written import write_text
-from simcluster.cli.encoding import takes_everything
 
 _kept: dict[tuple[int, int], Path] = {}
 """Outputs of the command at work that replace a file, by that file's device and inode."""
@@ -123,7 +120,7 @@ def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
         return
     if not any(path.suffix.lower() in _PICTURES for path in files):
         raise InputError("--size and --dpi say how large a picture is; name the file of one, as in step.png")
-    from simcluster.show.saving import require_dpi, size_of
+    from simcluster.show.sizes import require_dpi, size_of
 
     require_dpi(args.dpi)
     if args.picture_size is not None:
@@ -131,13 +128,3 @@ def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
             size_of(args.picture_size)
         except InputError as problem:
             raise InputError(f"--picture-size: {problem}") from None
-
-
-def write_json(name: str | Path, value: object) -> None:
-    """JSON to a file, or to stdout for "-"; keys in the order given, numbers in full, no NaN."""
-    escaped = name == "-" and not takes_everything()
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
-    if name == "-":
-        sys.stdout.write(text)
-    else:
-        write_text(Path(name), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from simcluster.cli.outputs import write_json
+from simcluster.cli.encoding import write_json
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.reading import parse_document
 from simcluster.show.registry.shown import lists_of, shown

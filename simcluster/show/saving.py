@@ -1,9 +1,7 @@
-"""Pictures as files, and how large they are there: on a slide, on paper, or so many inches."""
+"""Pictures as files, laid out for the size that is asked for."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,48 +15,13 @@ from simcluster.base.errors import InputError
 from simcluster.base.printable import printable
 from simcluster.base.written import written
 from simcluster.documents.argument_types import checked
+from simcluster.show.sizes import PictureSize, require_dpi
 
 FORMATS = ("png", "svg", "pdf")
 _HAIR = 1 + 1e-9
 _SHRUNK = 0.85  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*[x×]\s*(\d+(?:\.\d+)?))?\s*(in|cm)?")
-_INCH = {"in": 1.0, "cm": 2.54}
-_INCHES = 5.0, 60.0
-_HEIGHTS = 2.0, 60.0
-_DPI = 30.0, 1200.0
 _COMPRESSED = 3
 """Of 9: as small as 6 but for a tenth, and drawn sooner, for to press a picture takes a third of its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PictureSize:
-    """Inches across, and high where that does not follow from the picture; and pixels an inch, if not the picture's."""
-
-    width: float
-    height: float | None = None
-    dpi: float | None = None
-
-
-SIZES = {"slide": PictureSize(10.0, 5.625, 192.0), "paper": PictureSize(7.0, None, 300.0)}
-"""By name: a slide of 16 to 9, 1,920 x 1,080 pixels in which 9 points can be read from the last row; a page's width."""
-
-
-def size_of(text: str) -> PictureSize:
-    """Return a size by name, "16x9" or "12" in inches, or "24 x 12 cm"; InputError for what is none of these."""
-    if text in SIZES:
-        return SIZES[text]
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise InputError(
-            f"{text!r} is none: a size is {', '.join(SIZES)} or inches, as in 12x6 (12 leaves the height to the "
-            "picture), or 24x12cm; give one of them"
-        )
-    inch = _INCH[found[3] or "in"]
-    width, height = float(found[1]) / inch, float(found[2]) / inch if found[2] else None
-    for name, inches, (least, most) in (("wide", width, _INCHES), ("high", height, _HEIGHTS)):
-        if inches is not None and not least <= inches <= most:
-            raise InputError(f"size {text!r}: a picture is {least:g} to {most:g} inches {name}")
-    return PictureSize(width, height)
 
 
 @checked
@@ -88,12 +51,6 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
         figure.savefig(picture, format=ending, metadata=undated[ending], **fitted)
     with written(path) as file:
         file.write(picture.getbuffer())
-
-
-def require_dpi(dpi: float | None) -> None:
-    """InputError for pixels an inch that cannot be drawn."""
-    if dpi is not None and not _DPI[0] <= dpi <= _DPI[1]:
-        raise InputError(f"dpi {dpi:g}: pixels an inch are between {_DPI[0]:g} and {_DPI[1]:g}")
 
 
 def _fitted(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common, extras
 from simcluster.cli.common import format_table
-from simcluster.cli.outputs import write_json
+from simcluster.cli.encoding import write_json
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
