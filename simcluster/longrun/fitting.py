@@ -117,7 +117,7 @@ def fit_failures(
         raise InputError("how much was watched? --gpus and --days say it; a log of lives (age, end) has it in itself")
     if days is not None and not (math.isfinite(days) and days > 0):
         raise InputError(f"--days {days:g}: a watch takes longer than no time")
-    of = {row.texts["cause"].strip(): row.texts["of"] for row in reversed(rows) if row.texts.get("of")}
+    of = {row.texts.get("cause", "").strip(): row.texts["of"] for row in reversed(rows) if row.texts.get("of")}
     if "age" in columns:
         lives, causes, batches = _lives_of(rows, by)
         cells = []
