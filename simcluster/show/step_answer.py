@@ -91,7 +91,7 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
     measured = scenario.measured_step_time if scenario else None
     precision = f" in {scenario.training.precision.removesuffix('-mixed')}" if scenario else ""
     facts = [
-        Fact("step time", format_seconds(seconds), aside=measured_words(scenario, seconds)),
+        Fact("step time", format_seconds(seconds), aside=_measured_words(scenario, seconds)),
         *([likely_fact(likely)] if likely else []),
         Fact(
             "throughput",
@@ -117,7 +117,8 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
         rate = f"HFU {more * numbers['hfu']:.1%}); {more * numbers['tokens_per_s']:,.0f} tokens/s"
         facts.append(Fact("measured", f"MFU {more * mfu:.1%}", f"   ({rate}"))
     if scenario and scenario.measured is not None and scenario.measured.changed:
-        facts.append(Fact("measured", scenario.measured.of_another_run()))
+        value, _, why = scenario.measured.of_another_run().partition(" is of")
+        facts.append(Fact("measured", value, f" is of{why}"))
     return facts
 
 
@@ -145,13 +146,13 @@ def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
     return [*facts, Fact("memory", f"{used / 1e9:.1f}{of} GB", " on the fullest GPU", part=part)]
 
 
-def measured_words(scenario: Scenario | None, seconds: float, *, source: bool = True) -> str:
+def _measured_words(scenario: Scenario | None, seconds: float) -> str:
     """Return how far a step is from a measured one: "0.4% below the measured 13.75 s, arXiv:..."; "" without one."""
     measured = scenario.measured_step_time if scenario else None
     if scenario is None or scenario.measured is None or measured is None:
         return ""
     off = seconds / measured - 1
-    named = f", {scenario.measured.source}" if source and scenario.measured.source else ""
+    named = f", {scenario.measured.source}" if scenario.measured.source else ""
     return f"{abs(off):.1%} {'above' if off > 0 else 'below'} the measured {format_seconds(measured)}{named}"
 
 

@@ -19,7 +19,7 @@ from simcluster.show.blocks import Fact, Figures
 from simcluster.show.cells import PARTS, change, written
 from simcluster.show.report.entry import MOST_WORKERS, Entry
 from simcluster.show.report.html import Markup, block_html, element, html_of, joined, table, typeset
-from simcluster.show.step_answer import job_lines, measured_words, padding_facts, rate_facts, state_facts
+from simcluster.show.step_answer import job_lines, padding_facts, rate_facts, state_facts
 from simcluster.show.study_answers import causes_table, settings_lines
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 from simcluster.studies.whatif.preflight import Remedy, checks_of
@@ -209,7 +209,8 @@ def side_by_side(entries: Sequence[Entry]) -> Markup:
     rows = []
     for at, entry in enumerate(entries):
         numbers, seconds = entry.shown_numbers, entry.numbers["step_time_s"]
-        near = measured_words(entry.scenario, seconds, source=False) or "not measured"
+        real = entry.scenario.measured_step_time if entry.scenario else None
+        near = f"{format_seconds(real)} ({seconds / real - 1:+.1%})" if real else "not measured"
         room = f" of {entry.capacity / 1e9:,.1f} GB" if entry.capacity else ""
         room += "" if numbers.get("fits") else " (does not fit)"
         rows.append([
