@@ -23,7 +23,7 @@ TEXTS = {
     str(path): path.read_bytes().decode("utf-8", "replace")
     for folder in FOLDERS
     for path in sorted((ROOT / folder).rglob("*.yaml"))
-    if 0 < path.stat().st_size < 8_000 and path.name not in ("binary.yaml", "alias_bomb.yaml")
+    if 0 < path.stat().st_size < 8_000 and path.name != "binary.yaml"
 }
 BITS = [
     "\t", " ", "\n", ":", "-", "{", "}", "[", "]", ",", "#", "'", '"', "&a", "*a", "!x ", "!!int ", "|", "> ", "%",
@@ -68,6 +68,8 @@ def test_documents_are_those_of_yaml_1_2(parser: str) -> None:
             for _ in range(draw.randrange(3)):
                 place = draw.randrange(len(text) + 1)
                 text = text[:place] + draw.choice(BITS) + text[place:]
+        if text == TEXTS[str(ROOT / "tests/bad/alias_bomb.yaml")]:
+            continue  # 4 GB as others read it
         ours, theirs = _ours(text), _theirs(text)
         one += (ours == "refused") != (theirs == "refused")
         assert ours == theirs or "refused" in (ours, theirs), text
