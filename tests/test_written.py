@@ -113,7 +113,8 @@ def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pyte
 WRITING = """
 import signal, sys
 from simcluster.base.written import written
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests by nohup has it ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where nohup runs the tests
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs them in the background
 with written(sys.argv[1]) as file:
     print("begun", flush=True)
     for _ in range(1000):

@@ -166,9 +166,13 @@ def _replacing(target: Path, found: os.stat_result | None, new: bool) -> Iterato
 
 @cache
 def _host() -> str:
+    """Return a name of this host and of the processes that it shows; containers may share the host's name."""
     import platform  # only where a file is written
 
-    return f"{crc32(platform.node().encode()):08x}"
+    processes = ""
+    with suppress(OSError):
+        processes = str(Path("/proc/self/ns/pid").readlink())
+    return f"{crc32((platform.node() + processes).encode()):08x}"
 
 
 def _remove_leftovers(folder: Path) -> None:
