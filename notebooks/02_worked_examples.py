@@ -34,10 +34,9 @@ from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.bench.collective_loads import limit_of
 from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes_per_layer
+from simcluster.model.memory import activation_parts
 from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.shards import stage_parameters_per_tp_rank
-from simcluster.model.transformer import parameters
+from simcluster.model.parameters import parameters, stage_parameters_per_tp_rank
 from simcluster.topology import parse_topology
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)
@@ -449,7 +448,7 @@ for what, bytes_by_formula, options in [
     ("tp 8, full recompute", 2 * sbh, {"tp": 8, "recompute": "full"}),
 ]:
     shape = RankShape(1, attention="unfused", dropout=True, **options)
-    add(f"175B, one layer, {what}", bytes_by_formula, activation_bytes_per_layer(gpt3, shape), "MB", 1e6)
+    add(f"175B, one layer, {what}", bytes_by_formula, sum(activation_parts(gpt3, shape).values()), "MB", 1e6)
 
 in_chunks = 2 * 7 + 2 * 8 + 1  # of interleaved 1F1B on stage 0: P + (P-1)/v stages, in chunks of 4 layers
 kept = in_chunks * 4 * sbh / 8 * 34

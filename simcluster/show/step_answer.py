@@ -117,8 +117,8 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
         rate = f"HFU {more * numbers['hfu']:.1%}); {more * numbers['tokens_per_s']:,.0f} tokens/s"
         facts.append(Fact("measured", f"MFU {more * mfu:.1%}", f"   ({rate}"))
     if scenario and scenario.measured is not None and scenario.measured.changed:
-        value, _, why = scenario.measured.of_another_run().partition(" is of")
-        facts.append(Fact("measured", value, f" is of{why}"))
+        number, unit, why = scenario.measured.of_another_run().split(" ", 2)
+        facts.append(Fact("measured", f"{number} {unit}", f" {why}"))
     return facts
 
 
