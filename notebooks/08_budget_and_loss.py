@@ -238,7 +238,7 @@ run = simcluster.train(simcluster.load_text(JOB, {"run": RUN}))
 simcluster.plots.fates({"the run": run})
 
 # %%
-bill = dict(run.money.parts())
+bill = dict(run.money.parts)
 assert abs(sum(bill.values()) - run.dollars) < 1
 pd.DataFrame({"dollars": {**bill, "all": run.dollars, "of it lost to what fails": run.money.failures}}).T.round(0)
 
