@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def workers_of(args: argparse.Namespace) -> int | str:
-    """Return who plays: --workers processes, or what --executor names."""
+    """Return the executor: --workers processes, or the one that --executor names."""
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:

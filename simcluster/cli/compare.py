@@ -239,7 +239,7 @@ def _without_effect(played: Outcomes) -> list[str]:
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
-    """Return what exposed communication changed by, and what it does to compute beside it, where that differs."""
+    """Return the change of exposed communication, and of its effect on concurrent computation if that differs."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
     if not (parts.abs() > NO_TIME).any(axis=None):

@@ -208,7 +208,7 @@ def _value(value: Any, *, top: bool = False) -> str:
 
 
 def of_yaml(told: str) -> str:
-    """What the YAML reader's complaint means, and what to write instead."""
+    """Return the meaning of an error of the YAML reader, and what to write instead."""
     return _meaning("yaml", told)
 
 

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 _MAX_CHARACTERS = 200_000
 _SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
 _PRINTED = re.compile(r"\$\(([\w.-]*)\.\.\.:(\d+)\)")
-"""What stands for a command's output in the words of a script."""
+"""Placeholder of a command's output in the words of a script."""
 _COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
 _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
 _SPACE = "\x1f"  # in what a shell would run, which is one word

@@ -31,7 +31,7 @@ RESOLVED = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes beside its checkpoints, or a log with its "
     "configuration"
 )
-"""What to give for a recipe that works its values out."""
+"""Advice for a recipe that computes its values."""
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}

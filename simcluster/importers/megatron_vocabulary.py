@@ -121,7 +121,7 @@ def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
 
 
 def _tokenizer_in(text: str) -> str | None:
-    """Return the known tokenizer whose name stands in a text."""
+    """Return the known tokenizer that a text names."""
     return next((part for part in TOKENIZERS if part in text.lower()), None)
 
 

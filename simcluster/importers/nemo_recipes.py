@@ -30,7 +30,7 @@ from simcluster.importers.python_values import Built, Unread, given_values, plai
 RESOLVED = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"
 )
-"""What to give for a recipe that works its values out."""
+"""Advice for a recipe that computes its values."""
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
 _PARTS = ("trainer", "model", "data", "optim")

@@ -37,7 +37,7 @@ def model_of_flavor(beside: Beside, name: str, flavor: str) -> dict[str, Any] | 
 
 
 def flavors_beside(beside: Beside, name: str) -> list[str]:
-    """Return the names of flavors in the files that lie beside."""
+    """Return the names of flavors in the files next to it."""
     tables = (table for file in _files(beside, name) for table in file.constants.values() if isinstance(table, dict))
     made = (table for table in tables if any(isinstance(value, Built) for value in table.values()))
     return list(dict.fromkeys(str(flavor) for table in made for flavor in table))

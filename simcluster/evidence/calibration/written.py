@@ -65,7 +65,7 @@ def _head(fit: DeviceFit, table_name: str) -> Iterator[str]:
 
 
 def observations(table: MeasuredTable) -> list[str]:
-    """Return in lines what is not a constant of a device: host times, copies, work beside copies, clocks."""
+    """Return lines on host times, copies, work during copies and clocks, which are no constants of a device."""
     of_kind: dict[str, list[Measurement]] = {}
     for each in table.timed:
         of_kind.setdefault(each.case.kind, []).append(each)

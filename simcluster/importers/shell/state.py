@@ -1,4 +1,4 @@
-"""What is known at a place of a launch script: variables, files that it writes, commands that start something."""
+"""State of a launch script at one place: variables, files that it writes, commands that start a training."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _COUNTS_GPUS = re.compile(r"device_count|(^|[|;&])\s*(nvidia|rocm)-smi|/dev/nvid
 _COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)", re.DOTALL)
 _DOCUMENT = re.compile(r"cat\s+<<-?\s*(['\"\\]?)(\w+)['\"]?\n(.*?)\t*\2", re.DOTALL)
 _PRINTED = re.compile(r"\$\([\w.-]*\.\.\.:\d+\)")
-"""What stands for a command's output: the command and its line."""
+"""Placeholder of a command's output: the command and its line."""
 _IDENTIFIER = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
 
 
@@ -133,7 +133,7 @@ def _number(name: str, state: State) -> str:
 
 
 def _parameter(inner: str, state: State) -> str | list[str]:
-    """Return what ``${...}`` stands for."""
+    """Return the value of ``${...}``."""
     match = _PARAMETER.match(inner)
     if not match:
         return "${" + re.sub(r"\s+", "", inner) + "}"

@@ -60,7 +60,7 @@ class NotebookStudio:
         return self.base.with_(changes) if changes else self.base
 
     def result(self, settings: Given) -> Result:
-        """Return what was played with those settings, now if not before."""
+        """Return the simulated step with those settings, simulated now if it is not kept."""
         name = json.dumps(settings, sort_keys=True, default=str)
         if name not in self._kept:
             self._kept[name] = replay(self.scenario(settings))

@@ -119,7 +119,7 @@ def _takes_long(scenario: Scenario) -> bool:
 
 
 def _of_a_percent(result: Result, resource: str) -> str:
-    """Return what a percent more of a resource of the cluster gives, as played."""
+    """Return the simulated gain from a percent more of a resource of the cluster."""
     (found,) = sensitivity(result, [resource])
     change = -100 * (found.step_time - found.before) / found.before
     return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"

@@ -218,7 +218,7 @@ class Viewer:
         self._worker.windows -= 1
 
     async def once(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a call beside the requests: a file, a report."""
+        """Return a call that is no request of the page: a file, a report."""
         return await self._slow.call(function, *arguments)
 
     async def answers(self) -> AsyncIterator[str | bytes]:

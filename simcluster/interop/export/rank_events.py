@@ -60,7 +60,7 @@ from simcluster.schedules.actions import PASS_NAMES, Kind
 SpanKey = tuple[str, str, int]
 """Kind, name and layer of a span."""
 PREFIX = "simcluster::"
-"""What the names of simulated kernels begin with in traces."""
+"""Prefix of the names of simulated kernels in traces."""
 
 
 class KernelShare(NamedTuple):

@@ -145,7 +145,7 @@ def comm_arguments(comm: Comm, elements: tuple[int, int] | None, dtype: str) -> 
 
 
 APART = 2
-"""Nanoseconds between launches, so that their order can be told."""
+"""Nanoseconds between launches, which keep their order."""
 THREAD = 1
 """The thread of the host that launches."""
 

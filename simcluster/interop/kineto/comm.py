@@ -27,9 +27,9 @@ KernelWork = Literal[
     "copy", "communication",
 ]  # fmt: skip
 WORKS: tuple[KernelWork, ...] = get_args(KernelWork)
-"""What kernels do, in the order in which tables have it."""
+"""Purposes of kernels, in the order of the tables."""
 UNMATCHED = ""
-"""What a kernel does that no pattern fits."""
+"""Purpose of a kernel that fits no pattern."""
 
 
 class KernelPattern(Spec):

@@ -249,7 +249,7 @@ _KINDS = {
 
 
 class OpNames(NamedTuple):
-    """What the timeline says of an op."""
+    """The label of an op in the timeline."""
 
     stream: str
     kind: str

@@ -247,7 +247,7 @@ class _Rebuilding:
                 )
 
     def _launches(self, worker: int) -> None:
-        """Tie collectives beside compute to what launched them, and to what uses their result."""
+        """Connect collectives that overlap with computation to their launches and to the ops that use their results."""
         main = self._lanes[worker, MAIN]
         begins, ends = self._began[main, 0], self._ended[main, 0]
         last_backward = max((k for k, op in enumerate(main) if self._optype[op] == BACKWARD), default=-1)

@@ -169,7 +169,7 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
 
 
 def beside_compute(trace: Trace, least: float) -> tuple[str, ...]:
-    """Return the collectives that ran beside compute of their own worker, and so did not hold it up."""
+    """Return the collectives that overlapped with computation of their own worker, and so did not delay it."""
     stages = int(trace.stage.max()) + 1
     place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
     _, place = np.unique(place, return_inverse=True)
