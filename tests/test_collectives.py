@@ -325,6 +325,12 @@ def test_what_cannot_be_played(arguments: dict[str, object], words: list[str]) -
     assert [word for word in words if word not in str(refused.value)] == [], str(refused.value)
 
 
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_pipelines_of_nccl_have_no_steps(kind: str) -> None:
+    with pytest.raises(InputError, match=f"NCCL runs {kind} as a pipeline.*detail: flow.*in rounds: binomial$"):
+        collective_times("dgx_a100", range(8), kind, GIB, detail="steps")
+
+
 def test_no_groups_are_refused() -> None:
     with pytest.raises(InputError, match="at least one group"):
         concurrent_times(flat(4), [], "all_reduce", 1.0)

@@ -67,7 +67,7 @@ def test_experts_inside_a_tensor_parallel_group_with_a_slow_gpu(tp: int, ep: int
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_collectives_without_rounds_are_refused_in_steps(engine: str) -> None:
     document = {**MIXTURE, "collectives": {"all_reduce": "tree", "detail": "steps"}, "engine": engine}
-    with pytest.raises(InputError, match="detail: steps plays algorithms that go round by round"):
+    with pytest.raises(InputError, match="detail: steps simulates algorithms that go round by round"):
         replay(tiny_scenario(**document))
 
 

@@ -196,8 +196,8 @@ def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], in
     """
     if any(phase.pipelined for phase in phases):
         raise InputError(
-            "detail: steps plays algorithms that go round by round; this one is a pipeline (tree and chain, nvls and "
-            "sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
+            "detail: steps simulates algorithms that go round by round; this one is a pipeline (tree and chain, nvls "
+            "and sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
         )
     return _repeated(phases)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS, Group, Phase
 from simcluster.collectives.entry import Parts
 from simcluster.collectives.nvls import MULTIMEM
@@ -121,6 +122,12 @@ class Methods:
         ]
         if not names and wanted != "auto":
             return Method(wanted)  # nothing of NCCL's: the links alone
+        if not names:
+            others = [name for name in ALGORITHMS[kind] if self._can(group, kind, name)]
+            raise InputError(
+                f"NCCL runs {kind} as a pipeline, and detail: steps simulates algorithms that go round by round: use "
+                f"detail: flow, or name an algorithm in rounds: {', '.join(others)}"
+            )
         nodes, each = shape_of(group)
         call: Collective = kind  # type: ignore[assignment]  # checked by ``of``
         choice = choose(call, nodes=nodes, gpus_per_node=each, size=size, platform=platform, algorithms=names)
