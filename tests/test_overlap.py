@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Tiny, run_programs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
+import simcluster
 from simcluster.base.clock import on_grid
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
@@ -190,6 +192,20 @@ def test_groups_that_share_a_nic_contend_with_each_other(tiny: Tiny) -> None:
         mean = simulate(scenario, folded=folded).overlap.mean
         reduced = next(value for key, value in mean.items() if key.axis == "dp" and key.kind)
         assert reduced.contention / reduced.wire == pytest.approx(3 / 4, abs=0.05)
+
+
+def test_free_seconds_of_a_group_drawn_whole() -> None:
+    """They are read from classes of links: as many as from the links of the group, one by one."""
+    run = simulate(simcluster.load("llama3_405b_1024xh100"))
+    communicators, classes = run.folding
+    capacity = np.zeros(int(classes.used.max()) + 1)
+    capacity[classes.used] = np.array(run.capacity)[classes.of_link]
+    keys = [key for key in run.called[1] if key.communicator in communicators.apart]
+    assert keys
+    for key in keys:
+        usages = communicators.usages(key.communicator)
+        traffics = communicators.traffics(key.communicator, key.kind, key.size, usages)
+        assert run.free_calls.seconds(key) == sum(each.alone_seconds(capacity) for each in traffics)
 
 
 def test_rows_for_json(tiny: Tiny) -> None:

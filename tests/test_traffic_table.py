@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ import simcluster
 from simcluster import cli
 from simcluster.base.arrays import Ints
 from simcluster.collectives import ALGORITHMS, Group
+from simcluster.collectives.tree import Chained
 from simcluster.model.parameters import parameters
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.results.traffic import AxisTraffic, sent_share
 from simcluster.step.simulate import simulate
+from simcluster.traffic.traffic import group_of
 
 GB = 1e9
 
@@ -50,6 +53,15 @@ def test_tensor_parallel(layers: int, side: int, sent: float) -> None:
     found = sent_by_layers(layers, side)
     assert found == layers * 4 * 2 * 7 / 8 * 2 * side * side
     assert found / GB == pytest.approx(sent, abs=5e-4)
+
+
+def test_trees_over_many_machines() -> None:
+    """Hops of trees over whole machines are counted: as many as one by one, to the bit."""
+    cluster, ranks = simcluster.load_cluster("dgx_h100", {"nodes": 67}), 67 * 8
+    phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, range(ranks)))
+    listed = [replace(phase, hops=phase.hops.listed) for phase in phases if isinstance(phase.hops, Chained)]
+    assert len(listed) == len(phases) == 2
+    assert sent_share(phases, cluster.hosts[:ranks]) == sent_share(listed, cluster.hosts[:ranks])
 
 
 def replicas(zero: int) -> Result:

@@ -61,6 +61,11 @@ class Chained(Columned):
         return 2 * len(self.walks.orders) * (self.walks.many * self.walks.size - 1)
 
     @property
+    def inside(self) -> int:
+        """The number of hops between ranks of one machine."""
+        return 2 * len(self.walks.orders) * self.walks.many * (self.walks.size - 1)
+
+    @property
     def share(self) -> float:
         """Of every hop."""
         return 0.5 / len(self.walks.orders)

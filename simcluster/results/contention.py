@@ -6,9 +6,7 @@ A transfer's links are free if its group alone uses them: no other group of the 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -32,7 +30,7 @@ class FreeCalls:
     def __init__(self, folding: Folding, capacity: Sequence[float]) -> None:
         self._folding, self._of_class = folding, capacity
         self._known: dict[CallKey, float] = {}
-        self._usages: tuple[int, tuple[Usage, ...]] = (-1, ())  # of the communicator that was asked for last
+        self._usages: tuple[int, Sequence[Usage]] = (-1, ())  # of the communicator that was asked for last
 
     def seconds(self, key: CallKey) -> float:
         """Return the seconds of a call."""
@@ -56,23 +54,28 @@ class FreeCalls:
         free[received] = of_receiver[spans.op[received]]
         return np.asarray(np.fmin(free, spans.end - spans.start))
 
-    @cached_property
-    def _capacity(self) -> Sequence[float]:
-        """B/s of every link that is used, by its own number."""
-        classes = self._folding.classes
-        capacity = np.zeros(1 + int(classes.used.max(initial=-1)))
-        capacity[classes.used] = np.array(self._of_class, dtype=float)[classes.of_link]
-        return array("d", capacity.tobytes())  # Python's numbers when they are looked at
-
     def _alone(self, key: CallKey) -> float:
-        communicators = self._folding.communicators
+        if key.communicator != self._usages[0]:
+            self._usages = key.communicator, self._on_classes(key.communicator)
         try:
-            if key.communicator != self._usages[0]:
-                self._usages = key.communicator, communicators.usages(key.communicator)
-            traffics = communicators.traffics(key.communicator, key.kind, key.size, self._usages[1])
+            traffics = self._folding.communicators.traffics(key.communicator, key.kind, key.size, self._usages[1])
         except KeyError:
             return math.nan
-        return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._capacity) for traffic in traffics)
+        return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._of_class) for traffic in traffics)
+
+    def _on_classes(self, number: int) -> Sequence[Usage]:
+        """Return the usages of a communicator on classes of links, of which those of several links come several times.
+
+        A communicator that is drawn whole is alone in its class, and may use millions of links.
+        """
+        communicators, classes = self._folding
+        if number in communicators.apart:
+            return classes.quotient[classes.of_communicator[number]]
+        found: list[Usage] = []
+        for usage in communicators.usages(number):
+            links, flows = zip(*usage, strict=True) if usage else ((), ())
+            found.append(tuple(zip(classes.of(np.array(links, dtype=np.int64)).tolist(), flows, strict=True)))
+        return found
 
 
 def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_rank: int = 0) -> dict[str, float]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.collectives.description import SWITCH, Columned, Hop, Listed, Phase, Table
+from simcluster.collectives.tree import Chained
 from simcluster.results.calls import CallKey
 from simcluster.results.overlap import Key, Overlaps
 from simcluster.results.timeline import Spans
@@ -36,6 +37,10 @@ def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
     """Of a group whose position i is on machine ``hosts[i]``; what switches send is sent by no rank."""
     sent, across = 0.0, 0.0
     for phase in phases:
+        if isinstance(phase.hops, Chained):  # of millions of hops
+            share = np.broadcast_to(phase.hops.share, len(phase.hops))
+            sent, across = sent + float(share.sum()), across + float(share[phase.hops.inside :].sum())
+            continue
         for source, target, share in _columns(phase.hops):
             own = source != SWITCH
             source, target, share = source[own], target[own], share[own]

@@ -120,6 +120,10 @@ class Classes:
     kind: PerLink = field(compare=False, repr=False)
     number: Int32s = field(compare=False, repr=False)
 
+    def of(self, links: Ints) -> Int32s:
+        """Return the classes of some links."""
+        return self.number.take(self.kind.of(links))
+
     @cached_property
     def _of_all(self) -> Int32s:
         return self.number.take(self.kind.all)
