@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster import load
+from simcluster import load, simulate
 from simcluster.base.errors import InputError
 from simcluster.results.distribution import Distribution, compare_replicas, half_width
 from simcluster.studies.whatif import replica_sweep
-from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.montecarlo import monte_carlo, one_replica, without_chance
 
 REPLICAS: dict[str, Any] = {
     "cluster": {"topology": "flat", "gpus": 8},
@@ -244,56 +244,34 @@ def test_documents_are_those_of_the_engines_replicas(tiny: Any) -> None:
     assert len({*swept.step_times.tolist()}) == 4
 
 
-STALLS: dict[str, list[dict[str, Any]]] = {
-    "garbage": [{"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms"}],
-    "now and then": [
-        {"kind": "host_stall", "cause": "garbage_collection", "seconds": "2 ms", "every": 2, "first": "random"}
-    ],
-    "data": [{
-        "kind": "host_stall", "cause": "data_loading", "seconds": "1 ms", "ranks": [2, 5],
-        "factor": {"kind": "lognormal", "sigma": 1.0},
-    }],
-    "checkpoint": [{
-        "kind": "host_stall", "cause": "checkpoint", "seconds": "3 ms", "every": 2, "first": 1,
-        "factor": {"kind": "exponential", "scale": 1.0},
-    }],
-    "certain and not": [
-        {"kind": "host_stall", "cause": "data_loading", "seconds": "1 ms", "rank": 3},
-        {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "node": 0},
-        {"kind": "slow_gpu", "rank": 6, "factor": 1.1},
-    ],
-}  # fmt: skip
+LEFT_TO_EVENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "garbage": ({"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms"}, "have the same ops"),
+    "loads": (
+        {"kind": "background_load", "between": ["gpu3", "switch"], "share": 0.6, "on": "200 us", "off": "300 us"},
+        "have the same links",
+    ),
+}
 
 
-@pytest.mark.parametrize("faults", STALLS)
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_stalls_are_those_of_the_engines_replicas(tiny: Any, schedule: str, faults: str) -> None:
-    """The same seeds, the same stalls before the same passes: replica by replica the engine's step time."""
-    job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 8}, "parallel": {"pp": 4, "dp": 2}, "steps": 3}
-    job |= {"pipeline": {"schedule": schedule}, "training": {"global_batch": 16}, "model": {"layers": 8}}
-    scenario = tiny(**job, replicas=5, faults=STALLS[faults])
-    swept, played = monte_carlo(scenario, method="sweep"), monte_carlo(scenario, method="events")
-    assert swept.planned == played.planned
-    np.testing.assert_allclose(swept.step_times, played.step_times, rtol=1e-9)
-    assert len({*swept.step_times.tolist()}) > 1
+@pytest.mark.parametrize("kind", LEFT_TO_EVENTS)
+def test_random_stalls_and_loads_are_simulated_replica_by_replica(tiny: Any, kind: str) -> None:
+    fault, reason = LEFT_TO_EVENTS[kind]
+    job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 8}, "parallel": {"pp": 2, "dp": 4}}
+    scenario = tiny(**job, training={"global_batch": 16}, replicas=3, faults=[fault], model={"layers": 8})
+    found = monte_carlo(scenario)
+    assert found.method == "events"
+    assert found.step_times.tolist() == [simulate(one_replica(scenario, number)).step_time for number in range(3)]
+    assert len({*found.step_times.tolist()}) == 3
+    with pytest.raises(InputError, match=f"{reason}; use auto"):
+        monte_carlo(scenario, method="sweep")
 
 
-@pytest.mark.parametrize(("amount", "apart"), [({"share": 0.6}, 1e-6), ({"rate": "1 TB/s"}, 1e-3)])
-@pytest.mark.parametrize("where", [{"between": ["gpu3", "switch"]}, {"between": ["gpu6", "switch"]}])
-def test_spells_of_traffic_are_those_of_the_engines_replicas(
-    tiny: Any, where: dict[str, Any], amount: dict[str, Any], apart: float
-) -> None:
-    """Where no two transfers share a link, a transfer takes what the engine's takes, whatever comes meanwhile.
-
-    A load of 1 TB/s leaves nothing: transfers queue up behind the link, and then two may share it after all.
-    """
-    job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 8}, "parallel": {"pp": 2, "dp": 4}, "steps": 2}
-    load = {"kind": "background_load", **where, **amount, "on": "200 us", "off": "300 us"}
-    scenario = tiny(**job, training={"global_batch": 16}, replicas=6, faults=[load], model={"layers": 8})
-    swept, played = monte_carlo(scenario, method="sweep"), monte_carlo(scenario, method="events")
-    assert swept.planned == played.planned
-    assert played.step_times.max() > 1.02 * played.planned
-    np.testing.assert_allclose(swept.step_times, played.step_times, rtol=apart)
+def test_planned_loads_are_in_a_sweep(tiny: Any) -> None:
+    load = {"kind": "background_load", "between": ["gpu3", "switch"], "share": 0.6}
+    found = monte_carlo(tiny(**REPLICAS, replicas=2, faults=[load]))
+    assert found.method == "sweep"
+    assert found.step_times.tolist() == [found.planned] * 2
+    assert found.planned > monte_carlo(tiny(**REPLICAS, replicas=2)).planned
 
 
 def test_jitter_has_the_distribution_of_the_engines_replicas(tiny: Any) -> None:

@@ -130,7 +130,7 @@ def sweeps_alike(work: Work) -> None:
     StepSimulation(nodes, cluster, communication, [1.0] * len(RANKS), {}, {}, in_steps=False)
     of = {(node.rank, node.key): node.end - node.start for lane in nodes.values() for node in lane}
 
-    def seconds(stage: int, number: int, start: object) -> Any:
+    def seconds(stage: int, number: int) -> Any:
         item, op = sweep.ops[stage][number]
         index = next(place for place, each in enumerate(item.segment.ops) if each is op)
         return np.array([[of[rank, (item.key, index)] for rank in sweep.stage_ranks[stage].tolist()]])

@@ -116,7 +116,7 @@ def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any],
         [drawn.of(stage, number, *each, len(ranks)) for number, each in enumerate(ops_of(program))]
         for stage, (program, ranks) in enumerate(zip(programs, sweep.stage_ranks, strict=True))
     ]
-    found = sweep(lambda stage, number, _: seconds[stage][number], REPLICAS)
+    found = sweep(lambda stage, number: seconds[stage][number], REPLICAS)
     assert found.tolist() == by_reference(scenario, programs, layout, seconds)
 
 

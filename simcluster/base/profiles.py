@@ -85,21 +85,6 @@ _TURNS = 10_000
 _SPELL = 4e-5  # processor seconds per period; they take less, but all are kept in memory
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """Nothing ever changes, but whoever has one of this number is told apart from others."""
-
-    number: int
-
-    def at(self, instant: float) -> float:
-        """1."""
-        return 1.0
-
-    def after(self, instant: float) -> float:
-        """Never."""
-        return math.inf
-
-
 class Spells:
     """``value`` in some of the times between successive instants, 1 in the others, turn by turn.
 
@@ -120,11 +105,6 @@ class Spells:
     def after(self, instant: float) -> float:
         """The end of the spell that goes on."""
         return self._edges[self._spell(instant) + 1]
-
-    def until(self, instant: float) -> tuple[list[float], list[bool]]:
-        """The instants at which spells begin, up to the first one behind this instant, and which have the value."""
-        count = self._spell(instant) + 2
-        return self._edges[:count], [(number % 2 == 0) == self._first for number in range(count)]
 
     def _spell(self, instant: float) -> int:
         while self._edges[-1] <= instant:

@@ -31,9 +31,10 @@ from simcluster.planning.parallel import RankLayout
 
 Duration = Floats | tuple[float, Floats]
 """Seconds [case, place], where a dimension of 1 applies to all; or one number of seconds and factors [case, place]."""
-Seconds = Callable[[int, int, Callable[[], Floats]], Duration]
-"""Function that returns the durations of an op, given its stage, its number and a function that returns its start
-[case, place].  Ops of a stage are numbered by lane, then by item, in the program's order."""
+Seconds = Callable[[int, int], Duration]
+"""Function that returns the durations of an op, given its stage and its number.
+
+Ops of a stage are numbered by lane, then by item, in the program's order."""
 PROVED = (works.Compute, works.Collective, works.Timed, works.Transfer, works.Receive, works.Copy, works.Host)
 """The kinds of work that a sweep is proved for."""
 
@@ -114,8 +115,8 @@ class StageSweep:
 
     def _end(self, node: _Node, ready: Sequence[Floats], seconds: Seconds) -> Floats:
         """Return when a node ends that begins at the latest of the ``ready`` times."""
-        begin, places = _latest_of(ready), len(self.stage_ranks[node.stage])
-        took = seconds(node.stage, node.number, lambda: _widen(begin, places))
+        begin = _latest_of(ready)
+        took = seconds(node.stage, node.number)
         scale, factor = took if isinstance(took, tuple) else (1.0, np.atleast_2d(took))
         if factor.shape[1] == 1:
             return np.asarray(begin + scale * factor)

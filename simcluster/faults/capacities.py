@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simcluster.base.profiles import Profile, Watched, product
+from simcluster.base.profiles import Profile, product
 from simcluster.faults.spec import FaultSpec, acting
-from simcluster.faults.where import OnLinks
 from simcluster.topology import Cluster
 
 
@@ -28,17 +27,9 @@ def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> 
     return cluster.scaled(found)
 
 
-def capacity_profiles(
-    faults: Sequence[FaultSpec], cluster: Cluster, seed: int, watched: Sequence[OnLinks] = ()
-) -> dict[int, Profile]:
-    """By link, what is left of its capacity over time, where that changes or others take some of it.
-
-    The links of ``watched`` faults have a profile, too, in which nothing changes.
-    """
+def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> dict[int, Profile]:
+    """Return, by link, what is left of its capacity over time, where that changes or others take some of it."""
     parts: dict[int, list[Profile]] = {}
-    for number, each in enumerate(watched):
-        for link in each.links(cluster):
-            parts.setdefault(link, []).append(Watched(number))
     for fault in acting(faults, "left"):
         if not fault.lasts:
             shared: dict[float, Profile] = {}  # links that are left as much change together

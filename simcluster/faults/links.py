@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import cycle
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -144,20 +144,9 @@ class BackgroundLoad(OnLinks, During):
 
     def profile(self, value: float, seed: int) -> Profile:
         """``value`` in its spells, or at its times."""
-        if self.on is not None and self.off is not None:
-            return spells_of(self.on, self.off, value, seed, self.seed)
-        return super().profile(value, seed)
-
-
-def spells_of(on: float, off: float, left: float, seed: int, number: int | None) -> Spells:
-    """A load that comes and goes in spells of these mean lengths (s) by a stream of draws."""
-    chance = stream(seed, "background", number)
-    first = bool(chance.random() < on / (on + off))
-
-    def lengths() -> Iterator[float]:
-        present = first
-        while True:
-            yield max(1e-9, float(chance.exponential(on if present else off)))
-            present = not present
-
-    return Spells(left, lengths(), first=first)
+        if self.on is None or self.off is None:
+            return super().profile(value, seed)
+        chance = stream(seed, "background", self.seed)
+        first = bool(chance.random() < self.on / (self.on + self.off))
+        means = cycle((self.on, self.off) if first else (self.off, self.on))
+        return Spells(value, (max(1e-9, float(chance.exponential(mean))) for mean in means), first=first)

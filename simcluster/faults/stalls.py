@@ -5,7 +5,7 @@ Pure.  A seed decides all that is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from simcluster.base.units import NamedSeconds
@@ -151,28 +151,6 @@ class StallPlaces:
             return self._behind[stall.step]
         passes = self._passes[stall.step]
         return passes[int(stall.place * len(passes))]
-
-    def possible(self, causes: Iterable[str]) -> list[int]:
-        """All places where stalls of these causes can come to stand, ascending."""
-        found: dict[int, None] = {}
-        for cause in causes:
-            if cause in _AT_THE_END:
-                found |= dict.fromkeys(self._behind.values())
-            elif cause == "data_loading":
-                found |= dict.fromkeys(passes[0] for passes in self._passes.values())
-            else:
-                found |= dict.fromkeys(index for passes in self._passes.values() for index in passes)
-        return sorted(found)
-
-
-def with_room(program: StageProgram, causes: Sequence[str]) -> StageProgram:
-    """A stage's program with an item that takes no time, and whose key is ("stall", place), where there may be one."""
-    items = program.lanes[MAIN]
-    before = {}
-    for place in StallPlaces(items).possible(causes):
-        step = items[min(place, len(items) - 1)].step
-        before[place] = [_item(0.0, "stall", (_KEY, place), step)]
-    return _with(program, before)
 
 
 def is_stall(item: Item) -> bool:

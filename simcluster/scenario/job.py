@@ -25,7 +25,6 @@ from simcluster.faults.capacities import capacity_profiles
 from simcluster.faults.ranks import mean_attention, rank_disturbances
 from simcluster.faults.ranks import slowness as slow_ranks
 from simcluster.faults.spec import Batch, Setting
-from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
@@ -161,15 +160,13 @@ def slowness(scenario: Scenario) -> list[float]:
     return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus], scenario.seed)
 
 
-def disturbances_of(
-    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = (), saved: SavedParts | None = None
-) -> Disturbances:
+def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster, saved: SavedParts | None = None) -> Disturbances:
     """What else the scenario's faults make of its ranks and of the cluster's links, and what ranks have ``saved``."""
     found = UNDISTURBED
-    if scenario.faults or watched:
+    if scenario.faults:
         faults, seed = scenario.faults, scenario.seed
         setting = setting_of(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
-        capacities = capacity_profiles(faults, cluster, seed, watched)
+        capacities = capacity_profiles(faults, cluster, seed)
         found = replace(rank_disturbances(faults, setting), capacities=capacities)
     return found.beside(saved.colour, saved.program) if saved and saved.uneven else found
 

@@ -17,7 +17,6 @@ from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.faults import Fault
 from simcluster.faults.capacities import with_permanent
-from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job, Slices, balanced
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
@@ -178,15 +177,11 @@ def fold(
     planned: Planned,
     *,
     folded: bool = True,
-    watched: Sequence[OnLinks] = (),
 ) -> FoldedStep:
-    """Find the equal ranks, groups and links of a planned scenario with the faults that it has now.
-
-    The links of ``watched`` faults are kept apart from others, as if something could happen on them.
-    """
+    """Find the equal ranks, groups and links of a planned scenario with the faults that it has now."""
     job = planned.job
     cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
-    disturbances = disturbances_of(scenario, job.plan, cluster, watched, saved=job.saved)
+    disturbances = disturbances_of(scenario, job.plan, cluster, saved=job.saved)
     rates = cluster.link_capacity
     if folded and folds(scenario):
         folding = planned.symmetry.folding(rates, slowness(scenario), disturbances)

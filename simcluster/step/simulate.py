@@ -6,12 +6,9 @@ its faults), simulated (``step.simulation``: when each op begins and ends), and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.documents.argument_types import checked
-from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
@@ -64,13 +61,12 @@ def replay(
     *,
     folded: bool = True,
     change: Change = list,
-    watched: Sequence[OnLinks] = (),
     planned: Planned | None = None,
     single: bool = False,
 ) -> Result:
     """Simulate the scenario once, as it is ``planned`` or with its programs changed by ``change``.
 
-    ``watched`` is passed to ``fold``.  ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
+    ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
     """
     playing(scenario.name)
     planned = planned or plan(scenario, change)
@@ -84,7 +80,6 @@ def replay(
         played,
         planned,
         folded=folded and fast,
-        watched=watched,
         single=single,
     )
     return Result(

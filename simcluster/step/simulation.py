@@ -23,7 +23,6 @@ from simcluster.base.telling import note
 from simcluster.base.units import format_seconds
 from simcluster.engine.job_record import simulate_job
 from simcluster.faults.spec import acting
-from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.reference.record import OpTimes, Record
@@ -155,7 +154,6 @@ def simulate_step(
     planned: Planned,
     *,
     folded: bool,
-    watched: Sequence[OnLinks],
     single: bool,
 ) -> SimulatedStep:
     """Simulate a planned step on the finest grid that its times are exact on: see ``fold``.
@@ -164,7 +162,7 @@ def simulate_step(
     """
 
     def simulated() -> SimulatedStep:
-        step = fold(scenario, planned, folded=folded, watched=watched)
+        step = fold(scenario, planned, folded=folded)
         classes = step.folding.classes
         if folded:
             _require_begun(scenario, len(classes.rank_representatives))

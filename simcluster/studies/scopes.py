@@ -6,7 +6,7 @@ replicas are simulated one by one on the engine.
 
 from __future__ import annotations
 
-from simcluster.faults import FAULTS, ExpertImbalance, NicSpeeds
+from simcluster.faults import FAULTS, BackgroundLoad, ExpertImbalance, HostStall, NicSpeeds
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
@@ -97,17 +97,19 @@ QUICK = Scope(
 """What quick steps are proved for (tests/test_quick.py)."""
 
 
-_SIMULATED = (
-    "slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
-)  # fmt: skip
+_SIMULATED = ("slow_gpu", "speeds", "jitter", "slow_link", "link_flap", "sequence_lengths")
 
 
 def _experts(fault: ExpertImbalance) -> str:
     return "expert_imbalance: replicas of one sweep all have the same tokens; use auto" if fault.by_chance else ""
 
 
-def _nics(fault: NicSpeeds) -> str:
-    return "nic_speeds: replicas of one sweep all have the same links; use auto" if fault.by_chance else ""
+def _links(fault: NicSpeeds | BackgroundLoad) -> str:
+    return f"{fault.kind}: replicas of one sweep all have the same links; use auto" if fault.by_chance else ""
+
+
+def _stalls(fault: HostStall) -> str:
+    return "" if fault.neutral else "host_stall: ranks of one sweep all have the same ops; use auto"
 
 
 REPLICAS = Scope(
@@ -122,6 +124,12 @@ REPLICAS = Scope(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),
     },
-    faults={**dict.fromkeys(_SIMULATED, lambda fault: ""), "expert_imbalance": _experts, "nic_speeds": _nics},
+    faults={
+        **dict.fromkeys(_SIMULATED, lambda fault: ""),
+        "expert_imbalance": _experts,
+        "nic_speeds": _links,
+        "background_load": _links,
+        "host_stall": _stalls,
+    },
 )
 """What the sweep of replicas is proved for (tests/test_montecarlo.py)."""

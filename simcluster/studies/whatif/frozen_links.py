@@ -24,9 +24,8 @@ from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay
 from simcluster.studies.scopes import REPLICAS
-from simcluster.studies.whatif.durations import durations
 from simcluster.studies.whatif.montecarlo import one_replica, without_chance
-from simcluster.studies.whatif.replica_sweep import OfStage
+from simcluster.studies.whatif.replica_sweep import planned_seconds
 
 _MOST_SECONDS = 0.3
 """Estimated seconds of a replica as events, up to which it is simulated by default."""
@@ -69,14 +68,11 @@ def soon_told(scenario: Scenario) -> bool:
 def _frozen(run: Scenario, base: Result) -> float:
     """Return the seconds of a step with the links of the run without chance, and computation as this one draws it."""
     programs, layout = stage_programs(base.job), base.job.plan
-    sweep, measured = StageSweep(programs, layout), durations(base)
-    planned = [
-        OfStage.of_ranks([measured[base.simulated_for(rank)] for rank in ranks.tolist()], ops)
-        for ops, ranks in zip(sweep.ops, sweep.stage_ranks, strict=True)
-    ]
+    sweep = StageSweep(programs, layout)
+    planned = planned_seconds(base, sweep)
     alone, drawn = (_computation(scenario, base, programs, sweep) for scenario in (base.scenario, run))
 
-    def seconds(stage: int, number: int, start: object) -> Floats:
+    def seconds(stage: int, number: int) -> Floats:
         took = planned[stage].of(number)
         if sweep.ops[stage][number][1].work.group(stage) is not None:
             return took
