@@ -2,8 +2,8 @@
 
 The step is planned and simulated once without chance.  Then all replicas are simulated at once with their own durations
 (``replica_sweep``), links and interference as in the run without chance: exact where transfers do not hold each other
-back.  ``method="events"`` simulates replica by replica on the engine instead, as do scenarios that the sweep is not
-proved for (``studies.scopes``).
+back.  ``method="events"`` simulates replica by replica on the engine instead.  So are scenarios that the sweep is not
+proved for (``studies.scopes``), as those with random stalls and loads on links.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.step.planned import plan
 from simcluster.step.simulate import replay
 from simcluster.studies.scopes import REPLICAS
 from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
@@ -73,9 +74,11 @@ def monte_carlo(
     if not obstacle and method != "events":
         times = sweep_replicas(scenario, base, processes, None if until is None else enough)
         return Distribution(times, base.step_time, "sweep")
+    seeded = scenario.data or scenario.model.moe  # whose plans depend on the seed: lengths of documents, tokens
+    planned = None if seeded else plan(scenario)
     times = np.zeros(0)
     for number in range(scenario.replicas):
-        times = np.append(times, replay(one_replica(scenario, number)).step_time)
+        times = np.append(times, replay(one_replica(scenario, number), planned=planned).step_time)
         if len(times) % _LOOK == 0 and enough(times):
             break
     return Distribution(times, base.step_time, "events")
