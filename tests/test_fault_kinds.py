@@ -148,8 +148,8 @@ class Idle(FaultSpec):
     def attention(self, *args: Any) -> Any:
         return super().attention(*args)
 
-    def expert_loads(self, **where: int) -> Any:
-        return super().expert_loads(**where)
+    def expert_loads(self, *args: Any) -> Any:
+        return super().expert_loads(*args)
 
     def program(self, *args: Any) -> Any:
         return super().program(*args)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults import Fault
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.ranks import RankPrograms
-from simcluster.faults.spec import Batch, Setting
+from simcluster.faults.spec import Batch, RoutedTokens, Setting
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective, Compute
@@ -33,9 +34,13 @@ LAWS = (
 )
 
 
+def tokens(experts: int, layer: int = 0, **where: int) -> RoutedTokens:
+    return RoutedTokens(TokenRoutes(experts, 1), 1, layer, **where)
+
+
 @given(fault=st.sampled_from(LAWS), ep=st.sampled_from([1, 2, 4, 8]), layer=st.integers(0, 99), step=st.integers(0, 9))
 def test_no_token_is_lost(fault: ExpertImbalance, ep: int, layer: int, step: int) -> None:
-    loads = fault.expert_loads(seed=1, experts=16, ep=ep, layer=layer, step=step)
+    loads = fault.expert_loads(RoutedTokens(TokenRoutes(16, 1), 1, layer, step), ep)
     assert loads.shape == (ep,)
     assert loads.sum() == pytest.approx(ep)
     assert (loads >= 0).all()
@@ -43,17 +48,17 @@ def test_no_token_is_lost(fault: ExpertImbalance, ep: int, layer: int, step: int
 
 
 def test_counted_fractions_are_taken_rank_by_rank() -> None:
-    loads = imbalance(kind="fractions", values=[4, 2, 1, 1]).expert_loads(seed=1, experts=4, ep=2, layer=0)
+    loads = imbalance(kind="fractions", values=[4, 2, 1, 1]).expert_loads(tokens(4), 2)
     assert loads.tolist() == [1.5, 0.5]
     assert loads.max() == 1.5
     even = imbalance(kind="fractions", values=[1, 1, 1, 1])
     assert even.neutral
-    assert even.expert_loads(seed=1, experts=4, ep=4, layer=0).tolist() == [1.0] * 4
+    assert even.expert_loads(tokens(4), 4).tolist() == [1.0] * 4
     assert imbalance(kind="zipf", exponent=0).neutral
 
 
 def test_zipf_is_its_law_in_any_order() -> None:
-    shares = LAWS[0].expert_loads(seed=1, experts=8, ep=8, layer=5) / 8
+    shares = LAWS[0].expert_loads(tokens(8, layer=5), 8) / 8
     expected = np.arange(1, 9) ** -1.2
     assert np.sort(shares)[::-1] == pytest.approx(expected / expected.sum())
 
@@ -62,11 +67,11 @@ def test_what_is_drawn_anew() -> None:
     by_layer, by_pass = LAWS
 
     def loads(fault: ExpertImbalance, **where: int) -> list[float]:
-        return fault.expert_loads(seed=1, experts=8, ep=4, **{"layer": 0, **where}).tolist()
+        return fault.expert_loads(tokens(8, **where), 4).tolist()
 
-    assert loads(by_layer) == loads(by_layer, step=3, microbatch=2, replica=1) != loads(by_layer, layer=1)
+    assert loads(by_layer) == loads(by_layer, step=3, microbatch=2, group=1) != loads(by_layer, layer=1)
     assert loads(by_pass) == loads(by_pass)
-    assert len({tuple(loads(by_pass, **{name: 1})) for name in ("step", "microbatch", "replica", "layer")}) == 4
+    assert len({tuple(loads(by_pass, **{name: 1})) for name in ("step", "microbatch", "group", "layer")}) == 4
 
 
 def test_ops_of_experts_take_what_their_rank_gets() -> None:
@@ -101,9 +106,9 @@ def times_of(*faults: ExpertImbalance) -> tuple[list[list[float]], RankPrograms]
 
 def test_what_does_not_fit() -> None:
     with pytest.raises(InputError, match="ep 3 does not divide 8 experts"):
-        LAWS[0].expert_loads(seed=1, experts=8, ep=3, layer=0)
+        LAWS[0].expert_loads(tokens(8), 3)
     with pytest.raises(InputError, match="4 fractions for 8 experts; give one to each"):
-        imbalance(kind="fractions", values=[1, 1, 1, 2]).expert_loads(seed=1, experts=8, ep=2, layer=0)
+        imbalance(kind="fractions", values=[1, 1, 1, 2]).expert_loads(tokens(8), 2)
 
 
 def test_a_dense_model_has_none(tiny: Any) -> None:

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, load, simulate
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults import placed
 from simcluster.faults.expert_loads import grown
 from simcluster.faults.experts import ExpertImbalance
+from simcluster.faults.spec import RoutedTokens
 from simcluster.interop.export.export import memory_counters
 from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
@@ -174,8 +176,9 @@ def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None
 
 def test_loads_are_kept_and_not_to_be_written_to() -> None:
     fault = ExpertImbalance.model_validate({**ZIPF, "seed": 1})
-    first = fault.expert_loads(seed=1, experts=8, ep=4, layer=0)
-    assert first is fault.expert_loads(seed=1, experts=8, ep=4, layer=0)
+    tokens = RoutedTokens(TokenRoutes(8, 1), seed=1, layer=0)
+    first = fault.expert_loads(tokens, 4)
+    assert first is fault.expert_loads(tokens, 4)
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 2.0
 

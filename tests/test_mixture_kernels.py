@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.software import Software
 from simcluster.documents.catalogue.models import model_document
 from simcluster.faults import ExpertImbalance
+from simcluster.faults.spec import RoutedTokens
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import linear
 from simcluster.model.layers import RankShape
@@ -79,7 +81,8 @@ def test_capacity_drops_what_popular_experts_cannot_take() -> None:
     fault = ExpertImbalance.model_validate(
         {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [5, 1, 1, 1]}}
     )
-    loads = {most: fault.expert_loads(seed=0, experts=4, ep=2, layer=0, capacity=most).tolist() for most in (9, 1.5, 1)}
+    routed = RoutedTokens(TokenRoutes(4, 1), seed=0, layer=0)
+    loads = {most: fault.expert_loads(routed._replace(capacity=most), 2).tolist() for most in (9, 1.5, 1)}
     assert loads == {9: [1.5, 0.5], 1.5: [1.0, 0.5], 1: [0.75, 0.5]}
 
 

@@ -20,6 +20,7 @@ from simcluster.base.arrays import Floats
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.collectives.router_law import RouterLaw, groups_needed
 from simcluster.faults.experts import ExpertImbalance
+from simcluster.faults.spec import RoutedTokens
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document
 from simcluster.traffic.relayed_links import relayed_links
@@ -119,16 +120,16 @@ def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
     However steep the law, a pair of experts gets the tokens of its fullest at least, and one copy of a token at most.
     """
     for fault in (imbalance(kind="zipf", exponent=exponent), imbalance(kind="dirichlet", concentration=concentration)):
-        asked = fault.expert_loads(seed=0, experts=routes.experts, ep=routes.experts, layer=layer) / routes.experts
-        there = {"seed": 0, "experts": routes.experts, "ep": routes.experts, "layer": layer, "routes": routes}
-        shares = fault.expert_loads(**there) / routes.experts  # type: ignore[arg-type]
+        tokens = RoutedTokens(routes, seed=0, layer=layer)
+        one_choice = tokens._replace(routes=TokenRoutes(routes.experts, 1))
+        asked, shares = (fault.expert_loads(each, routes.experts) / routes.experts for each in (one_choice, tokens))
         assert shares.sum() == pytest.approx(1)
         assert shares.max() * routes.top_k <= 1 + 1e-9
         assert groups_needed(shares * routes.top_k, routes) <= routes.top_groups * (1 + 1e-6)
         if asked.max() * routes.top_k <= 1 and groups_needed(asked * routes.top_k, routes) <= routes.top_groups:
             assert shares.tolist() == asked.tolist()
         pairs = tuple((first, first + 1) for first in range(0, routes.experts, 2))
-        copies = fault.expert_copies(seed=0, routes=routes, blocks=pairs, layer=layer)
+        copies = fault.expert_copies(tokens, pairs)
         visited = copies * [routes.visits_any(pair) for pair in pairs]
         rows = shares.reshape(-1, 2) * routes.top_k
         assert (visited >= rows.max(axis=1) * (1 - 1e-9)).all()
@@ -140,10 +141,9 @@ def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
 
 def test_the_first_of_deepseek_v3_is_visited_by_every_token() -> None:
     """Zipf's law with exponent 1 would give it 1.31 rows of each."""
-    routes = TokenRoutes(256, 8)
-    there = {"seed": 0, "experts": 256, "ep": 256, "layer": 0}
     fault = imbalance(kind="zipf", exponent=1)
-    asked, given = (np.sort(fault.expert_loads(**there, routes=each))[::-1] / 32 for each in (None, routes))  # type: ignore[arg-type]
+    laws = (RoutedTokens(TokenRoutes(256, top_k), seed=0, layer=0) for top_k in (1, 8))
+    asked, given = (np.sort(fault.expert_loads(each, 256))[::-1] / 32 for each in laws)
     assert asked[:3] == pytest.approx([1.306, 0.653, 0.435], abs=1e-3)
     assert given[:3] == pytest.approx([1.0, 0.683, 0.456], abs=1e-3)
 

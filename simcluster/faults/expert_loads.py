@@ -6,15 +6,15 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives.relayed import RELAYED, TokenRoutes, experts_on
-from simcluster.faults.spec import Blocks, FaultSpec, Setting, acting
+from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens, Setting, acting
 from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective
@@ -143,42 +143,26 @@ class ExpertLoads:
         return known[0][place], known[1]
 
     def _loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
-        """What multiplies the tokens of a group's ranks by all faults together, [place in it]."""
-        moment: dict[str, int] = {"layer": layer, "step": step, "microbatch": microbatch, "replica": group}
-        loads = [
-            fault.expert_loads(
-                seed=self._seed,
-                experts=self._routes.experts,
-                ep=self._ep,
-                capacity=self._capacity,
-                routes=self._routes,
-                **moment,
-            )
-            for fault in self._faults
-        ]
-        return np.asarray(math.prod(loads))
+        """Return the factors of all faults together on the tokens of a group's ranks, [place in the group]."""
+        tokens = RoutedTokens(self._routes, self._seed, layer, step, microbatch, group, self._capacity)
+        return np.asarray(math.prod(fault.expert_loads(tokens, self._ep) for fault in self._faults))
 
     def _of_copies(self, rank: int, item: Item, layer: int) -> float:
-        """Return what multiplies the time in which tokens are relayed to the rank's group, or back."""
+        """Return the factor on the time in which tokens are relayed to the rank's group, or back."""
         relay, group = self._relays[rank], int(self._place[rank, 0])
-        moment: dict[str, Any] = {"layer": layer}
-        if self.by_pass:
-            moment |= {"step": item.step, "microbatch": item.microbatch, "replica": group}
-        name = relay.number, *moment.values()
+        moment = (item.step, item.microbatch, group) if self.by_pass else (0, 0, 0)
+        name = relay.number, layer, *moment
         if name not in self._copies:
-            fullest = (self._fullest(blocks, moment) for blocks in (relay.machines, relay.ranks))
+            tokens = RoutedTokens(self._routes, self._seed, layer, *moment, self._capacity)
+            fullest = (self._fullest(blocks, tokens) for blocks in (relay.machines, relay.ranks))
             self._copies[name] = relay.links.longer(*fullest)
         return self._copies[name]
 
-    def _fullest(self, blocks: Blocks, moment: Mapping[str, Any]) -> float:
-        """Return the most that any of the blocks gets of copies, over an even share; at most one of every token."""
-        routes = self._routes
-        copies = [
-            fault.expert_copies(seed=self._seed, routes=routes, blocks=blocks, capacity=self._capacity, **moment)
-            for fault in self._faults
-        ]
-        even = np.array([routes.visits_any(block) for block in blocks])
-        return float(np.minimum(math.prod(copies), 1.0 / even).max())
+    def _fullest(self, blocks: Blocks, tokens: RoutedTokens) -> float:
+        """Return the most copies that any block gets, over an even share; at most one of every token."""
+        copies = math.prod(fault.expert_copies(tokens, blocks) for fault in self._faults)
+        even = np.array([self._routes.visits_any(block) for block in blocks])
+        return float(np.minimum(copies, 1.0 / even).max())
 
     def _add_relays(self, groups: Ranks, setting: Setting) -> None:
         """Add every ep group (row): those on equally many ranks of as many machines have equal links."""

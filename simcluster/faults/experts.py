@@ -25,7 +25,7 @@ from simcluster.collectives.router_law import RouterLaw, groups_needed
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.faults.draws import stream
-from simcluster.faults.spec import Blocks, FaultSpec
+from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens
 from simcluster.faults.where import Number
 
 _MOST_EXPERTS = 100_000
@@ -117,58 +117,37 @@ class ExpertImbalance(FaultSpec):
     def by_pass(self) -> bool:
         return self.per == "pass"
 
-    def expert_loads(
-        self,
-        *,
-        seed: int,
-        experts: int,
-        ep: int,
-        layer: int,
-        step: int = 0,
-        microbatch: int = 0,
-        replica: int = 0,
-        capacity: float = math.inf,
-        routes: TokenRoutes | None = None,
-    ) -> Floats:
-        """What the experts' products take on every expert-parallel rank of a group, [ep]; 1 is an even share.
+    def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:
+        """Return the load of the experts on every rank of an ep group, in even shares, [ep].
 
         The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum
-        to ``ep`` as long as no token is lost: beyond ``capacity`` times an even share an expert drops them, and what it
-        takes is a multiple of what planning gives it, the smaller of capacity and even share.  Expert e is on rank
-        e // (experts / ep).  ``routes`` is what a token chooses, None for one expert of all.
-        ``replica`` is the number of the group: with ``per: pass`` each group has other tokens.  The array, the same one
-        each time, cannot be written to.  Raises InputError where the ranks do not divide the experts, or fractions are
-        not one to each.
+        to ``ep`` as long as no token is dropped.  With a capacity, the load is a multiple of the smaller of capacity
+        and even share.  Expert e is on rank e // (experts / ep).  The array is read-only and shared between calls.
+
+        Raises
+        ------
+        InputError
+            If ``ep`` does not divide the experts, or if there is not one fraction per expert.
         """
+        experts = tokens.routes.experts
         if ep < 1 or experts < 1 or experts % ep:
             raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
-        identity = (layer, step, microbatch, replica) if self.by_pass else (layer,)
-        return _loads(self, seed, routes or TokenRoutes(experts, 1), ep, identity, capacity)
+        return _loads(self, self._drawn_for(tokens), ep)
 
-    def expert_copies(
-        self,
-        *,
-        seed: int,
-        routes: TokenRoutes,
-        blocks: Blocks,
-        layer: int,
-        step: int = 0,
-        microbatch: int = 0,
-        replica: int = 0,
-        capacity: float = math.inf,
-    ) -> Floats:
+    def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
         """Return how many different tokens visit each block of experts, as a multiple of what planning gives it.
 
-        A block is what gets one copy of a token: a rank, or a machine.  Rows beyond ``capacity`` do not travel.
+        A block is what gets one copy of a token: a rank, or a node.  Dropped tokens do not travel.
         """
-        identity = (layer, step, microbatch, replica) if self.by_pass else (layer,)
-        return _copies(self, seed, routes, blocks, identity, capacity)
+        return _copies(self, self._drawn_for(tokens), blocks)
+
+    def _drawn_for(self, tokens: RoutedTokens) -> RoutedTokens:
+        """Return the tokens without the fields that their draw does not depend on."""
+        return tokens if self.by_pass else tokens._replace(step=0, microbatch=0, group=0)
 
     def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:
         """Return how many rows of a token the law would give the most popular expert: no router gives more than one."""
-        identity = (layer, 0, 0, 0) if self.by_pass else (layer,)
-        shares = self.tokens.draw(stream(seed, "experts", self.seed, *identity), routes.experts)
-        return float(shares.max()) * routes.top_k
+        return float(_drawn(self, RoutedTokens(routes, seed, layer)).max()) * routes.top_k
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """There are experts, and as many fractions as there are."""
@@ -184,16 +163,14 @@ class ExpertImbalance(FaultSpec):
             what = "what a rank's experts keep goes with the rows they get, and memory.offload takes an even share of"
             yield (), f"{what} it; set memory.offload.activations to 0, or leave expert_imbalance out"
         try:
-            self.expert_loads(seed=0, experts=moe.experts, ep=1, layer=0, routes=moe.routes)
+            self.expert_loads(RoutedTokens(moe.routes, seed=0, layer=0), 1)
         except InputError as error:
             yield ("tokens",), str(error)
 
 
 @lru_cache(maxsize=1 << 16)
-def _loads(
-    fault: ExpertImbalance, seed: int, routes: TokenRoutes, ep: int, identity: tuple[int, ...], capacity: float
-) -> Floats:
-    experts, shares = routes.experts, _shares(fault, seed, routes, identity)
+def _loads(fault: ExpertImbalance, tokens: RoutedTokens, ep: int) -> Floats:
+    experts, capacity, shares = tokens.routes.experts, tokens.capacity, _shares(fault, tokens)
     loads = shares.reshape(ep, -1).sum(axis=1)
     found = np.asarray(loads * (ep / loads.sum()))
     if capacity < np.inf:  # of even shares
@@ -204,10 +181,9 @@ def _loads(
 
 
 @lru_cache(maxsize=1 << 12)
-def _copies(
-    fault: ExpertImbalance, seed: int, routes: TokenRoutes, blocks: Blocks, identity: tuple[int, ...], capacity: float
-) -> Floats:
-    law, wanted = _law(fault, seed, routes, identity)
+def _copies(fault: ExpertImbalance, tokens: RoutedTokens, blocks: Blocks) -> Floats:
+    routes, capacity = tokens.routes, tokens.capacity
+    law, wanted = _law(fault, tokens._replace(capacity=math.inf))
     taken = np.minimum(wanted, capacity)  # of even shares
     lost = 1.0 - np.divide(taken, wanted, out=np.ones_like(wanted), where=wanted > 0)
     even = np.array([routes.visits_any(block) for block in blocks])
@@ -215,18 +191,23 @@ def _copies(
 
 
 @lru_cache(maxsize=1 << 10)
-def _law(fault: ExpertImbalance, seed: int, routes: TokenRoutes, identity: tuple[int, ...]) -> tuple[RouterLaw, Floats]:
+def _law(fault: ExpertImbalance, tokens: RoutedTokens) -> tuple[RouterLaw, Floats]:
     """Return how tokens choose experts together, and what each expert is sent, in even shares."""
-    shares = _shares(fault, seed, routes, identity)
+    routes, shares = tokens.routes, _shares(fault, tokens)
     return RouterLaw(routes, np.minimum(shares * routes.top_k, 1.0)), shares * routes.experts
 
 
-def _shares(fault: ExpertImbalance, seed: int, routes: TokenRoutes, identity: tuple[int, ...]) -> Floats:
+def _drawn(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
+    identity = tokens[2:6] if fault.by_pass else (tokens.layer,)
+    return fault.tokens.draw(stream(tokens.seed, "experts", fault.seed, *identity), tokens.routes.experts)
+
+
+def _shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
     """Return each expert's part of the rows, in sum 1: as drawn where a router can give that, else the nearest.
 
     Raises InputError for counted fractions that no router can give.
     """
-    shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), routes.experts)
+    routes, shares = tokens.routes, _drawn(fault, tokens)
     excess = _impossible(shares, routes)
     if not excess:
         return shares

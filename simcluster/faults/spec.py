@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -34,6 +34,22 @@ Blocks = tuple[tuple[int, ...], ...]
 
 EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads", "program", "retime")
 """Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""
+
+
+class RoutedTokens(NamedTuple):
+    """The tokens of one pass of a microbatch through the experts of a layer.
+
+    ``group`` is the number of the ep group in its stage; ``routes`` say which experts a token chooses.  An expert takes
+    at most ``capacity`` times an even share.  ``seed`` is the scenario's.
+    """
+
+    routes: TokenRoutes
+    seed: int
+    layer: int
+    step: int = 0
+    microbatch: int = 0
+    group: int = 0
+    capacity: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,43 +175,17 @@ class FaultSpec(Spec):
         """What multiplies the core attention of microbatches, [step, replica, microbatch]; memory does not change."""
         return np.ones((batch.steps, dp, batch.microbatches))
 
-    def expert_loads(
-        self,
-        *,
-        seed: int,
-        experts: int,
-        ep: int,
-        layer: int,
-        step: int = 0,
-        microbatch: int = 0,
-        replica: int = 0,
-        capacity: float = math.inf,
-        routes: TokenRoutes | None = None,
-    ) -> Floats:
-        """What multiplies the tokens of the experts of every rank of an ep group, [ep]; ``replica`` is the group.
-
-        An expert takes at most ``capacity`` times an even share; ``routes``: what a token chooses, one expert if None.
-        """
+    def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:
+        """Return the factor on the tokens of the experts of every rank of an ep group, [ep]."""
         return np.ones(ep)
 
-    def expert_copies(
-        self,
-        *,
-        seed: int,
-        routes: TokenRoutes,
-        blocks: Blocks,
-        layer: int,
-        step: int = 0,
-        microbatch: int = 0,
-        replica: int = 0,
-        capacity: float = math.inf,
-    ) -> Floats:
-        """Return what multiplies the tokens that visit any expert of each block, which gets one copy of each."""
+    def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
+        """Return the factor on the tokens that visit any expert of each block, which gets one copy of each token."""
         return np.ones(len(blocks))
 
     @property
     def by_pass(self) -> bool:
-        """Do ``expert_loads`` depend on step, microbatch and replica?"""
+        """Return whether ``expert_loads`` depend on step, microbatch and group."""
         return False
 
     def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
