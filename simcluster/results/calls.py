@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,28 +41,21 @@ class Call:
 
 
 def calls(
-    communicators: Communicators,
-    called: tuple[Ints, list[CallKey]],
-    spans: Spans,
-    weights: Mapping[int, int],
-    first_rank: int = 0,
+    communicators: Communicators, called: tuple[Ints, list[CallKey]], spans: Spans, weights: Mapping[int, int]
 ) -> Iterator[Call]:
-    """Generate every kind of call once; ``weights[rank]`` is how many ranks a simulated rank represents.
+    """Generate every kind of call over links once; ``weights[rank]`` is how many ranks a simulated rank represents.
 
-    ``called`` is what ``calls_of`` returns for the spans; ``first_rank`` is the number of their rank 0 in the record.
+    ``called`` is what ``calls_of`` returns for the spans.
     """
     call, keys = called
     there = np.flatnonzero(call >= 0)
-    stands_for = np.array([weights.get(rank, 0) for rank in range(max(weights) + 1)])
-    took = (spans.end - spans.start)[there] * stands_for[spans.rank[there]]
-    planned: dict[tuple[str, str], list[float]] = {}
-    for axis, (kind, size) in communicators.calls(range(first_rank, first_rank + sum(weights.values()))):
-        planned.setdefault((axis, kind), []).append(size)
+    represented = np.array([weights.get(rank, 0) for rank in range(max(weights) + 1)])
+    took = (spans.end - spans.start)[there] * represented[spans.rank[there]]
     for key, seconds in zip(keys, np.bincount(call[there], took, len(keys)).tolist(), strict=True):
-        sizes = sorted(planned.get((key.axis, key.kind), []), key=lambda each: abs(each - key.size))
-        traffics = _traffics(communicators, key, [key.size, *sizes])
-        if traffics:
-            yield Call(key.axis, seconds, traffics)
+        size = communicators.planned_size(key.communicator, key.kind, key.size)
+        if size is not None:
+            usages = communicators.usages(key.communicator)
+            yield Call(key.axis, seconds, communicators.traffics(key.communicator, key.kind, size, usages))
 
 
 def calls_of(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
@@ -95,17 +88,3 @@ def calls_of(communicators: Communicators, ops: Ops, spans: Spans, first_rank: i
     call = np.full(len(spans), -1, dtype=np.int64)
     call[there] = places[which]
     return call, list(keys)
-
-
-def _traffics(communicators: Communicators, key: CallKey, sizes: Sequence[float]) -> tuple[Traffic, ...]:
-    """Return what a call moves of the first of these sizes that was planned; nothing for a given duration.
-
-    Calls of uneven experts are other sizes of one that was planned for even ones.
-    """
-    usages = communicators.usages(key.communicator)
-    for size in sizes:
-        try:
-            return communicators.traffics(key.communicator, key.kind, size, usages)
-        except KeyError:
-            continue
-    return ()

@@ -123,9 +123,8 @@ class Run(TimedNumbers):
     def traffic(self) -> list[AxisTraffic]:
         """Bytes that the mean rank sends in a step: in all, per axis, per collective."""
         return axis_traffic(
-            self.folding.communicators, self.spans, self.called, self.weights, self.overlap, steps=self.steps,
-            ranks=self.ranks,
-        )  # fmt: skip
+            self.folding.communicators, self.spans, self.called, self.weights, self.overlap, steps=self.steps
+        )
 
     @cached_property
     def called(self) -> tuple[Ints, list[CallKey]]:

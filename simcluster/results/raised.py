@@ -226,7 +226,7 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None
         return None
     if run.hop_by_hop:  # calls have no rates of their own
         return None
-    made = calls(run.folding.communicators, run.called, run.spans, run.weights, run.ranks.start)
+    made = calls(run.folding.communicators, run.called, run.spans, run.weights)
     pace = before.cluster.scale.pace, after.cluster.scale.pace
     by_scale = before.cluster.topology == after.cluster.topology
     return held_back(made, Raise(now, was.capacity, now.capacity, *pace, by_scale))

@@ -95,14 +95,14 @@ class AxisTraffic:
 
 def axis_traffic(
     communicators: Communicators, spans: Spans, called: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
-    overlap: Overlaps, *, steps: int, ranks: range,
+    overlap: Overlaps, *, steps: int,
 ) -> list[AxisTraffic]:  # fmt: skip
     """All together first, then axis by axis its sum and its collectives; nothing where calls have given durations.
 
-    ``called`` is what ``calls_of`` says of the spans, ``ranks`` are the job's among the program's.
+    ``called`` is what ``calls_of`` returns for the spans.
     """
     call, keys = called
-    shares = _shares(communicators, keys, ranks)
+    shares = _shares(communicators, keys)
     size = np.array([key.size for key in keys] + [0.0])
     each = np.array([[share.sent, share.across] for share in shares] + [[0.0, 0.0]]) * size[:, None]
     part = np.zeros(max(weights) + 1)
@@ -135,44 +135,21 @@ def _of(spans: Spans, key: Key) -> Bools:
     )
 
 
-def _shares(communicators: Communicators, keys: Sequence[CallKey], ranks: range) -> list[SentShare]:
-    """Of every kind of call the parts of its size that a member sends; nothing of a copy or of a given duration."""
-    planned: dict[tuple[str, str], list[float]] = {}
-    for axis, (kind, size) in communicators.calls(ranks):
-        planned.setdefault((axis, kind), []).append(size)
+def _shares(communicators: Communicators, keys: Sequence[CallKey]) -> list[SentShare]:
+    """Return for every call the parts of its size that a member sends; nothing for a copy or a given duration."""
     known: dict[tuple[object, ...], SentShare] = {}
     found = []
     for key in keys:
-        sizes = sorted(planned.get((key.axis, key.kind), []), key=lambda each: abs(each - key.size))
-        method = None if key.kind == "copy" else _method(communicators, key, [key.size, *sizes])
-        if method is None:
+        size = None if key.kind == "copy" else communicators.planned_size(key.communicator, key.kind, key.size)
+        if size is None:
             found.append(SentShare(0.0, 0.0))
             continue
-        hosts = communicators.hosts(key.communicator)
-        places = np.unique(hosts, return_inverse=True)[1]
+        method = communicators.method(key.communicator, key.kind, size).algorithm
+        places = np.unique(communicators.hosts(key.communicator), return_inverse=True)[1]
         name = key.kind, method, places.tobytes()
         if name not in known:
-            mean = sent_share(_phases(communicators, key, sizes), places)
+            mean = sent_share(communicators.phases(key.communicator, key.kind, size), places)
             senders = len(places) if key.kind == "send" else 1  # of a pair one sends
             known[name] = SentShare(senders * mean.sent, senders * mean.across)
         found.append(known[name])
     return found
-
-
-def _method(communicators: Communicators, key: CallKey, sizes: Sequence[float]) -> str | None:
-    """How the call is done; calls of uneven experts are other sizes of one that was planned for even ones."""
-    for size in sizes:
-        try:
-            return communicators.method(key.communicator, key.kind, size).algorithm
-        except KeyError:
-            continue
-    return None
-
-
-def _phases(communicators: Communicators, key: CallKey, sizes: Sequence[float]) -> Sequence[Phase]:
-    for size in (key.size, *sizes):
-        try:
-            return communicators.phases(key.communicator, key.kind, size)
-        except KeyError:
-            continue
-    return ()

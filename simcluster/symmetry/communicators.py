@@ -145,10 +145,13 @@ class Communicators:
         """How this group does a collective of this kind and size."""
         return self._form(number)[kind, size][0]
 
-    def nearest_method(self, number: int, kind: str, size: float) -> Method:
-        """How it does the planned call of this kind that is nearest in size: uneven experts' are none of them."""
-        planned = {each: method for (name, each), (method, _) in self._form(number).items() if name == kind}
-        return planned[min(planned, key=lambda each: abs(each - size))]
+    def planned_size(self, number: int, kind: str, size: float) -> float | None:
+        """Return the size of the group's planned call of this kind that is nearest to ``size``; None without any.
+
+        Calls of uneven experts have other sizes than the call that was planned for even ones.
+        """
+        planned = [each for name, each in self._form(number) if name == kind]
+        return min(planned, key=lambda each: abs(each - size), default=None)
 
     def calls(self, ranks: range) -> dict[tuple[str, Call], Method]:
         """Return how the groups that begin with these ranks do their collectives, by axis and call, without sends."""

@@ -292,7 +292,9 @@ class Naming:
             return f"deep_ep::{work.kind.removeprefix('expert_')}({work.name})"
         communicators = self._result.folding.communicators
         number = communicators.number(work.axis, self._first + rank)
-        method = communicators.nearest_method(number, work.kind, work.bytes)
+        size = communicators.planned_size(number, work.kind, work.bytes)
+        assert size is not None
+        method = communicators.method(number, work.kind, size)
         how = f"{method.algorithm}_{method.protocol or 'simple'}".upper()
         kind = work.kind.title().replace("_", "")
         return f"ncclKernel_{kind}_{how}_Sum_{_IN_NAMES[self._dtype(work)]}({work.name})"
