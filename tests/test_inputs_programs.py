@@ -123,29 +123,12 @@ def test_recipes_of_another_file(name: str, recipe: str, words: str) -> None:
         scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="trains")
 
 
-PARTS = """
-from nemo.collections.llm.recipes.trainer.default import default_trainer
-from own.parts import own_trainer
-
-def parts(nodes=2):
-    return run.Partial(
-        pretrain, model=run.Config(LlamaModel, config=run.Config(Llama3Config8B)), trainer=TRAINER,
-        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=64, micro_batch_size=1),
-    )
-"""
-
-
-def test_parts_that_functions_of_other_files_make() -> None:
-    made = (
-        "default_trainer(tensor_parallelism=4, pipeline_parallelism=2, pipeline_parallelism_type=None, "
-        "virtual_pipeline_parallelism=4, context_parallelism=1, sequence_parallelism=True, num_nodes=nodes)"
-    )
-    text = PARTS.replace("TRAINER", made)
-    found = scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="parts").document
-    assert found["parallel"] == {"tp": 4, "pp": 2, "cp": 1, "sequence_parallel": True, "zero": 0}
-    assert (found["pipeline"]["chunks"], found["gpus"]) == (4, 16)
-    with pytest.raises(InputError, match=r"takes its trainer from own\.parts\.own_trainer, which is another file's"):
-        scenario_from_nemo(PARTS.replace("TRAINER", "own_trainer(4)"), cluster=CLUSTER, source="r.py", function="parts")
+def test_a_part_that_another_file_makes() -> None:
+    text = RECIPES.replace("NAME", "llama3_8b").replace("RECIPE_SET", "pass")
+    text = text.replace("RECIPE", "recipe = run.Partial(pretrain, model=model(), trainer=default_trainer(4))")
+    text = f"from nemo.collections.llm.recipes.trainer.default import default_trainer\n{text}"
+    with pytest.raises(InputError, match=r"takes its trainer from \S+\.default_trainer, which is another file's: run"):
+        scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="trains")
 
 
 BRIDGE = """
@@ -335,13 +318,6 @@ def test_a_part_that_is_built_and_samples_of_fine_tuning(packed: str, told: str)
     assert told in said
     assert "first-last-layers-bf16: all layers are alike, in fp8 or fp4" in said
     assert not any("fp8" in each or "bf16" in each for each in found.no_effect)
-
-
-def test_samples_of_the_usual_recipe_of_fine_tuning() -> None:
-    text = "def own_recipe():\n    return default_finetune_recipe(run.Config(llm.LlamaModel, "
-    text += "config=run.Config(llm.Llama3Config8B)), 'x', packed_sequence=PACKED)\n"
-    found = [" ".join(nemo(f"PACKED = {packed}\n{text}").assumed) for packed in (False, True)]
-    assert ["as long as they come" in each for each in found] == [True, False]
 
 
 TUNES = """

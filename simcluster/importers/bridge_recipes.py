@@ -32,30 +32,30 @@ RESOLVED = (
     "configuration"
 )
 """Advice for a recipe that computes its values."""
+PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
+_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+_UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file makes in a way that is not read"
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
-_IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
-_IDLE_FIELDS, _IDLE_SECTIONS = (frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_sections"))
+_IN_ALL_WRITTEN, _IDLE_FIELDS, _IDLE_SECTIONS = (
+    frozenset(_TABLES[name].split()) for name in ("in_all_written", "no_effect", "no_effect_sections")
+)
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
 _STARTS = ("pretrain", "megatron_pretrain", "finetune")
 _OF_OVERRIDES = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
-PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
 _OF_TOKENIZER = "the vocabulary of the model's own configuration, where Megatron-Bridge takes that of the tokenizer"
-_LENGTHS = "the model's sequence length, though dataset.seq_length is {}, which Megatron-Bridge refuses"
-AS_THEY_COME = "sequences are full, though samples of fine-tuning are as long as they come"
 _FORMATS = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """What a function says: its model (none where its fields say it), its settings by dotted name, what is modelled
-    otherwise, what it does that is not known here, and how many GPUs its name or its file says.
-    """
+    """A recipe's model (none where its fields say it), its settings by dotted name, what is modelled otherwise, what it
+    does that is not known here, and the number of GPUs in its name."""
 
     model: NamedModel = field(default_factory=NamedModel)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,38 +67,39 @@ class ReadRecipe:
 def settings_of_recipe(
     text: str, source: str, function: str, beside: Beside = nothing_beside, given: Mapping[str, str] = NONE_GIVEN
 ) -> ReadRecipe:
-    """Return what the function of the file says, where ``given`` are arguments of it by name.
+    """Return the settings of the function of the file, where ``given`` are arguments of it by name.
 
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
-    not asked for by name, and for what makes no configuration that is read.
+    not asked for by name, and for a function that makes no configuration that is read.
     """
     started: list[Any] = []
     known: dict[str, Callable[..., Any]] = {
-        "apply_flex_dispatcher_backend": _flexible,
+        "apply_flex_dispatcher_backend": _set_flex_dispatcher,
         "get_mixed_precision_config": lambda named=None, *_, **__: Built(named) if isinstance(named, str) else named,
         "process_config_with_overrides": lambda config=None, *_, **__: config,
-        **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: [Unread("what the command line says")] * 2),
+        **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: None),
         **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
-    }  # fmt: skip
+    }
     file = RecipeFile(text, source, known=known, idle=_is_idle)
     function = function or file.chosen(_PRETRAINS, _STARTS)
     found = file.read(function, given_values(given))
     found = found if isinstance(found, Built) or not started else started[0]
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data; {RESOLVED}")
-    if found.name != "ConfigContainer" and found.name not in _BASES:
-        if _ADAPTERS.search(found.name) or found.fields.get("peft") is not None:
-            why = f", as {found.name} says" if _ADAPTERS.search(found.name) else ""
-            raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}{why}")
-        raise of_another_file(f"{source}: {function} takes its configuration", found.name, file, RESOLVED)
     if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
+    adapters = _ADAPTERS.search(found.name)
+    if adapters or found.fields.get("peft") is not None:
+        raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}{f', as {found.name} says' if adapters else ''}")
+    if found.name != "ConfigContainer" and found.name not in _BASES:
+        raise of_another_file(f"{source}: {function} takes its configuration", found.name, file, RESOLVED)
+    gpus = _GPUS.search(function)
     read = _recipe(found, function, source, file, beside)
-    return replace(read, undecided=tuple(file.undecided), gpus=file.gpus_of(function))
+    return replace(read, undecided=tuple(file.undecided), gpus=int(gpus[1]) if gpus else None)
 
 
 def of_another_file(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
-    """Return what to say of a part of a recipe that another file makes."""
+    """Return the error about a part of a recipe that another file makes."""
     if against := no_decoder(file.place_of(called)):
         return InputError(f"{what} from {called}, whose model {against}")
     return InputError(f"{what} from {file.place_of(called)[:80]}, which is another file's: {remedy}")
@@ -111,56 +112,57 @@ def _is_idle(attribute: str) -> bool:
 
 
 def settings_of_written(text: str, source: str) -> ReadRecipe | None:
-    """Return what a configuration says that Megatron-Bridge wrote with all its fields; None for any other text."""
+    """Return the settings of a configuration that Megatron-Bridge wrote, with all fields; None for any other text."""
     found = written_call(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
+    if found.fields.get("peft") is not None:
+        raise InputError(f"{source}: the file {TRAINS_ADAPTERS}")
     read = _recipe(found, "the file", source)
     copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}
     copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
     muon = "muon" in str(read.settings.get("optimizer.optimizer"))
 
-    def says(name: str, value: Any) -> bool:
+    def counts(name: str, value: Any) -> bool:
         field = name.partition(".")[2]
         default = (field, value) == ("main_params_dtype", "fp32") or (field.startswith("muon_") and not muon)
         return not default and field not in _IN_ALL_WRITTEN and copies.get(name) not in read.settings
 
-    return replace(read, settings={name: value for name, value in read.settings.items() if says(name, value)})
+    return replace(read, settings={name: value for name, value in read.settings.items() if counts(name, value)})
 
 
 def _recipe(
     found: Built, function: str, source: str, file: RecipeFile | None = None, beside: Beside = nothing_beside
 ) -> ReadRecipe:
-    """Return what a container says; InputError for adapters and models that are not known."""
-    if found.fields.get("peft") is not None or found.name.startswith("_peft"):
-        raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}")
-    model = found.fields.get("model")
+    """Return the settings of a container; InputError for models that are not known."""
+    model, data = found.fields.get("model"), found.fields.get("dataset")
     if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
     known = _known_model(model, source, beside)
-    name = known.name
-    settings: dict[str, Any] = {f"model.{field}": value for field, value in said_of_model(name).items()}
-    if isinstance(model, Built) and not name:
-        settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
-    if file:  # what is written has all fields
-        called = name or (model.name if isinstance(model, Built) else "")
-        settings = {"model.apply_rope_fusion": fuses_positions(called), **settings}
+    name, kind = known.name, model.name if isinstance(model, Built) else ""
+    own = said_of_model(name) if name else defaults_of_class(kind)
+    fused = {"apply_rope_fusion": fuses_positions(name or kind)} if file else {}  # a written file has all fields
+    settings = {f"model.{field}": value for field, value in {**fused, **own}.items()}
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
         settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}
         settings |= _section(section, value)
     settings |= _vocabulary(found, name, settings)
-    samples = settings.pop("dataset.seq_length", None) if "model.seq_length" in settings else None
-    differ = (_LENGTHS.format(samples),) if samples not in (None, settings.get("model.seq_length")) else ()
+    assumed = list(known.assumed)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}", file, RESOLVED)
-    named = settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings
-    own = (_OF_TOKENIZER,) if named and name else ()
-    data = found.fields.get("dataset")
+    elif settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings:
+        assumed.append(_OF_TOKENIZER)
+    length = settings.get("model.seq_length")
+    samples = settings.pop("dataset.seq_length", None) if length is not None else None
+    if samples not in (None, length):
+        assumed.append(
+            f"the model's sequence length, though dataset.seq_length is {samples}, which Megatron-Bridge refuses"
+        )
     fields = data.fields.items() if isinstance(data, Built) else ()
-    packed = found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields)
-    assumed = (*known.assumed, *own, *differ, *((PACKED,) if packed else ()))
-    return ReadRecipe(known, _settled(settings), assumed)
+    if found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
+        assumed.append(PACKED)
+    return ReadRecipe(known, _settled(settings), tuple(assumed))
 
 
 def _is_unset(name: str, section: str, value: Any) -> bool:
@@ -172,7 +174,7 @@ def _is_unset(name: str, section: str, value: Any) -> bool:
 
 
 def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the vocabulary of a tokenizer that is none, where it counts, or that the model's own is not padded.
+    """Return the vocabulary of a null tokenizer, where it counts, or that the model's own is not padded.
 
     ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads that of the tokenizer alone, whatever
     should_pad_vocab says before.  Of pre-training on a base that is not read nothing is said: which of both it takes
@@ -191,7 +193,7 @@ def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[s
 
 
 def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
-    """Raise InputError for a model (``what`` names it) that is no decoder, or whose sizes are not said."""
+    """Raise InputError for a model (``what`` names it) that is no decoder, or whose sizes are not given."""
     kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
     if against := no_decoder(file.place_of(kind) if file else kind):
         raise InputError(f"{what} ({kind[:80]}) {against}")
@@ -234,13 +236,11 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
+def _set_flex_dispatcher(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
     """Set what ``apply_flex_dispatcher_backend`` does, on GPUs that have the backend."""
     if isinstance(model, Built) and backend in ("deepep", "hybridep"):
-        model.fields |= {
-            "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend,
-            "moe_shared_expert_overlap": False,
-        }  # fmt: skip
+        flex = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
+        model.fields |= {**flex, "moe_shared_expert_overlap": False}
 
 
 def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
@@ -261,35 +261,29 @@ def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:
-    """Return what a section of the container says, by dotted name."""
+    """Return the settings of a section of the container, by dotted name."""
+    fields = {section: value}
+    made_by = value.text if isinstance(value, Unread) else ""  # the call that makes it, as far as it is not read
     if isinstance(value, Built):
+        made_by = " ".join((value.name, *(each.text for each in value.args if isinstance(each, Unread))))
         fields = {f"{section}.{name}": item for name, item in value.fields.items()}
         if section == "mixed_precision" and not value.name.endswith("Config"):
             fields["mixed_precision"] = next((each for each in value.args if isinstance(each, str)), value.name)
         if section == "comm_overlap":
             fields.setdefault("comm_overlap.tp_comm_overlap", False)
-    elif section == "optimizer" and isinstance(value, Unread):
-        fields = {}  # by a function of another file, as its name says below
-    else:
-        fields = {section: value}
-    if section == "optimizer" and "muon" in _made_by(value):  # else Adam
-        fields.setdefault("optimizer.optimizer", "dist_muon" if "dist" in _made_by(value) else "muon")
-    if section == "optimizer" and "distributed_fused_adam" in _made_by(value):
-        fields.setdefault("optimizer.use_distributed_optimizer", True)
+    if section == "optimizer":
+        fields = {} if isinstance(value, Unread) else fields
+        if "muon" in made_by:  # else Adam
+            fields.setdefault("optimizer.optimizer", "dist_muon" if "dist" in made_by else "muon")
+        if "distributed_fused_adam" in made_by:
+            fields.setdefault("optimizer.use_distributed_optimizer", True)
     layout = fields.get("model.pipeline_model_parallel_layout")
     if isinstance(layout, Unread | Built):
-        fields["model.pipeline_model_parallel_layout, which the file makes in a way that is not read"] = True
         del fields["model.pipeline_model_parallel_layout"]
+        fields[_UNREAD_LAYOUT] = True
     elif isinstance(layout, list):
         rows = [row if isinstance(row, list) else [row] for row in layout]
         letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
         fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
     objects = {name: Unread(f"{item.name}(...)") for name, item in fields.items() if isinstance(item, Built)}
     return objects | plain_fields(fields)
-
-
-def _made_by(value: Any) -> str:
-    """Return the call that makes a section, as it is written as far as it is not read."""
-    if isinstance(value, Built):
-        return " ".join((value.name, *(each.text for each in value.args if isinstance(each, Unread))))
-    return value.text if isinstance(value, Unread) else ""

@@ -1,8 +1,8 @@
-"""Python functions that build a configuration from plain values, read as data.  Nothing is imported or run.
+"""Recipes in Python, read as data.  Nothing is imported or run.
 
-Assignments, literals, arithmetic of numbers, calls with keywords, functions of the same file with their defaults, and
-tests on known values have a meaning.  What is worked out in another way stays as it is written (``Unread``), and so
-does what comes from another file: whoever needs it asks for the configuration that the framework writes.
+Literals, arithmetic, keyword arguments, dotted assignments, functions of the same file with their defaults, and tests
+on known values have a meaning.  Any other expression stays as it is written (``Unread``), and so does what another file
+holds: the caller asks for the configuration that the framework writes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.python_values import Built, Unread, operated, truth
 
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
-_MOST_CHARACTERS, _MOST_STEPS, _MOST_DEPTH, _MOST_ITEMS = 500_000, 50_000, 30, 10_000
-_NAMED = re.compile(r"[\w.]+")
-_DEGREE = re.compile(r"((tensor|pipeline|expert)_model|context|expert_tensor)_parallel_size")
-_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
-_STARTED = re.compile(r"\b(?:torchrun|ft_launcher|torch\.distributed\.run)\b[^\n]*")
 SCRIPT = "the script"
+"""The name of what a file does where it is started."""
+_DEGREE = re.compile(r"((tensor|pipeline|expert)_model|context|expert_tensor)_parallel_size")
+_MOST_CHARACTERS, _MOST_STEPS, _MOST_DEPTH = 500_000, 50_000, 30
 
 
 class RecipeFile:
@@ -36,15 +34,9 @@ class RecipeFile:
         source: str,
         *,
         known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-        methods: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-        closed: str = r"(?!)",
         idle: Callable[[str], bool] = lambda attribute: False,
     ) -> None:
-        """``known`` are functions of other files by name, as they are here, and ``methods`` those of what a call makes.
-
-        A call of a function that matches ``closed`` stays what it is, and of an ``idle`` attribute nothing is lost
-        where it is not known.
-        """
+        """``known`` are functions of other files by name; of an ``idle`` attribute nothing is lost if it is unread."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -53,10 +45,8 @@ class RecipeFile:
             line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
             raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
-        self.source, self._text = source, text
-        self._known, self._methods, self._idle = known, methods, idle
-        made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
+        self.source, self._known, self._idle = source, known, idle
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._modules = {
             each.asname or each.name: f"{node.module or '.'}.{each.name}"
             for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names
@@ -64,16 +54,16 @@ class RecipeFile:
         self._main = [node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
         self._depth = self._steps = 0
         self.undecided: dict[str, None] = {}
-        self.constants: dict[str, Any] = {}
-        self._run([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self.constants)
+        self._constants: dict[str, Any] = {}
+        self._run([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self._constants)
 
     def place_of(self, name: str) -> str:
-        """Return a name with the module that it is imported from, where an import of the file says it."""
+        """Return a name with the module that the file imports it from."""
         head, dot, rest = name.partition(".")
         return f"{self._modules.get(head, head)}{dot}{rest}"
 
     def read(self, name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """Return what the function returns that is called with these arguments; InputError for one not there."""
+        """Return what the function returns for these arguments; InputError for a function or argument not there."""
         if name == SCRIPT:
             return self._run(self._main[0].body, {})[1]
         if name not in self.functions:
@@ -81,24 +71,28 @@ class RecipeFile:
             raise InputError(
                 f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
             )
-        taken = _arguments(self.functions[name])
+        node = self.functions[name]
+        taken = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
         for argument in given:
             if argument not in taken:
                 takes = f"; it takes {listed(taken[:8])}" if taken else ""
-                near = did_you_mean(argument, taken)
                 raise InputError(
-                    f"{self.source}: {name} takes no argument {argument[:60]!r}{near}; leave --arg {argument[:60]}=... "
-                    f"out{takes}"
+                    f"{self.source}: {name} takes no argument {argument[:60]!r}{did_you_mean(argument, taken)}; leave "
+                    f"--arg {argument[:60]}=... out{takes}"
                 )
-        return self._called(self.functions[name], (), given)
+        return self._called(node, (), given)
 
     def chosen(self, pattern: re.Pattern[str], starts: Collection[str]) -> str:
-        """Return the one recipe of a file: by its name, by what it starts, or what the file does where it is started.
+        """Return the one recipe of a file: by its name, by what it starts, or ``SCRIPT``.
 
         Raises InputError where there are several or none.
         """
         made = [name for name in self.functions if pattern.search(name) and not name.startswith("_")]
-        made = made or [name for name, node in self.functions.items() if _calls(node, starts)]
+        calls = {
+            name: {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+            for name, node in self.functions.items()
+        }
+        made = made or [name for name in calls if not calls[name].isdisjoint(starts)]
         if not made and self._main:
             return SCRIPT
         if len(made) != 1:
@@ -110,19 +104,6 @@ class RecipeFile:
             )
         return made[0]
 
-    def gpus_of(self, function: str) -> int | None:
-        """Return the GPUs in a recipe's name, or in the commands in a file's own words that start it; None else."""
-        if told := _GPUS.search(function):
-            return int(told[1])
-        sizes: set[int | None] = set()
-        for command in _STARTED.findall(self._text.replace("\\\n", " ")):
-            each = re.search(r"--nproc[-_]per[-_]node[= ](\d{1,4})\b", command)
-            nodes = re.search(r"--nnodes[= ](\S+)", command)
-            if each:
-                of = nodes[1] if nodes else "1"
-                sizes.add(int(each[1]) * int(of) if of.isdecimal() else None)
-        return sizes.pop() if len(sizes) == 1 else None
-
     # --- functions and statements
 
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -133,10 +114,9 @@ class RecipeFile:
         positional = [each.arg for each in (*given.posonlyargs, *given.args)]
         pairs = [*zip(reversed(positional), reversed(given.defaults), strict=False)]
         pairs += [(each.arg, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
-        scope = {name: self._value(default, {}) for name, default in pairs}
-        scope |= dict(zip(positional, args, strict=False))
         own = {*positional, *(each.arg for each in given.kwonlyargs)}
-        scope |= {name: value for name, value in named.items() if name in own}
+        scope = {name: self._value(default, {}) for name, default in pairs}
+        scope |= dict(zip(positional, args, strict=False)) | {name: named[name] for name in named if name in own}
         if given.kwarg:
             scope[given.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
         found = self._run(function.body, scope)[1]
@@ -163,11 +143,11 @@ class RecipeFile:
                     met = truth(self._value(node.test, scope))
                     inner = node.body if met else node.orelse if met is False else ()
                     if met is None:
-                        self._tell(f"where {ast.unparse(node.test)}", node)
+                        self._note(f"where {ast.unparse(node.test)}", node)
                 case ast.With() | ast.Try():
                     inner = node.body
                 case ast.For() | ast.While() | ast.AugAssign():
-                    self._tell(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
+                    self._note(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
                 case ast.Expr(value=ast.Call() as call):
                     made = self._value(call, scope)
                     changed = isinstance(call.func, ast.Name) and isinstance(made, Built)
@@ -180,30 +160,37 @@ class RecipeFile:
                 return True, value
         return False, None
 
-    def _tell(self, what: str, node: ast.stmt) -> None:
-        """Take down a statement that is not decided, with the settings that it changes and the calls that may."""
-        parts = [*ast.walk(node)]
-        sets = [each for each in parts if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
-        names = [each.attr for each in sets if not self._idle(ast.unparse(each))]
-        for each in parts:
+    def _note(self, what: str, node: ast.stmt) -> None:
+        """Record an undecided statement with the settings that it changes and the calls that may change some."""
+        names = []
+        for each in ast.walk(node):
             call = each.value if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else None
-            if call and isinstance(call.func, ast.Name) and any(isinstance(arg, ast.Attribute) for arg in call.args):
+            if (
+                isinstance(each, ast.Attribute)
+                and isinstance(each.ctx, ast.Store)
+                and not self._idle(ast.unparse(each))
+            ):
+                names.append(each.attr)
+            elif call and isinstance(call.func, ast.Name) and any(isinstance(arg, ast.Attribute) for arg in call.args):
                 names.append(f"{call.func.id}()")
         changes = f" (it changes {listed([*dict.fromkeys(names)])[:200]})" if names else ""
-        if names or any(isinstance(each, ast.Return) for each in parts):
+        if names or any(isinstance(each, ast.Return) for each in ast.walk(node)):
             self.undecided[f"{what[:100]}{changes}"] = None
 
     def _put(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
         match target:
             case ast.Name(id=name):
                 scope[name] = value
-            case ast.Attribute(value=of, attr=name) if isinstance(owner := self._owner(of, scope), Built):
-                owner.fields[name] = value
+            case ast.Attribute(value=of, attr=name):
+                owner = self._value(of, scope)
+                if not isinstance(owner, Built) and isinstance(of, ast.Name | ast.Attribute):  # a section not made yet
+                    said = (owner,) if isinstance(owner, str | Unread) else ()
+                    owner = Built(of.id if isinstance(of, ast.Name) else of.attr, said)
+                    self._put(of, owner, scope)
+                if isinstance(owner, Built):
+                    owner.fields[name] = value
             case ast.Subscript(value=of, slice=key):
-                held = self._value(of, scope)
-                if isinstance(held, Unread) and isinstance(of, ast.Attribute):
-                    self._put(of, held := {}, scope)
-                if isinstance(held, dict):
+                if isinstance(held := self._value(of, scope), dict):
                     held[str(self._value(key, scope))] = value
             case ast.Tuple(elts=parts):
                 known = isinstance(value, list) and len(value) == len(parts)
@@ -212,15 +199,6 @@ class RecipeFile:
                     self._put(part, value[place] if known else made, scope)
             case _:
                 pass
-
-    def _owner(self, node: ast.expr, scope: dict[str, Any]) -> Any:
-        """Return what an attribute is set of, made where it is not there yet."""
-        found = self._value(node, scope)
-        if not isinstance(found, Built) and isinstance(node, ast.Name | ast.Attribute):
-            said = (found,) if isinstance(found, str | Unread) else ()
-            found = Built(node.id if isinstance(node, ast.Name) else node.attr, said)
-            self._put(node, found, scope)
-        return found
 
     # --- expressions
 
@@ -234,7 +212,7 @@ class RecipeFile:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name):
-                return scope.get(name, self.constants.get(name, NotImplemented))
+                return scope.get(name, self._constants.get(name, NotImplemented))
             case ast.Attribute(value=of, attr=name):
                 one = 1 if _DEGREE.fullmatch(name) else NotImplemented  # of what nothing splits
                 return owner.fields.get(name, one) if isinstance(owner := self._value(of, scope), Built) else one
@@ -255,8 +233,11 @@ class RecipeFile:
                 return held[key] if inside else NotImplemented
             case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
                 held = self._value(items, scope)
-                few = isinstance(held, list) and len(held) <= _MOST_ITEMS
-                return [self._value(elt, {**scope, name: each}) for each in held] if few else NotImplemented
+                return (
+                    [self._value(elt, {**scope, name: each}) for each in held]
+                    if isinstance(held, list)
+                    else NotImplemented
+                )
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 met = truth(self._value(test, scope))
                 return NotImplemented if met is None else self._value(body if met else orelse, scope)
@@ -266,14 +247,13 @@ class RecipeFile:
                     if met is None or met is isinstance(sign, ast.Or):
                         return NotImplemented if met is None else value
                 return value
-            case ast.UnaryOp(op=sign, operand=operand):
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                met = truth(self._value(operand, scope))
+                return NotImplemented if met is None else not met
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
                 value = self._value(operand, scope)
-                if isinstance(sign, ast.Not):
-                    return NotImplemented if (met := truth(value)) is None else not met
-                return -value if isinstance(sign, ast.USub) and isinstance(value, int | float) else NotImplemented
-            case ast.BinOp(left=left, op=sign, right=right):
-                return operated(sign, self._value(left, scope), self._value(right, scope))
-            case ast.Compare(left=left, ops=[sign], comparators=[right]):
+                return -value if isinstance(value, int | float) else NotImplemented
+            case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
                 return operated(sign, self._value(left, scope), self._value(right, scope))
             case ast.Call():
                 return self._call(node, scope)
@@ -289,33 +269,17 @@ class RecipeFile:
             else:
                 self.undecided[f"with **{ast.unparse(keyword.value)}"[:100]] = None
         name = ast.unparse(node.func)
-        if isinstance(held := scope.get(name), Unread) and _NAMED.fullmatch(held.text):
-            name = held.text  # a class or function in a variable
         if name in self.functions:
             return self._called(self.functions[name], args, named)
         if name in self._known:
             return self._known[name](*args, **named)
         if name in ("replace", "dataclasses.replace") and args and isinstance(args[0], Built):
             return Built(args[0].name, args[0].args, {**args[0].fields, **named})
-        if name in ("deepcopy", "copy.deepcopy", "list", "tuple") and len(args) == 1:
+        if name in ("deepcopy", "copy.deepcopy", "list") and len(args) == 1:
             return deepcopy(args[0])
-        if name == "dict" and not args:
-            return named
         if not isinstance(node.func, ast.Attribute):
-            return Built(name, tuple(args), named)
+            return named if name == "dict" and not args else Built(name, tuple(args), named)
         of, method = self._value(node.func.value, scope), node.func.attr
         if isinstance(of, list) and method == "append" and args:
             return of.append(args[0])
-        if isinstance(of, dict) and method == "update" and args and isinstance(args[0], dict):
-            return of.update(args[0])
-        if isinstance(of, Built) and method in self._methods:
-            return self._methods[method](of, *args, **named)
         return Built(method, tuple(args), named, of) if isinstance(of, Built) else Built(name, tuple(args), named)
-
-
-def _arguments(node: ast.FunctionDef) -> list[str]:
-    return [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
-
-
-def _calls(node: ast.FunctionDef, names: Collection[str]) -> bool:
-    return any(isinstance(each, ast.Call) and ast.unparse(each.func) in names for each in ast.walk(node))

@@ -1,7 +1,4 @@
-"""Values of a configuration that is read as data: of Python, or of a file that frameworks write as calls.
-
-Megatron-Bridge writes ``run_config.yaml`` beside checkpoints, NeMo-Run ``NAME_config.yaml`` of a recipe of NeMo 2.
-"""
+"""Values of a configuration that is read as data: calls of Python, and the files that frameworks write as calls."""
 
 from __future__ import annotations
 
@@ -24,16 +21,13 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda left, right: left not in right,
 }  # fmt: skip
 _KERNELS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}  # AttnBackend of Megatron-Core
-_SHARED, _REFERRED = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=[:-] )\*\w+$", re.MULTILINE)
 _FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_SHARED, _REFERRED = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=[:-] )\*\w+$", re.MULTILINE)
 
 
 @dataclass
 class Built:
-    """What a call would make: the ``name`` that is called, what stands in its brackets, and attributes set since.
-
-    ``of`` is what the call is a method of.
-    """
+    """A call: its ``name``, its arguments, and attributes set since; ``of`` is the object whose method it is."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -57,13 +51,13 @@ def truth(value: Any) -> bool | None:
 
 def operated(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     """Return what an operator makes of two values; NotImplemented where one is not known, or they do not fit it."""
-    either = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and (left is None or right is None)
-    if type(sign) not in _OPERATORS or any(isinstance(each, Unread) for each in (left, right)):
+    both = (left, right)
+    none = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and None in both
+    sizes = [each for each in both if isinstance(each, int)]
+    grows = isinstance(sign, ast.Mult) and not all(isinstance(each, int | float) for each in both)
+    if any(isinstance(each, Unread) or (isinstance(each, Built) and not none) for each in both):
         return NotImplemented
-    if any(isinstance(each, Built) for each in (left, right)) and not either:
-        return NotImplemented
-    grows = isinstance(sign, ast.Mult) and not all(isinstance(each, int | float) for each in (left, right))
-    if grows and max((each for each in (left, right) if isinstance(each, int)), default=0) > _MOST_ITEMS:
+    if type(sign) not in _OPERATORS or (grows and max(sizes, default=0) > _MOST_ITEMS):
         return NotImplemented
     try:
         return _OPERATORS[type(sign)](left, right)
@@ -84,20 +78,18 @@ def given_values(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as plain values, in words where they name something, and as Unread where they are worked out.
+    """Return fields as plain values: names as text, ``Unread`` for what is worked out.
 
-    Parts that an object of a class holds are left to the caller, and so is the vocabulary of a tokenizer.
+    Fields that hold an object of a class, or nothing, and a tokenizer's vocabulary are left to the caller.
     """
-    said = {
-        name: item for name, item in fields.items()
+    plain = {
+        name: _word(item) for name, item in fields.items()
         if item is not None and not (name.endswith("vocab_size") and isinstance(item, Unread | Built))
     }  # fmt: skip
-    plain = {name: _word(item) for name, item in said.items()}
     return {name: item for name, item in plain.items() if not isinstance(item, Built)}
 
 
 def _word(value: Any) -> Any:
-    """Return a name as a text, of an enumeration's member its own, and a call of a function as what it is not: read."""
     if isinstance(value, Unread) and _NAMED.fullmatch(value.text) and not value.text.startswith(("args.", "self.")):
         return value.text.removeprefix("AttnBackend.")
     if isinstance(value, Built) and (isinstance(value.of, Built) or not value.name.rpartition(".")[2][:1].isupper()):
@@ -108,7 +100,7 @@ def _word(value: Any) -> Any:
 
 
 def written_call(text: str, source: str) -> Built | None:
-    """Return the call that a configuration is written from; None for any other text.
+    """Return the call in a ``run_config.yaml`` of Megatron-Bridge or ``NAME_config.yaml`` of NeMo-Run; None otherwise.
 
     What several parts share (``&id001``) is read where it is written, and nothing (null) elsewhere.
     """
@@ -126,8 +118,7 @@ def _made(value: Any) -> Any:
         return {str(key): _made(each) for key, each in value.items()}
     if value.get("_call_") is False:
         return _FORMATS.get(name) or Unread(str(value["_target_"]))
-    args = value.get("_args_")
-    args = tuple(args) if isinstance(args, list) else ()
+    args = tuple(value["_args_"]) if isinstance(value.get("_args_"), list) else ()
     if name == "AttnBackend" and args and args[0] in _KERNELS:
         return Unread(f"{name}.{_KERNELS[args[0]]}")
     return Built(name, args, {str(key): _made(each) for key, each in value.items() if not str(key).startswith("_")})

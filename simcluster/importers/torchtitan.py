@@ -11,16 +11,15 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
-from simcluster.documents.diagnostics import shown
+from simcluster.documents.diagnostics import listed, shown
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
 from simcluster.importers.imported import Imported
+from simcluster.importers.named_models import published_model
 from simcluster.importers.processes import seen_in_a_machine
 from simcluster.importers.python_recipes import NONE_GIVEN
-from simcluster.importers.split_points import layers_between
-from simcluster.importers.torchtitan_models import model_of_job
-from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known, precision_of
+from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known
 from simcluster.importers.torchtitan_sources import job_of_script, settings_of_registry
 from simcluster.importers.training_logs import job_printed
 from simcluster.schedules import schedules_with
@@ -31,8 +30,7 @@ _AXES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_paral
 _RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
-_ROTATIONS: dict[str, str] = TABLES["rotations"]
-_SCHEDULES: dict[str, str] = TABLES["schedules"]
+_OF_A_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors by their kernel: 8B_flex, debugmodel_varlen_attn
 
 
 def scenario_from_torchtitan(
@@ -48,17 +46,15 @@ def scenario_from_torchtitan(
     sequence_length: int | None = None,
     source: str = "<job config>",
 ) -> Imported:
-    """Return the scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
+    """Return the scenario of a job config on a cluster (a scenario's ``cluster`` section).
 
-    Where data_parallel_shard_degree is -1, what is left, that is of ``gpus``, or of all that are ``available``.
+    A data_parallel_shard_degree of -1 is what the other degrees leave of ``gpus``, or of all that are ``available``.
     ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` the text
-    of a file that lies with it, such as one that says the sizes of a model that is not in the catalogue.  ``given`` are
-    values of a script's variables.  Raises
-    InputError with the names of all keys that are not modelled, for a model that is not known, and for text that is not
-    TOML, JSON or Python.
+    of a file that lies with it.  ``given`` are values of a script's variables.  Raises InputError with the names of all
+    keys that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
-    told = _PRESET.search(text)
-    started = (int(told[1]), "the note at the head of the file says") if told else None
+    preset = _PRESET.search(text)
+    started = (int(preset[1]), "the note at the head of the file says") if preset else None
     assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
         job_started = job_of_script(text, source, beside, given, seen_in_a_machine(gpus, gpus_per_node))
@@ -77,11 +73,11 @@ def scenario_from_torchtitan(
     if section := next((name for name in settings if name.partition(".")[0] in _REINFORCES), ""):
         what = "is of reinforcement learning, whose step is more than one of pre-training"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
-    job = _Job(settings, source, available, started, beside)
+    job = _Job(settings, source)
     job.assumed += assumed
     if settings.get("fault_tolerance.enable") is True:
         job.assumed.append("one replica group alone: what fault tolerance averages between several is not modelled")
-    return job.imported(dict(cluster), gpus)
+    return job.imported(dict(cluster), gpus, started, available)
 
 
 def _dumped(data: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -93,28 +89,22 @@ def _dumped(data: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 class _Job(JobSettings):
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        source: str,
-        available: int | None,
-        told: tuple[int, str] | None,
-        beside: Beside,
-    ) -> None:
-        super().__init__(settings, source)
-        self._available, self._told, self._beside = available, told, beside
-        self._sizes: Mapping[str, Any] = {}
-
-    def imported(self, cluster: dict[str, Any], gpus: int | None) -> Imported:
-        """Return the whole scenario; InputError with all that stands against it."""
+    def imported(
+        self, cluster: dict[str, Any], gpus: int | None, started: tuple[int, str] | None, available: int | None
+    ) -> Imported:
+        """Return the whole scenario; InputError with all problems."""
         if self.unknown and len(self.unknown) == len(self.written):
             what = "is not a job config of torchtitan: it has none of its keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; name the TOML that torchtitan is started with")
-        model, split = self.problems.of(model_of_job, self, self._beside), self.problems.of(self._parallel, gpus)
-        self._sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
-        parallel, fsdp = split or ({"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1}, {})
-        pipeline = self.problems.of(self._pipeline, parallel["pp"])
-        training = self.problems.of(self._training, parallel)
+        model = self.problems.of(self._model)
+        split = self.problems.of(self._parallel, gpus, started, available)
+        sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
+        parallel, fsdp = split or (
+            {"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1, "zero": 0},
+            {},
+        )
+        pipeline = self.problems.of(self._pipeline, parallel["pp"], sizes)
+        training = self.problems.of(self._training, parallel, plain=not {"moe", "mla"} & sizes.keys())
         self.problems.tell()
         if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
             layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
@@ -126,11 +116,6 @@ class _Job(JobSettings):
         if self.on("optimizer.early_step_in_backward"):
             self.assumed.append("the optimizer steps behind the backward, though early_step_in_backward is set")
         blocks = self.on("compile.enable") and "model" in self.values["compile.components"]
-        if pipeline and model and "layers_per_stage" not in pipeline:
-            slices = parallel["pp"] * pipeline.get("chunks", 1) * (1 + (pipeline.get("schedule") in _TWO_SLICES))
-            if self._sizes["layers"] % slices:
-                pipeline["layers_per_stage"] = "auto"
-                self.assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
         document: dict[str, Any] = {
             "cluster": cluster, "gpus": parallel["tp"] * parallel["pp"] * replicas, "model": model,
             "parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp, "overlap": overlap,
@@ -143,7 +128,38 @@ class _Job(JobSettings):
             tuple(dict.fromkeys(self.assumed)), unknown=tuple(self.unknown),
         ).accounted(self.written)  # fmt: skip
 
-    def _shards(self, gpus: int | None, fixed: int) -> int:
+    def _model(self) -> dict[str, Any]:
+        """Return the model section; InputError for one of unknown sizes, and for one that is no decoder of text."""
+        family, flavor = self.values["model.name"], self.values["model.flavor"]
+        more: dict[str, Any] = {"sequence_length": self.values["training.seq_len"]}
+        if self.values["model.num_mtp_layers"]:
+            more["mtp_layers"] = self.values["model.num_mtp_layers"]
+        if against := TABLES["no_decoders"].get(family):
+            raise self.error("model.name", f"{family} {against}, which is not modelled")
+        plain = _OF_A_KERNEL.sub("", flavor)
+        name = f"{family} {plain}"
+        found = next((known for known in _MODELS if known.lower() == name.lower()), None)
+        masks = plain != flavor or found in TABLES["masked"]
+        if masks or self.values["model.attn_backend"] in TABLES["masking_backends"].split():
+            what = "a sequence is one document, though attention is masked to each of several (block_causal)"
+            self.assumed.append(what)
+        debug = TABLES["debug_models"].get(name)
+        if family in ("llama", "llama2") and not debug:  # whose vocabulary is that of the tokenizer that the job reads
+            self.assumed.append("a vocabulary of 32000 tokens, those of Llama 2's tokenizer")
+        if found:
+            return {**published_model(_MODELS[found]), **more}
+        sizes = debug or TABLES["own_models"].get(name)
+        if not sizes:
+            near = [known for known in _MODELS if known.startswith(f"{family} ")]
+            of = "one of" if near else "a model of"
+            near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
+            what = f"{family} {flavor} is not in the catalogue; take {of} {listed(near)}"
+            raise self.error("model.flavor", f"{what}, and change its sizes, as in --set model.layers=34")
+        if debug:
+            self.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
+        return {"gated_mlp": True, **sizes, **more}
+
+    def _shards(self, gpus: int | None, fixed: int, started: tuple[int, str] | None, available: int | None) -> int:
         """Return the degree of sharding: as given, or what the other degrees leave of the GPUs."""
         key = "parallelism.data_parallel_shard_degree"
         shard: int = self.values[key]
@@ -151,11 +167,11 @@ class _Job(JobSettings):
             if gpus and fixed * shard != gpus:
                 raise self.error(key, f"the degrees make {fixed * shard} GPUs, and {gpus} are asked for")
             return shard
-        if not gpus and self._told and self._told[0] % fixed == 0:
-            gpus, who = self._told
+        if not gpus and started and started[0] % fixed == 0:
+            gpus, who = started
             self.assumed.append(f"{gpus} GPUs, as {who}")
-        if not gpus and self._available:
-            gpus = max(1, self._available // fixed) * fixed
+        if not gpus and available:
+            gpus = max(1, available // fixed) * fixed
             self.assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")
         if not gpus:
             what = "is -1, what the GPUs leave over; say how many GPUs there are (--gpus), or the degree"
@@ -165,16 +181,19 @@ class _Job(JobSettings):
             raise self.error(key, what)
         return gpus // fixed
 
-    def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _parallel(
+        self, gpus: int | None, started: tuple[int, str] | None, available: int | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the fields of ``Parallel`` and of ``Fsdp``; FSDP shards over the ranks of cp, too."""
         tp, pp, cp, replicate = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
-        shard = self._shards(gpus, tp * pp * cp * replicate)
+        shard = self._shards(gpus, tp * pp * cp * replicate, started, available)
         sharded = shard * cp > 1
         parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded else 0}
         if tp > 1 and self.values["parallelism.enable_sequence_parallel"]:
             parallel["sequence_parallel"] = True
         if cp > 1:
-            parallel |= {"cp": cp, "cp_comm": _ROTATIONS[self.values["parallelism.context_parallel_rotate_method"]]}
+            way = TABLES["rotations"][self.values["parallelism.context_parallel_rotate_method"]]
+            parallel |= {"cp": cp, "cp_comm": way}
         parallel |= self._experts(tp, sharded=sharded)
         if not sharded:
             return parallel, {}
@@ -207,41 +226,32 @@ class _Job(JobSettings):
         dispatch = {"expert_dispatch": {"kind": way}} if way in _RELAYS else {}
         return {"ep": ep, **({"etp": etp} if tp > 1 else {}), **dispatch}
 
-    def _pipeline(self, pp: int) -> dict[str, Any]:
+    def _pipeline(self, pp: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         if pp == 1:
             return {}
-        csv = self.values["parallelism.pipeline_parallel_schedule_csv"]
-        if csv:
+        if csv := self.values["parallelism.pipeline_parallel_schedule_csv"]:
             return {"schedule": csv}
         if self.values["parallelism.pipeline_parallel_layers_per_stage"]:
             key = "parallelism.pipeline_parallel_layers_per_stage"
             raise self.error(key, "is not modelled; write pipeline.chunks in the scenario instead")
         name = self.values["parallelism.pipeline_parallel_schedule"]
-        known = _SCHEDULES.get(name.lower())
+        known = TABLES["schedules"].get(name.lower())
         if known is None:
-            names = "1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
-            what = f"{shown(name)} is not modelled; known: {names}"
-            raise self.error("parallelism.pipeline_parallel_schedule", what)
-        chunked = known in schedules_with("takes_chunks")
-        points = self.values["parallelism.pipeline_parallel_split_points"]
-        if points and self._sizes:
-            several = chunked or known in _TWO_SLICES
-            try:
-                cut = layers_between(points, self._sizes["layers"], pp, several=several)
-            except InputError as problem:
-                raise self.error("parallelism.pipeline_parallel_split_points", str(problem)) from None
-            return {"schedule": known, **({"chunks": len(cut) // pp} if chunked else {}), "layers_per_stage": cut}
-        self.assumed.append("layers even on the stages: torchtitan gives the first and the last one less, by default")
-        return {"schedule": known, **({"chunks": 2} if chunked else {})}
+            what = "is not modelled; known: 1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
+            raise self.error("parallelism.pipeline_parallel_schedule", f"{shown(name)} {what}")
+        chunks = {"chunks": 2} if known in schedules_with("takes_chunks") else {}
+        by = "torchtitan gives the first and the last one less, by default"
+        if self.values["parallelism.pipeline_parallel_split_points"]:
+            by = "pipeline_parallel_split_points is not read (--set pipeline.layers_per_stage=[8,8] says them)"
+        self.assumed.append(f"layers even on the stages: {by}")
+        slices = pp * chunks.get("chunks", 1) * (1 + (known in _TWO_SLICES))
+        if not sizes or sizes["layers"] % slices == 0:
+            return {"schedule": known, **chunks}
+        self.assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
+        return {"schedule": known, **chunks, "layers_per_stage": "auto"}
 
-    def _slices(self, pp: int) -> int:
-        """Return parts of the model, of which a stage may have several (num_total_stages of build_pipeline_schedule,
-        2024)."""
-        pipeline = self._pipeline(pp)
-        several = pipeline["schedule"] in _TWO_SLICES
-        return len(pipeline.get("layers_per_stage", ())) or pp * pipeline.get("chunks", 1 + several)
-
-    def _training(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
+    def _training(self, parallel: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
+        """Return the batch, the precision and recompute; ``plain``: layers of attention and one MLP."""
         values, dp, pp = self.values, parallel["dp"], parallel["pp"]
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
         micro = values["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
@@ -250,19 +260,14 @@ class _Job(JobSettings):
             local = micro * (values["parallelism.num_pp_microbatches"] if pp > 1 else 1)
             if values["training.num_tokens_per_train_step"] != -1:
                 batch = self._sequences("training.num_tokens_per_train_step")
-        parts = values["parallelism.pipeline_parallel_microbatches"]  # of the oldest versions
-        if not parts and self.early and pp > 1:
-            parts = self._slices(pp)
-            self.assumed.append(
-                f"{parts} microbatches, one for every slice, as where the oldest versions are told no number"
-            )
+        parts = values["parallelism.pipeline_parallel_microbatches"]  # of 2024
         if parts and pp > 1 and local % parts == 0:
             micro = local // parts
         return {
             "global_batch": local * dp if batch == -1 else batch,
             "micro_batch": micro,
-            **precision_of(self, parallel),
-            **self._recompute(),
+            **self.precision(parallel),
+            **self._recompute(plain=plain),
             **({"optimizer": "muon"} if self.values["optimizer.name"] == "Muon" else {}),
         }
 
@@ -273,22 +278,18 @@ class _Job(JobSettings):
             raise self.error(key, f"{tokens} tokens are not whole sequences of {length}, which alone are modelled")
         return int(tokens // length)
 
-    def _recompute(self) -> dict[str, Any]:
-        mode = self.values["activation_checkpoint.mode"]
-        option = self.values["activation_checkpoint.selective_ac_option"]
+    def _recompute(self, *, plain: bool) -> dict[str, Any]:
+        mode, option = (self.values[f"activation_checkpoint.{what}"] for what in ("mode", "selective_ac_option"))
         if mode in ("none", "full"):
             return {"recompute": mode}
+        if option == "op" and plain:  # every second product
+            return {"recompute": "operators"}
         if option == "op":
-            return self._operators()
+            self.assumed.append(
+                "every second layer is run again, nearest to the op-selective checkpointing of layers that are "
+                "not plain"
+            )
+            option = "2"
         if not option.isdecimal() or len(option) > 9 or int(option) < 1:
             raise self.error("activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number")
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}
-
-    def _operators(self) -> dict[str, Any]:
-        """Recompute every second product, which is modelled for plain layers."""
-        if not {"moe", "mla"} & self._sizes.keys():
-            return {"recompute": "operators"}
-        self.assumed.append(
-            "every second layer is run again, nearest to the op-selective checkpointing of layers that are not plain"
-        )
-        return {"recompute": "full", "recompute_every": 2}

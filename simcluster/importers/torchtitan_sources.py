@@ -8,7 +8,7 @@ whole.  A script names or writes a job config, with what is said behind it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,7 @@ from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.torchtitan_settings import is_mapped
 
-_SPECS = ("model_spec", "model")
-_SECTIONS = ("training", "parallelism", "compile")
-_CHECKPOINTING = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
+_MODES = {"FullAC": "full", "SelectiveAC": "selective"}
 _TRAINERS = ("Trainer.Config", "FaultTolerantTrainer.Config", "GraphTrainer.Config")
 _CONVERTS = re.compile(r"Converter(\.Config)?$")
 _OF_THE_CALL = ("converters", "flavor", "seq_len", "max_context_length", "enable_sp")
@@ -36,7 +34,7 @@ _NAMED = re.compile(r"--job\.config[_-]file")
 _OVERRIDE = re.compile(r"--([a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)+)(?:=(.*))?", re.DOTALL)
 _OF_A_JOB = re.compile(r"^\[(model|training)\]", re.MULTILINE)
 _VARIABLE = "CONFIG_FILE"
-"""What run_train.sh, which a script may start, takes the path of the job config from."""
+"""The variable with the path of the job config, of run_train.sh, which a script may start."""
 
 
 def settings_of_registry(
@@ -44,8 +42,8 @@ def settings_of_registry(
 ) -> dict[str, Any]:  # fmt: skip
     """Return dotted settings, as of a job config in TOML, of one function of the file; of the only one without a name.
 
-    ``models`` are the names of models that are known, ``sequence_length`` what a function that takes ``seq_len`` is
-    called with.  Raises InputError where there are several and none is named, and for a function that makes no
+    ``models`` are the names of models that are known, ``sequence_length`` the argument of a function that takes
+    ``seq_len``.  Raises InputError where there are several and none is named, and for a function that makes no
     configuration of a trainer that is read.
     """
     known: dict[str, Callable[..., Any]] = {"model_registry": _registered, "apply_transforms": _transformed}
@@ -58,19 +56,21 @@ def settings_of_registry(
         )
     function = function or made[0]
     found = file.read(function, {"seq_len": sequence_length} if sequence_length else {})
-    if isinstance(found, Built) and found.name == "Controller.Config":
+    name = found.name if isinstance(found, Built) else ""
+    if name == "Controller.Config":
         raise InputError(f"{source}: {function} is reinforcement learning, whose step is more than one of pre-training")
-    if isinstance(found, Built) and found.name not in _TRAINERS and found.name.endswith("Trainer.Config"):
-        raise InputError(f"{source}: {function} is of {found.name.partition('.')[0]}, which trains no decoder of text")
-    if not isinstance(found, Built) or found.name not in _TRAINERS:
+    if name not in _TRAINERS and name.endswith("Trainer.Config"):
+        raise InputError(f"{source}: {function} is of {name.partition('.')[0]}, which trains no decoder of text")
+    if name not in _TRAINERS:
         raise InputError(f"{source}: {function} makes no Trainer.Config that can be read as data: {_RESOLVED}")
     settings: dict[str, Any] = {}
-    if "model" in found.fields and isinstance(compiled := found.fields.get("compile"), Built):
-        compiled.fields.setdefault("enable", True)  # of the newest, where what is given is on
-    for name, value in found.fields.items():
-        of = file.place_of(value.name) if name in _SPECS and isinstance(value, Built) else ""
-        imported = re.search(r"\bmodels\.(\w+)\.\w+$", of)
-        settings |= _section(name, value, imported[1] if imported else _model_of(source, function, models))
+    for section, value in found.fields.items():
+        if section in ("model_spec", "model") and isinstance(value, Built):
+            settings |= _model(value, _family(file.place_of(value.name), source, function, models))
+        else:
+            settings |= _section(section, value)
+    if "model" in found.fields and isinstance(found.fields.get("compile"), Built):
+        settings.setdefault("compile.enable", True)  # of the newest, where what is given is on
     length = settings.get("training.max_context_length")
     if isinstance(length, str) and ("max_context_length" in length or "SEQ_LEN" in length):
         raise InputError(
@@ -95,55 +95,54 @@ def _transformed(base: Any = None, transforms: Any = None, *_: Any, **__: Any) -
     return Built(base.name, base.args, base.fields | fields | ({"transforms": others} if others else {}))
 
 
-def _model_of(source: str, function: str, models: tuple[str, ...]) -> str:
-    """Return the model by the folder that the file lies in, or else by the beginning of the function's name."""
+def _family(place: str, source: str, function: str, models: tuple[str, ...]) -> str:
+    """Return the model by its import, the folder that the file lies in, or the beginning of the function's name."""
+    if imported := re.search(r"\bmodels\.(\w+)\.\w+$", place):
+        return imported[1]
     folder = re.search(r"(models/)?\b(\w+)/[^/]*$", source)
     beginning = [model for model in models if function.startswith(f"{model}_")]
     return folder[2] if folder and (folder[1] or folder[2] in models) else max(beginning, key=len, default=function)
 
 
-def _section(name: str, value: Any, model: str) -> dict[str, Any]:
-    """Return what a section of the trainer's configuration says, by dotted name."""
-    if name in _SPECS and isinstance(value, Built):
-        flavor = value.args[0] if value.args else value.fields.get("flavor", "")
-        found: dict[str, Any] = {"model.name": model, "model.flavor": flavor if isinstance(flavor, str) else ""}
-        found |= _converters(value.fields.get("converters"))
-        rest = {key: item for key, item in value.fields.items() if key not in _OF_THE_CALL}
-        return found | {f"model.{key}": _plain(item) for key, item in rest.items()}
+def _model(value: Built, family: str) -> dict[str, Any]:
+    flavor = value.args[0] if value.args else value.fields.get("flavor", "")
+    found = {"model.name": family, "model.flavor": flavor if isinstance(flavor, str) else ""}
+    rest = {f"model.{key}": _plain(item) for key, item in value.fields.items() if key not in _OF_THE_CALL}
+    return found | _converters(value.fields.get("converters")) | rest
+
+
+def _section(name: str, value: Any) -> dict[str, Any]:
+    """Return the settings of a section of the trainer's configuration, by dotted name."""
+    fields = value.fields if isinstance(value, Built) else {}
     if name == "model_converters" and isinstance(value, Built):
-        return _converters(value.fields.get("converters"))
-    if name == "activation_checkpoint":
-        return _checkpointing(value)
-    if name in ("optimizer", "optim"):
+        return _converters(fields.get("converters"))
+    if name == "activation_checkpoint":  # by its class, or by the words of a job config, of which op alone is left
+        kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
+        mode = (
+            {}
+            if kind == "ActivationCheckpointConfig"
+            else {"mode": "none" if kind == "NoAC" else _MODES.get(kind, kind)}
+        )
+        fields = {"selective_ac_option": "op", **({} if mode else fields), **mode}
+    elif name in ("optimizer", "optim"):
         return _optimizer(value)
-    if name == "transforms":
+    elif name == "transforms":
         return {f"transforms.{each}": True for each in value}
-    if name in _SECTIONS and isinstance(value, Built):
-        return {f"{name}.{key}": _plain(item) for key, item in value.fields.items() if item is not None}
-    return {name if not isinstance(value, Built) else f"{name}.config": _plain(value)}
+    elif name not in ("training", "parallelism", "compile") or not isinstance(value, Built):
+        return {name if not isinstance(value, Built) else f"{name}.config": _plain(value)}
+    return {f"{name}.{key}": _plain(item) for key, item in fields.items() if item is not None}
 
 
 def _converters(given: Any) -> dict[str, Any]:
-    """Return what takes the place of layers: the names, and what changes products in 8 bits and what FSDP gathers."""
+    """Return the names of what takes the place of layers, and what changes products in 8 bits and FSDP's gathers."""
     if not isinstance(given, list):
         return {}
-    names = [each.name.partition(".")[0] if isinstance(each, Built) else str(each) for each in given]
-    found: dict[str, Any] = {"model.converters": names}
+    found: dict[str, Any] = {"model.converters": [_plain(each).partition(".")[0] for each in given]}
     for each in given:
-        fields = each.fields if isinstance(each, Built) and each.name.startswith("Float8Linear") else {}
-        values = ((name, fields.get(name), kind) for name, kind in _OF_FLOAT8.items())
-        found |= {f"float8.{name}": value for name, value, kind in values if isinstance(value, kind)}
+        if isinstance(each, Built) and each.name.startswith("Float8Linear"):
+            said = {name: each.fields.get(name) for name, kind in _OF_FLOAT8.items()}
+            found |= {f"float8.{name}": value for name, value in said.items() if isinstance(value, _OF_FLOAT8[name])}
     return found
-
-
-def _checkpointing(value: Any) -> dict[str, Any]:
-    """Return the mode by its class, or by the words of a job config; None is none."""
-    kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
-    if kind == "ActivationCheckpointConfig" and isinstance(value, Built):
-        said = {"selective_ac_option": "op"} | value.fields  # which is no field any more since op alone is left
-        return {f"activation_checkpoint.{key}": _plain(item) for key, item in said.items() if item is not None}
-    mode = _CHECKPOINTING.get(kind, kind)
-    return {"activation_checkpoint.mode": mode, "activation_checkpoint.selective_ac_option": "op"}
 
 
 def _optimizer(value: Any) -> dict[str, Any]:
@@ -154,25 +153,30 @@ def _optimizer(value: Any) -> dict[str, Any]:
         return _optimizer(inner)
     each = value.fields.get("optimizers")
     if isinstance(each, list) and each and isinstance(each[0], Built):
-        own = {key: item for key, item in each[0].fields.items() if key not in ("pattern", "lr")}
-        kinds = {one.name.partition(".")[0] for one in each if isinstance(one, Built)}
-        return {"optimizer.name": _together(kinds), **{f"optimizer.{key}": _plain(item) for key, item in own.items()}}
-    if "Optimizers" in value.name:
-        groups, named = value.fields.get("param_groups") or [], value.fields.get("name")
-        found = {f"optimizer.{key}": _plain(item) for key, item in value.fields.items()}
-        if isinstance(groups, list):
-            usual = named if isinstance(named, str) else "AdamW"
-            kinds = {str(_plain(one.fields.get("optimizer_name", usual))) for one in groups if isinstance(one, Built)}
-            found = {key: item for key, item in found.items() if not key.endswith("groups")}
-            found["optimizer.name"] = _together(kinds) or usual
-        return found | ({"optimizer.early_step_in_backward": True} if "InBackward" in value.name else {})
-    known = next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)
-    return {"optimizer.name": known}
+        own = {
+            f"optimizer.{key}": _plain(each[0].fields[key]) for key in each[0].fields if key not in ("pattern", "lr")
+        }
+        return {
+            "optimizer.name": _together(one.name.partition(".")[0] for one in each if isinstance(one, Built)),
+            **own,
+        }
+    if "Optimizers" not in value.name:
+        known = next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)
+        return {"optimizer.name": known}
+    groups, named = value.fields.get("param_groups") or [], value.fields.get("name")
+    found = {f"optimizer.{key}": _plain(item) for key, item in value.fields.items()}
+    if isinstance(groups, list):
+        usual = named if isinstance(named, str) else "AdamW"
+        kinds = [str(_plain(one.fields.get("optimizer_name", usual))) for one in groups if isinstance(one, Built)]
+        found = {key: item for key, item in found.items() if not key.endswith("groups")}
+        found["optimizer.name"] = _together(kinds) or usual
+    return found | ({"optimizer.early_step_in_backward": True} if "InBackward" in value.name else {})
 
 
-def _together(kinds: set[str]) -> str:
+def _together(kinds: Iterable[str]) -> str:
     """Return several optimizers as one: Muon is for matrices alone, with AdamW for the rest."""
-    return "Muon" if kinds == {"AdamW", "Muon"} else " and ".join(sorted(kinds))
+    found = {*kinds}
+    return "Muon" if found == {"AdamW", "Muon"} else " and ".join(sorted(found))
 
 
 def _plain(value: Any) -> Any:
@@ -181,7 +185,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StartedJob:
-    """The settings of a job by dotted name, how many GPUs its launcher starts (None: that is not said), and what of
+    """The settings of a job by dotted name, the number of GPUs that its launcher starts (None: not stated), and what of
     the script is assumed."""
 
     settings: dict[str, Any]
@@ -198,11 +202,11 @@ def job_of_script(
     """
     state = read_script(text, State(source, dict(given), beside, machine))
     unset = state.assumed_unset()
-    words, around = next(
-        ((words, around) for words, around in state.commands if any(_NAMED.match(word) for word in words)),
-        ([], state.around),
-    )
-    named = _named(words) or joined(state.get(_VARIABLE) or "")
+    commands = (each for each in state.commands if any(map(_NAMED.match, each[0])))
+    words, around = next(commands, ([], state.around))
+    place = next((place for place, word in enumerate(words) if _NAMED.match(word)), len(words))
+    named = "".join(words[place : place + 1]).partition("=")[2] or "".join(words[place + 1 : place + 2])
+    named = named or joined(state.get(_VARIABLE) or "")
     config = state.text_named(named) if named else None
     config = config or next((file for file in state.files.values() if _OF_A_JOB.search(file)), None)
     if config is None and named:
@@ -221,15 +225,8 @@ def job_of_script(
     return StartedJob(settings | _overrides(words, settings, source), int(nodes) * int(each) if each else None, assumed)
 
 
-def _named(words: Sequence[str]) -> str:
-    for place, word in enumerate(words):
-        if _NAMED.match(word):
-            return word.partition("=")[2] or "".join(words[place + 1 : place + 2])
-    return ""
-
-
 def _overrides(words: Sequence[str], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return what the command line sets over the job config, each of the kind that it has there or looks like.
+    """Return the settings of the command line, each of the kind that it has in the job config or looks like.
 
     Raises InputError for a setting with a place in a scenario whose value only a shell knows.
     """
@@ -246,12 +243,8 @@ def _overrides(words: Sequence[str], settings: Mapping[str, Any], source: str) -
 
 
 def _typed(text: str, before: Any) -> Any:
-    if isinstance(before, str):
-        return text
     if isinstance(before, list):
         return [part for part in text.split(",") if part]
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if re.fullmatch(r"-?\d{1,15}", text):
-        return int(text)
-    return text
+    if isinstance(before, str) or not re.fullmatch(r"(?i)true|false|-?\d{1,15}", text):
+        return text
+    return text.lower() == "true" if text.isalpha() else int(text)
