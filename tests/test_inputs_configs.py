@@ -297,12 +297,6 @@ def test_the_name_of_the_file_tells_models_of_the_same_sizes_apart(source: str, 
         ("MixtralTokenizer --tokenizer-model xai-org/grok-1", 131072),
         ("DeepSeekV3Tokenizer --tokenizer-model moonshotai/Kimi-K2-Instruct", 163840),
         ("HuggingFaceTokenizer --tokenizer-model bigcode/starcoder2-tokenizer", 49152),
-        ("Llama2Tokenizer --tokenizer-model x/tokens-100k.ver3.model", 100000),
-        (
-            "PretrainedFromHF --tokenizer-model x/test_150k_tokens --num-layers 40 --hidden-size 5120 "
-            "--num-attention-heads 40",
-            150000,
-        ),
         ("HuggingFaceTokenizer --tokenizer-model Llama-3-8b-128k", 128256),
         (
             "HuggingFaceTokenizer --tokenizer-model $T --num-layers 40 --hidden-size 5120 --num-attention-heads 40",

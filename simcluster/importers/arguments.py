@@ -35,8 +35,7 @@ class Arguments:
     """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.
 
     ``problems`` are complaints about single words, to be told with all others; ``assumed`` what a script was taken to
-    do, and ``unknown`` what is not known of the files that it names.  ``machines_by_default`` is the variable of a
-    script that says how many machines there are, where nobody sets it.  ``off`` are settings of a file that are off.
+    do, and ``unknown`` what is not known of the files that it names.  ``off`` are settings of a file that are off.
     """
 
     options: dict[str, tuple[str, ...]]
@@ -45,7 +44,6 @@ class Arguments:
     problems: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    machines_by_default: str = ""
     off: tuple[str, ...] = ()
 
     def said(self, *names: str) -> str:

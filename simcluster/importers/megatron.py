@@ -35,7 +35,6 @@ from simcluster.importers.processes import filled_otherwise, started_by
 from simcluster.importers.training_logs import arguments_printed
 
 ALL_GPUS = "all GPUs of the cluster: how many there are to be is not said (--gpus says how many)"
-_STARTS = ("it runs on", "the script starts")
 _NEEDED = (
     ("num-layers", "encoder-num-layers"),
     ("hidden-size",),
@@ -69,33 +68,30 @@ def scenario_from_arguments(
     written = with_given(_written(text, source, given, beside, gpus_per_node, gpus), given)
     arguments, model = with_named_model(written, source, beside)
     options, assumed = as_layers(arguments.options)
+    require_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
+    if is_of_a_fork(options):
+        options, more = as_megatron(options, source)
+        assumed = (*assumed, *more)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
-    require_pre_training(arguments, source, layers=bool(assumed))
-    if is_of_a_fork(arguments.options):
-        options, assumed = as_megatron(arguments.options, source, gpus or arguments.gpus)
-        arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
-        arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available,
-        machine=gpus_per_node, source=source, dashes="--", problems=arguments.problems,
+        options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available, machine=gpus_per_node,
+        source=source, dashes="--", problems=arguments.problems,
     )  # fmt: skip
     if model.name:
         own = {f"model.{name.replace('-', '_')}": words for name, words in written.options.items()}
         found.document["model"] = whole_model(model.section, found.document["model"], own)
-    assumed = (*arguments.assumed, *found.assumed, *assumed_of_program(arguments))
-    found = replace(found, assumed=assumed, unknown=(*found.unknown, *arguments.unknown))
-    read = (name for name in written.options if name not in arguments.options)  # by what translates them
-    found = replace(found, mapped=(*found.mapped, *read, *written.off))
-    found = found.accounted((*written.options, *written.off), {name: option_called(name) for name in written.options})
-    if not gpus and (said := _other_machines(arguments, gpus_per_node)):
-        found = replace(found, assumed=(*found.assumed, said))
-    if not gpus and (said := _gpus_not_said(arguments, found.document)):
-        found = replace(found, assumed=(*found.assumed, f"{said} (--gpus says how many)"))
-    if not arguments.launcher:
-        return found
-    facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
-    if gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
+    said = [] if gpus else [_other_machines(arguments, gpus_per_node), _gpus_not_said(arguments, found.document)]
+    facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"] if arguments.launcher else []
+    if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
-    return replace(found, facts=tuple(facts))
+    read = (name for name in written.options if name not in options)  # by what translates them
+    return replace(
+        found,
+        assumed=(*arguments.assumed, *found.assumed, *assumed_of_program(arguments), *filter(None, said)),
+        unknown=(*found.unknown, *arguments.unknown),
+        mapped=(*found.mapped, *read, *written.off),
+        facts=tuple(facts),
+    ).accounted((*written.options, *written.off), {name: option_called(name) for name in written.options})
 
 
 def _written(
@@ -119,22 +115,20 @@ def _written(
 
 
 def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:
-    """What is taken where the script starts so many processes on a machine that the cluster's are filled otherwise."""
+    """Return what is taken where the script starts other numbers of processes than a node of the cluster has GPUs."""
     nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
-    if not (nodes.isdecimal() and each.isdecimal()):
-        return ""
-    return filled_otherwise(int(each), int(nodes), gpus_per_node)
+    known = nodes.isdecimal() and each.isdecimal()
+    return filled_otherwise(int(each), int(nodes), gpus_per_node) if known else ""
 
 
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
-    """What is taken where a launch does not say on how many machines it is, or how many GPUs there are."""
+    """Return what is taken where a launch does not say on how many machines it is, or how many GPUs there are."""
     if arguments.gpus is None and "gpus" not in document:
-        return f"all GPUs of the cluster: how many {_STARTS[bool(arguments.launcher)]} is not said"
+        starts = "the script starts" if arguments.launcher else "it runs on"
+        return f"all GPUs of the cluster: how many {starts} is not said (--gpus says how many)"
     if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
-        return f"one machine of {arguments.gpus} GPUs: on how many the script starts is not said"
-    if arguments.machines_by_default and document.get("gpus") == arguments.gpus:
-        nodes = arguments.launched["nnodes"]
-        return f"{nodes} machine{'s' * (nodes != '1')}, as {arguments.machines_by_default} is by default"
+        starts = "on how many the script starts is not said (--gpus says how many)"
+        return f"one machine of {arguments.gpus} GPUs: {starts}"
     return ""
 
 

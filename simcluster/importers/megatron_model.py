@@ -20,31 +20,31 @@ _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
     """Return the fields of ``Model``."""
     hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
-    sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu", "quick-geglu")
-    position = _position(run)
-    query_groups = run.get("num-query-groups", "num-key-value-heads")
+    sequence, position = run.needed("seq-length", "encoder-seq-length"), _position(run)
+    groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
-    if query_groups and query_groups != heads and not grouped:  # core_transformer_config_from_args passes it over
+    if groups and groups != heads and not grouped:  # core_transformer_config_from_args passes it over
         run.assumed.append("--num-query-groups counts with --group-query-attention alone, and all heads have keys")
-    bias: bool | str = not run.flag("disable-bias-linear")
-    rows = run.get("max-position-embeddings")
+    bias = not run.flag("disable-bias-linear")
     more = {
         "head_dim": run.get("kv-channels"),
         "position_rows": rows if position == "learned" and rows != sequence else None,
         "qk_norm": "head" if run.flag("qk-layernorm") else None,
         "vocab_multiple": run.get("make-vocab-size-divisible-by"),
-        "embedding_norm": run.flag("embed-layernorm") or None,
+        "embedding_norm": run.flag("embed-layernorm"),
         "mtp_layers": _predicted(run),
+        "attention_sinks": run.get("softmax-type") == "learnable",
+        "clamped_activation": run.get("activation-func-clamp-value") not in (None, "", "None", "null"),
     }
     model: dict[str, Any] = {
         "layers": sum(layers_that_work(run)),
         "hidden_size": hidden,
         "heads": heads,
-        "kv_heads": (query_groups or 1) if grouped else heads,
+        "kv_heads": (groups or 1) if grouped else heads,
         "ffn_hidden_size": run.get("ffn-hidden-size") or _inner_width(run, hidden),
         "vocab_size": vocabulary,
         "sequence_length": sequence,
-        "gated_mlp": gated,
+        "gated_mlp": run.flag("swiglu", "quick-geglu"),
         "tied_embeddings": not run.flag("untie-embeddings-and-output-weights"),
         "norm": "rmsnorm" if (run.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
         "position": position,
@@ -52,10 +52,6 @@ def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
         **{name: value for name, value in more.items() if value},
     }
     model |= _window(run, model["layers"], sequence)
-    if run.get("softmax-type") == "learnable":
-        model["attention_sinks"] = True
-    if run.get("activation-func-clamp-value") not in (None, "", "None", "null"):
-        model["clamped_activation"] = True
     _add_experts(run, model)
     _add_latent_attention(run, model)
     return model
@@ -67,10 +63,8 @@ def _position(run: Options) -> str:
         return "rope"
     if position == "alibi":
         run.assumed.append("ALiBi takes no time of its own within the kernel of attention, and has no parameters")
-        return "none"
-    if position == "learned_absolute":
-        return "none" if "no-position-embedding" in run.given else "learned"
-    return str(position)
+    none = position == "alibi" or (position == "learned_absolute" and "no-position-embedding" in run.given)
+    return "none" if none else "learned" if position == "learned_absolute" else str(position)
 
 
 def _predicted(run: Options) -> int | None:
@@ -109,11 +103,20 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     """Put ``moe`` into the fields of a model, instead of the MLP's width where no layer keeps one."""
     experts, deepspeed = run.get("num-experts"), run.flag("deepspeed")
     if experts is None:
-        _require_no_experts(run)
+        foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
+        if foreign and any(run.values.get(name) for name in OF_EXPERTS):
+            what = "is no option of Megatron-LM's, and what it says of experts is not read"
+            raise run.error(
+                foreign.lstrip("-"), f"{what}; give their number as --num-experts (--arg=--num-experts=...)"
+            )
         run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
-    if deepspeed:
-        _require_tokens_not_shared(run)
+    names = ("tensor-model-parallel-size", "model-parallel-size")
+    tp = run.get(*names) or 1
+    if deepspeed and tp > 1 and not run.flag("sequence-parallel"):
+        what = f"DeepSpeed sends the tokens that {tp} tp ranks have once, and gathers them behind the experts"
+        remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
+        raise run.error(next(name for name in names if name in run.values), f"{what}, which is not modelled; {remedy}")
     top_k = run.get("moe-router-topk")
     if top_k is None:
         top_k = 1 if deepspeed else 2
@@ -135,53 +138,30 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
         "shared_ffn_hidden_size": inner if residual else run.get("moe-shared-expert-intermediate-size"),
         "shared_gate": residual or run.flag("moe-shared-expert-gate"),
         "router_bias": run.flag("moe-router-enable-expert-bias") or linear,
-        **({"groups": groups, "top_groups": top_groups} if groups and top_groups else {}),
+        "groups": groups if top_groups else None,
+        "top_groups": top_groups if groups else None,
+        **where,
+        **({} if deepspeed else _balance(run)),
     }
     model["moe"] = {
         "experts": experts,
         "top_k": top_k,
         "expert_ffn_hidden_size": run.get("moe-ffn-hidden-size") or inner,
         **{name: value for name, value in more.items() if value},
-        **where,
-        **({} if deepspeed else _balance(run)),
     }
-
-
-def _require_tokens_not_shared(run: Options) -> None:
-    """Raise InputError where tp ranks with the same tokens send them to DeepSpeed's experts once."""
-    names = ("tensor-model-parallel-size", "model-parallel-size")
-    ranks = run.get(*names) or 1
-    if ranks > 1 and not run.flag("sequence-parallel"):
-        what = f"DeepSpeed sends the tokens that {ranks} tp ranks have once, and gathers them behind the experts"
-        remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
-        name = next(name for name in names if name in run.values)
-        raise run.error(name, f"{what}, which is not modelled; {remedy}")
-
-
-def _require_no_experts(run: Options) -> None:
-    """Raise InputError where a number of experts is given by a name that is not Megatron-LM's."""
-    foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
-    if foreign and any(run.values.get(name) for name in OF_EXPERTS):
-        what = "is no option of Megatron-LM's, and what it says of experts is not read"
-        raise run.error(foreign.lstrip("-"), f"{what}; give their number as --num-experts (--arg=--num-experts=...)")
 
 
 def _balance(run: Options) -> dict[str, Any]:
     """Return what is done about experts that too many tokens choose: a capacity, padding to it, a loss."""
-    found: dict[str, Any] = {}
-    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])
-    if capacity:  # a negative one is none, in TransformerConfig
-        found["capacity_factor"] = capacity
-    if run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given):
-        if not capacity:
-            raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
-        found["pad_to_capacity"] = True
+    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])  # a negative one is none, in TransformerConfig
+    padded = run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
+    if padded and not capacity:
+        raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
     kind = run.get("moe-router-load-balancing-type") or "aux_loss"
     if kind == "sinkhorn":
         run.assumed.append("sinkhorn balances tokens in no time: its rounds over the router's scores are not modelled")
-    if kind not in ("none", "sinkhorn", "noaux_tc") and any(_numbers(run, "moe-aux-loss-coeff")):
-        found["aux_loss"] = True
-    return found
+    loss = kind not in ("none", "sinkhorn", "noaux_tc") and any(_numbers(run, "moe-aux-loss-coeff"))
+    return {"capacity_factor": capacity, "pad_to_capacity": bool(padded), "aux_loss": loss}
 
 
 def _numbers(run: Options, name: str) -> list[float]:

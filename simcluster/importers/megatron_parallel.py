@@ -10,16 +10,18 @@ from simcluster.importers.megatron_training import batch_of
 from simcluster.importers.option_values import Options
 from simcluster.model.recipes import recipe_named
 
+_SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+_CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
+
 
 def gpus_of(
     run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
 ) -> int | None:
     """Return the GPUs of the job: those that are ``launched``, or None for all that are ``available``; where
     these do not hold the layout and the batch, all of one ``machine``, or the fewest that do, which is noted."""
-    sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
-    dense = math.prod(sizes.values())
-    ranks = sizes["pp"] * parallel.get("ep", 1) * parallel.get("etp", sizes["tp"])
-    least = math.lcm(dense, ranks if {"ep", "etp"} & parallel.keys() else 1)
+    tp, pp, cp, ep = (parallel.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
+    dense = tp * pp * cp
+    least = math.lcm(dense, pp * ep * parallel.get("etp", tp) if {"ep", "etp"} & parallel.keys() else 1)
     least *= _copies(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
     batch = run.problems.of(batch_of, run)
@@ -31,50 +33,51 @@ def gpus_of(
         return launched
     if not launched and (available is None or holds(available)):
         return None
-    named = {**sizes, **{axis: parallel[axis] for axis in ("ep",) if parallel.get(axis, 1) > 1}}
-    what = " x ".join(f"{axis} {size}" for axis, size in named.items() if size > 1 or axis == "tp")
-    against = "do not hold it" if (launched or 0) < least else "are no multiple of it, or do not divide the batch"
-    why = f"the {launched} that the script starts {against}" if launched else f"the cluster has {available}"
     whole = machine if machine and not launched and holds(machine) else least
-    which = "the fewest" if whole == least else "one machine"
     if whole == launched:
         return whole  # it holds the layout, and what is wrong with the batch is told of that
+    sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
+    what = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1 or axis == "tp")
+    against = "do not hold it" if (launched or 0) < least else "are no multiple of it, or do not divide the batch"
+    why = f"the {launched} that the script starts {against}" if launched else f"the cluster has {available}"
+    which = "the fewest" if whole == least else "one machine"
     run.assumed.append(f"{whole} GPUs, {which} for {what}: {why} (--gpus says how many)")
     return whole
 
 
 def parallel_of(run: Options) -> dict[str, Any]:
     """Return the fields of ``Parallel``."""
-    tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
-    if run.get("num-experts") is None:
+    tp, deepspeed = run.get("tensor-model-parallel-size", "model-parallel-size") or 1, run.flag("deepspeed")
+    experts = run.get("num-experts")
+    if experts is None:
         run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
-    parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
-    context = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size")
-    sizes = {"cp": context, "ep": run.get("expert-model-parallel-size"), "etp": run.get("expert-tensor-parallel-size")}
-    parallel |= {axis: size for axis, size in sizes.items() if size}
-    if run.flag("deepspeed") and run.get("num-experts") and tp > 1 and not run.flag("enable-expert-tensor-parallelism"):
-        parallel["etp"] = 1
-    if dispatch := _dispatch_of(run):
-        parallel["expert_dispatch"] = dispatch
-    comm = _context(run)
-    if comm != "ring" and parallel.get("cp", 1) > 1:
-        parallel["cp_comm"] = comm
-    if run.flag("sequence-parallel"):
-        if tp > 1:
-            parallel["sequence_parallel"] = True
-        else:
-            run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
-    zero, sharded = _sharded(run), run.flag("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"
-    zero = max(zero, int(run.get("zero-stage") or 0), int(sharded))
-    if run.flag("deepspeed") and run.flag("bf16") and zero == 0:
+    uncut = deepspeed and experts and tp > 1 and not run.flag("enable-expert-tensor-parallelism")
+    cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context(run)
+    zero = max(
+        _sharded(run),
+        int(run.get("zero-stage") or 0),
+        int(run.flag("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"),
+    )
+    if deepspeed and run.flag("bf16") and zero == 0:
         zero = 1
         run.assumed.append("the optimizer's state is sharded with ZeRO stage 0 too, as DeepSpeed does with bf16")
-    parallel["zero"] = zero
+    if run.flag("sequence-parallel") and tp == 1:
+        run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
     if (copies := _copies(run)) > 1 and zero < 3:
         run.assumed.append(f"one replica of the sharded states for all of dp, though there are {copies}: less memory")
-    if run.flag("use-tp-pp-dp-mapping"):
-        parallel["order"] = ["tp", "cp", "pp", "dp"]
-    return parallel
+    found = {
+        "tp": tp,
+        "pp": run.get("pipeline-model-parallel-size") or 1,
+        "cp": cp,
+        "ep": run.get("expert-model-parallel-size"),
+        "etp": 1 if uncut else run.get("expert-tensor-parallel-size"),
+        "expert_dispatch": _dispatch_of(run),
+        "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
+        "sequence_parallel": run.flag("sequence-parallel") and tp > 1,
+        "zero": zero,
+        "order": ["tp", "cp", "pp", "dp"] if run.flag("use-tp-pp-dp-mapping") else None,
+    }
+    return {name: value for name, value in found.items() if value or name == "zero"}
 
 
 def _copies(run: Options) -> int:
@@ -112,15 +115,14 @@ def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> di
 
 def _sharded(run: Options) -> int:
     """Return the ZeRO stage that FSDP's options ask for; a strategy alone says nothing."""
+    zero = _SHARDED.index(run.get("data-parallel-sharding-strategy") or "no_shard")
     if run.flag("use-torch-fsdp2"):
         return 3
-    shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-    zero = shards.index(run.get("data-parallel-sharding-strategy") or "no_shard")
-    if not run.flag("use-megatron-fsdp", "use-custom-fsdp"):
-        if zero > int(run.flag("use-distributed-optimizer")):
-            run.assumed.append("data-parallel-sharding-strategy says nothing without use-megatron-fsdp")
-        return 0
-    return zero or 3
+    if run.flag("use-megatron-fsdp", "use-custom-fsdp"):
+        return zero or 3
+    if zero > int(run.flag("use-distributed-optimizer")):
+        run.assumed.append("data-parallel-sharding-strategy says nothing without use-megatron-fsdp")
+    return 0
 
 
 def sharded_parameters(run: Options) -> bool:
@@ -132,12 +134,11 @@ def _context(run: Options) -> str:
     """Return how queries meet the keys of other cp ranks, the same for every layer; DeepSpeed exchanges heads."""
     if run.get("ds-sequence-parallel-size"):
         return "all_to_all"
-    known = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
     word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
-    if others or word not in known:
-        what = f"{' '.join([word, *others])[:40]!r} is not modelled; one of {', '.join(known)} for all layers is"
+    if others or word not in _CONTEXT:
+        what = f"{' '.join([word, *others])[:40]!r} is not modelled; one of {', '.join(_CONTEXT)} for all layers is"
         raise run.error("cp-comm-type", what)
-    return known[word]
+    return _CONTEXT[word]
 
 
 def _dispatch_of(run: Options) -> dict[str, Any]:
@@ -160,35 +161,28 @@ def overlap_of(
 ) -> dict[str, Any]:
     """Return the fields of ``Overlap``; torch's FSDP2 gathers ahead and reduces during the backward at any rate."""
     tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.flag("use-torch-fsdp2")
+    by_torch = run.get("DDP-impl") == "torch" and not run.flag("deepspeed")  # always during the last backward
     if run.flag("overlap-param-gather") and not sharded:
         run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
-    overlap: dict[str, Any] = {
-        "grad_reduce": run.flag("overlap-grad-reduce") or _by_torch(run) or fully,
-        "param_gather": (run.flag("overlap-param-gather") and sharded) or fully,
-        "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
-    }
-    schedule = pipeline.get("schedule")
+    schedule, cut = pipeline.get("schedule"), run.flag("tp-comm-overlap") and tp > 1
     paired = schedule == "dualpipe-v" and overlaps_batches(run)
     paired = paired or (isinstance(schedule, dict) and schedule.get("pairs", False))
-    if paired:
-        overlap["pairs"] = True
-    if _overlaps_experts(run, paired=paired):
-        overlap["experts"] = True
-    if run.flag("tp-comm-overlap") and tp > 1:
-        overlap["tensor_pieces"] = tp
+    if cut:
         run.assumed.append("tp-comm-overlap cuts the products around collectives into tp pieces")
-    bucket = run.get("ddp-bucket-size")
-    if bucket:
-        recipe = training.get("memory_recipe")
-        overlap["bucket_size"] = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B"
-    elif _by_torch(run):
-        overlap["bucket_size"] = "25 MiB"  # DistributedDataParallel's bucket_cap_mb
-    return overlap
-
-
-def _by_torch(run: Options) -> bool:
-    """Return whether torch's DistributedDataParallel reduces gradients, always during the last backward."""
-    return run.get("DDP-impl") == "torch" and not run.flag("deepspeed")
+    recipe, bucket = training.get("memory_recipe"), run.get("ddp-bucket-size")
+    bucket = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B" if bucket else None
+    more = {
+        "pairs": paired,
+        "experts": _overlaps_experts(run, paired=paired),
+        "tensor_pieces": tp if cut else None,
+        "bucket_size": bucket or ("25 MiB" if by_torch else None),  # DistributedDataParallel's bucket_cap_mb
+    }
+    return {
+        "grad_reduce": run.flag("overlap-grad-reduce") or by_torch or fully,
+        "param_gather": (run.flag("overlap-param-gather") and sharded) or fully,
+        "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
+        **{name: value for name, value in more.items() if value},
+    }
 
 
 def overlaps_batches(run: Options) -> bool:
@@ -227,37 +221,28 @@ def _overlaps_experts(run: Options, *, paired: bool) -> bool:
 
 
 def software_of(run: Options, position: str) -> dict[str, Any]:
-    """Return which mechanisms the step has, where options or the day's Megatron-Core say so."""
+    """Return which mechanisms the step has, where options or the day's Megatron-Core say so; its own are all off."""
     software: dict[str, Any] = {}
     if run.flag("no-gradient-accumulation-fusion"):
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
-    if run.get("num-experts") is not None and not run.flag("deepspeed"):
-        software["probabilities"] = "activation"
-        run.assumed.append(
-            "the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on"
-        )
     if run.get("position-embedding-type") == "yarn" and not run.flag("multi-latent-attention"):
         software["rope"] = "steps"
         run.assumed.append("YaRN's positions are turned step by step: Transformer Engine's kernel takes no factor")
     if run.flag("no-rope-fusion") and position == "rope":
         software["rope"] = "steps"  # rope_utils.py's expression
-    experts = _expert_kernels(run)
-    return software | ({"experts": experts} if experts else {})
-
-
-def _expert_kernels(run: Options) -> dict[str, str]:
-    """Return ``software.experts`` where the options differ from its defaults; Megatron-LM's own are all off."""
     if run.get("num-experts") is None or run.flag("deepspeed"):
-        return {}
+        return software
+    run.assumed.append("the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on")
     dtype, padded = run.get("moe-router-dtype"), ("moe-router-padding-for-fp8", "moe-router-padding-for-quantization")
     if dtype == "fp64":
         run.assumed.append("the router's scores are in fp32, not in fp64 as --moe-router-dtype says: not modelled")
     sequential = None if run.flag("moe-grouped-gemm") else "sequential"
-    found = {
+    experts = {
         "router": "fused" if run.flag("moe-router-fusion") else None,
         "router_dtype": "fp32" if dtype else None,
         "permute": None if run.flag("moe-permute-fusion") else "steps",
         "products": "grouped" if run.flag("moe-use-legacy-grouped-gemm") else sequential,
         "padding": "routing" if run.flag(*padded) else None,
     }
-    return {name: word for name, word in found.items() if word}
+    kernels = {name: word for name, word in experts.items() if word}
+    return software | {"probabilities": "activation"} | ({"experts": kernels} if kernels else {})

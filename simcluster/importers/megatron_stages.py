@@ -12,8 +12,9 @@ from simcluster.importers.option_values import Options
 from simcluster.schedules.stage_layout import StageLayout
 
 _VIRTUAL = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
-_V_SHAPED = ("dualpipe-v", "zb-v", "v-half", "v-min")
-"""Schedules with two slices of the model on each stage."""
+_LAYOUT = "pipeline-model-parallel-layout"
+_V_SHAPED = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
+"""Schedules with two slices of the model on each stage, by the memory that they may take."""
 
 
 def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
@@ -22,21 +23,22 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     if pp == 1:
         return {}
     layout, schedule = _laid_out(run, layers, pp), _schedule(run, pp)
-    fixed = (2 if schedule in _V_SHAPED else 1) if schedule else None
-    _require_slices(run, schedule, fixed, chunks, layout.chunks(pp) if layout else None)
-    if fixed:
+    laid = layout.chunks(pp) if layout else None
+    if schedule:
+        fixed = 2 if schedule in ("dualpipe-v", *_V_SHAPED.values()) else 1
+        virtual = next((name for name in _VIRTUAL if run.get(name)), _VIRTUAL[0])
+        for name, count in ((virtual, chunks), (_LAYOUT, laid)):
+            if count and count != fixed:
+                what = f"asks for {count} slices of the model on each stage, and {schedule} has {fixed}"
+                raise run.error(name, f"{what}; use {fixed}, or take one of the two options out")
         pipeline: dict[str, Any] = {"schedule": schedule}
         chunks = fixed
     else:
-        chunks = layout.chunks(pp) if layout else chunks or 1
+        chunks = laid or chunks or 1
         pipeline = _in_turn(run, chunks, pp)
-    first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
     if layout:
         pipeline["layout"] = str(layout)
-    elif per_stage := (
-        layers_of_slices(run, pp * chunks)
-        or (_uneven(run, layers, pp, first, last) if first or last else _with_ends(run, layers, pp, chunks))
-    ):
+    elif per_stage := layers_of_slices(run, pp * chunks) or _per_stage(run, layers, pp, chunks):
         pipeline["layers_per_stage"] = per_stage
     if run.flag("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
@@ -45,41 +47,24 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
 
 def _in_turn(run: Options, chunks: int, pp: int) -> dict[str, Any]:
     """Return the fields of 1F1B, interleaved where a stage has several chunks."""
-    pipeline: dict[str, Any] = {"schedule": "interleaved" if chunks > 1 else "1f1b"}
+    rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.flag("no-overlap-p2p-communication") else {}
+    if chunks == 1:
+        return {"schedule": "1f1b", **rendezvous}
     group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
-    if chunks > 1:
-        pipeline["chunks"] = chunks
-        grouped = {"group_size": group} if group and group != pp else {}
-        paired = {"pairs": True} if overlaps_batches(run) else {}
-        if grouped or paired:
-            pipeline["schedule"] = {"name": "interleaved", **grouped, **paired}
-    if chunks == 1 or run.flag("no-overlap-p2p-communication"):
-        pipeline["p2p"] = "rendezvous"
-    return pipeline
+    more = {"group_size": group if group != pp else None, "pairs": overlaps_batches(run)}
+    more = {name: value for name, value in more.items() if value}
+    schedule = {"name": "interleaved", **more} if more else "interleaved"
+    return {"schedule": schedule, "chunks": chunks, **rendezvous}
 
 
 def _schedule(run: Options, pp: int) -> str:
     """Return the schedule of a fork that the options name; empty for Megatron-LM's own."""
     if run.get("schedules-method") or run.flag("use-dualpipev"):
         return "dualpipe-v"
-    if run.flag("enable-zero-bubble"):
-        return _without_bubble(run, pp)
-    return "zb-h1" if run.flag("enable-zbh1-pipeline") else ""
-
-
-def _require_slices(run: Options, schedule: str, fixed: int | None, *given: int | None) -> None:
-    """Raise InputError where options ask for another number of slices on a stage than the schedule has."""
-    virtual = next((name for name in _VIRTUAL if run.get(name)), _VIRTUAL[0])
-    for name, count in zip((virtual, "pipeline-model-parallel-layout"), given, strict=True):
-        if fixed and count and count != fixed:
-            what = f"asks for {count} slices of the model on each stage, and {schedule} has {fixed}"
-            raise run.error(name, f"{what}; use {fixed}, or take one of the two options out")
-
-
-def _without_bubble(run: Options, pp: int) -> str:
-    """Return the schedule of ``enable-zero-bubble``, by the memory that it may take."""
+    if not run.flag("enable-zero-bubble"):
+        return "zb-h1" if run.flag("enable-zbh1-pipeline") else ""
     if run.flag("zero-bubble-v-schedule"):
-        return {"zero": "zb-v", "half": "v-half", "min": "v-min"}[run.get("zero-bubble-v-schedule-mem-setup") or "zero"]
+        return _V_SHAPED[run.get("zero-bubble-v-schedule-mem-setup") or "zero"]
     pending = run.get("zero-bubble-max-pending-backward") or "auto"
     if pending.isdecimal() and int(pending[:9]) > pp:
         return "zb-h2"
@@ -90,52 +75,43 @@ def _without_bubble(run: Options, pp: int) -> str:
 
 def _chunks(run: Options, layers: int, pp: int) -> int | None:
     """Return the chunks of a stage, as given or by the layers of one."""
-    chunks: int | None = run.get("num-virtual-stages-per-pipeline-rank")
-    per = run.get("num-layers-per-virtual-pipeline-stage")
+    (per, chunks), (by_layers, by_stages) = map(run.get, _VIRTUAL), _VIRTUAL
     if not per or pp == 1:
-        return chunks
+        return chunks  # type: ignore[no-any-return]
     if layers % (pp * per):
-        raise run.error("num-layers-per-virtual-pipeline-stage", f"{per} x {pp} stages does not divide {layers} layers")
+        raise run.error(by_layers, f"{per} x {pp} stages does not divide {layers} layers")
     if chunks and chunks != layers // (pp * per):
-        raise run.error("num-virtual-stages-per-pipeline-rank", "says otherwise than the layers per virtual stage")
+        raise run.error(by_stages, "says otherwise than the layers per virtual stage")
     return int(layers // (pp * per))
 
 
-def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | None) -> list[int]:
-    """Return the layers of each stage where the ends have their own number and the rest is even."""
-    rest, stages = layers - (first or 0) - (last or 0), pp - bool(first) - bool(last)
-    if rest < 0 or (rest % stages if stages else rest):
-        raise run.error(
-            "decoder-first-pipeline-num-layers" if first else "decoder-last-pipeline-num-layers",
-            f"leaves {rest} of {layers} layers for {stages} stages, which does not come out even",
-        )
-    middle = [rest // stages] * stages if stages else []
-    return [*([first] if first else []), *middle, *([last] if last else [])]
-
-
-def _with_ends(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
-    """Layers of each slice where embedding and loss count as layers; ``auto`` where they do not come out even."""
+def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
+    """Return the layers of each slice where stages at the ends have their own number, or embedding and loss count as
+    layers; ``auto`` where they do not come out even, and nothing where they are even."""
+    ends = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
+    first, last = ([count] if (count := run.get(name)) else [] for name in ends)
+    if first or last:
+        rest, stages = layers - sum(first + last), pp - len(first + last)
+        if rest < 0 or (rest % stages if stages else rest):
+            what = f"leaves {rest} of {layers} layers for {stages} stages, which does not come out even"
+            raise run.error(ends[not first], what)
+        return [*first, *[rest // max(stages, 1)] * stages, *last]
     counted = "embedding" in (run.get("pp-partition-method") or "")  # DeepSpeed's type:transformer|embedding
     begin, end = (int(counted or run.flag(f"account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss"))
-    each, left = divmod(layers + begin + end, pp * chunks)
-    if begin or end:
-        if left:
-            raise run.error(
-                "account-for-embedding-in-pipeline-split", f"{layers} + {begin + end} over {pp * chunks}: uneven"
-            )
-        return [each - begin * (part == 0) - end * (part == pp * chunks - 1) for part in range(pp * chunks)]
-    if not left:
-        return []
-    run.assumed.append(
-        f"{layers} layers do not come out even on {pp * chunks} slices, which Megatron-LM refuses: cut by their times"
-    )
-    return "auto"
+    slices, more = pp * chunks, begin + end
+    each, left = divmod(layers + more, slices)
+    if left and more:
+        raise run.error("account-for-embedding-in-pipeline-split", f"{layers} + {more} over {slices}: uneven")
+    if left:
+        what = f"{layers} layers do not come out even on {slices} slices, which Megatron-LM refuses: cut by their times"
+        run.assumed.append(what)
+        return "auto"
+    return [each - begin * (part == 0) - end * (part == slices - 1) for part in range(slices)] if more else []
 
 
 def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
     """Return the layout slice by slice; InputError where it differs from the model."""
-    name = "pipeline-model-parallel-layout"
-    text = run.get(name)
+    text = run.get(_LAYOUT)
     if text is None:
         return None
     try:
@@ -143,9 +119,9 @@ def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
         layout.chunks(pp)
         layout.require_multi_token_last(run.get("mtp-num-layers") or 0)
     except InputError as error:
-        raise run.error(name, str(error)) from None
+        raise run.error(_LAYOUT, str(error)) from None
     if sum(layout.counts) != layers:
-        raise run.error(name, f"has {sum(layout.counts)} decoder layers (t), and the model has {layers}")
+        raise run.error(_LAYOUT, f"has {sum(layout.counts)} decoder layers (t), and the model has {layers}")
     if sharded_parameters(run):  # whose model is without them
         return StageLayout(tuple(letters.replace("m", "") for letters in layout.slices))
     return layout

@@ -18,13 +18,11 @@ _HALF = ("bf16", "fp16", "fp8-format", "fp4-format")
 """The options of formats that the one kernel of attention takes; with none of them all is in fp32."""
 _BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1}
 _OFFLOADED: tuple[str, ...] = get_args(OffloadModule)
-_OF_EXPERTS = ("expert_fc1", "moe_act")
 
 
 def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ``Training``; InputError for a batch that is not set and formats that are incompatible."""
-    micro = run.needed("micro-batch-size", "batch-size")
-    batch = batch_of(run)
+    micro, batch = run.needed("micro-batch-size", "batch-size"), batch_of(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
@@ -32,20 +30,24 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
         batch = micro * (gpus // fixed)
         run.assumed.append(f"a global batch of one micro batch for each of the {gpus // fixed} replicas")
     half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
-    training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": half}
-    for name, narrow in (("fp8-format", _fp8(run)), ("fp4-format", "nvfp4-mixed")):
+    recipe, precision = run.get("fp8-recipe"), half
+    if recipe == "blockwise" and run.get("fp8-format"):
+        run.assumed.append("products in fp8 take as long with scales of blocks (blockwise) as with one for each tensor")
+    fp8 = "mxfp8-mixed" if recipe == "mxfp8" else "fp8-mixed"
+    for name, narrow in (("fp8-format", fp8), ("fp4-format", "nvfp4-mixed")):
         if run.get(name):
             if half == "fp16-mixed":
                 raise run.error(name, "needs --bf16: all but the products of layers is in bf16")
             if half == "fp32":
                 run.assumed.append(f"bf16 in all but the products of layers, though {name} is given without --bf16")
-            training["precision"] = narrow
+            precision = narrow
+    training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": precision}
     training |= _muon(run) | recompute_of(run) | {"attention": attention_of(run)}
     rates = [0.1 if (rate := run.get(name)) is None else rate for name in ("hidden-dropout", "attention-dropout")]
     if bool(rates[0]) != bool(rates[1]):
         run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
-    return training | _recipe_of(run, half, training["precision"])
+    return training | _recipe_of(run, half, precision)
 
 
 def batch_of(run: Options) -> int | None:
@@ -67,22 +69,16 @@ def batch_of(run: Options) -> int | None:
     return last
 
 
-def _fp8(run: Options) -> str:
-    recipe = run.get("fp8-recipe")
-    if recipe == "blockwise" and run.get("fp8-format"):
-        run.assumed.append("products in fp8 take as long with scales of blocks (blockwise) as with one for each tensor")
-    return "mxfp8-mixed" if recipe == "mxfp8" else "fp8-mixed"
-
-
 def _muon(run: Options) -> dict[str, Any]:
     """Return the optimizer where it is Muon; what configures it has no effect without."""
-    iterations, tp = run.get("muon-num-ns-steps"), run.get("muon-tp-mode")
+    tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
         run.without("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
         return {}
     if tp == "distributed":
         run.assumed.append("each tp rank orthogonalizes whole matrices, though muon-tp-mode is distributed")
-    muon = {"iterations": iterations, "tp_mode": "duplicated" if tp in ("duplicated", "distributed") else None}
+    mode = "duplicated" if tp in ("duplicated", "distributed") else None
+    muon = {"iterations": run.get("muon-num-ns-steps"), "tp_mode": mode}
     muon = {name: value for name, value in muon.items() if value is not None}
     return {"optimizer": "muon", **({"muon": muon} if muon else {})}
 
@@ -98,24 +94,18 @@ def require_adam(run: Options) -> None:
 
 def attention_of(run: Options) -> str:
     """Return whether the core of attention is one kernel."""
-    kernel, whole = _kernel(run), (run.get("context-parallel-size") or 1) == 1
-    if kernel == "fused" and whole and not any(run.get(name) for name in _HALF):
-        run.assumed.append("attention in steps, as without --bf16 or --fp16: its one kernel takes no fp32")
-        return "unfused"
-    return kernel
-
-
-def _kernel(run: Options) -> str:
-    backend = run.get("attention-backend") or "auto"
-    if run.flag("use-flash-attn"):
-        return "fused"
+    backend = "flash" if run.flag("use-flash-attn") else run.get("attention-backend") or "auto"
+    if backend == "auto":
+        old = _of_before_2024(run) if "transformer-impl" not in run.given else ""
+        if old:
+            run.assumed.append(f"attention in steps, as of versions that have {old} it is without use-flash-attn")
+        backend = "unfused" if old or run.get("transformer-impl") == "local" else "fused"
     if backend in ("unfused", "local"):
         return "unfused"
-    local = run.get("transformer-impl") == "local"
-    if backend == "auto" and "transformer-impl" not in run.given and (old := _of_before_2024(run)):
-        run.assumed.append(f"attention in steps, as of versions that have {old} it is without use-flash-attn")
+    if (run.get("context-parallel-size") or 1) == 1 and not any(run.get(name) for name in _HALF):
+        run.assumed.append("attention in steps, as without --bf16 or --fp16: its one kernel takes no fp32")
         return "unfused"
-    return "unfused" if backend == "auto" and local else "fused"
+    return "fused"
 
 
 def _of_before_2024(run: Options) -> str:
@@ -132,10 +122,8 @@ def _is_flash_of_legacy_layers(run: Options) -> bool:
     """
     if not run.flag("use-flash-attn") or run.flag("use-mcore-models"):
         return False
-    implementation, legacy = run.get("transformer-impl"), bool(_of_before_2024(run))
-    return implementation in (None, "local") and (
-        legacy or (implementation == "local" and run.flag("use-legacy-models"))
-    )
+    local, other = run.get("transformer-impl") == "local", run.get("transformer-impl") not in (None, "local")
+    return not other and (bool(_of_before_2024(run)) or (local and run.flag("use-legacy-models")))
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
@@ -144,19 +132,19 @@ def _is_flash_of_legacy_layers(run: Options) -> bool:
 def recompute_of(run: Options) -> dict[str, Any]:
     """Return fields of ``Training``; InputError for parts of a layer that are not known."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
+    before = run.get("activations-checkpoint-method")
     if run.flag("recompute-activations"):
         granularity = "selective"
-    if run.flag("checkpoint-activations") or (run.get("activations-checkpoint-method") and not granularity):
+    if run.flag("checkpoint-activations") or (before and not granularity):
         granularity = "full"
     if granularity == "full":
-        method = method or run.get("activations-checkpoint-method")
+        method = method or before
         none = method == "block" and run.get("recompute-num-layers") == 0
         return {} if none else {"recompute": "full", **_layers_again(run, method)}
     if granularity == "selective":
         return _parts_again(run)
-    if run.flag("moe-layer-recompute") and run.get("num-experts") is not None:
-        return {"recompute": ["moe"]}
-    return {"recompute": granularity} if granularity else {}
+    experts = run.flag("moe-layer-recompute") and run.get("num-experts") is not None
+    return {"recompute": ["moe"]} if experts else {}
 
 
 def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> list[str]:
@@ -169,7 +157,7 @@ def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> l
 
 
 def _parts_again(run: Options) -> dict[str, Any]:
-    """Of selective recomputation: the core attention, or the modules that are named and that the model has."""
+    """Return what selective recomputation runs: core attention, or the named modules that the model has."""
     modules = _modules(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
     experts = run.get("num-experts") is not None
     lacks = absent_modules(
@@ -179,23 +167,29 @@ def _parts_again(run: Options) -> dict[str, Any]:
         latent=run.flag("multi-latent-attention"),
     )
     modules = [module for module in dict.fromkeys(modules) if module not in lacks]
-    if modules == ["core_attn"] and _is_flash_of_legacy_layers(run):
+    if modules != ["core_attn"]:
+        return {"recompute": modules} if modules else {}
+    if _is_flash_of_legacy_layers(run):
         left_out = "the flash attention of legacy layers is left out of it"
         run.assumed.append(f"selective recompute runs nothing again: {left_out}")
         return {}
-    if modules == ["core_attn"]:
-        return {"recompute": "selective"}
-    return {"recompute": modules} if modules else {}
+    return {"recompute": "selective"}
 
 
 def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
-    """Return which layers are run again: all, or with method block so many of each stage."""
-    number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers")
+    """Return which layers are run again: all, or with method block so many of each stage, or of each chunk."""
+    number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
         if number and number > 1:
             run.assumed.append(f"the input of each layer is kept, though of {number} together only the first one's is")
         return {}
-    held = _layers_held(run, layers or 1)
+    stages, chunks = run.get("pipeline-model-parallel-size") or 1, run.get("num-virtual-stages-per-pipeline-rank") or 1
+    per = run.get("num-layers-per-virtual-pipeline-stage")
+    options = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
+    ends = [size for size in map(run.get, options) if size]
+    held = [per or max(1, layers // (stages * chunks))]
+    if ends and not per and chunks == 1 and stages > len(ends) and layers > sum(ends):
+        held = [*ends, (layers - sum(ends)) // (stages - len(ends))]
     again = [min(number or 1, each) for each in held]
     every = round(sum(held) / sum(again))
     if [each * every for each in again] != held:
@@ -205,38 +199,23 @@ def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
     return {"recompute_every": every} if every > 1 else {}
 
 
-def _layers_held(run: Options, layers: int) -> list[int]:
-    """Return the layers of each stage, or of one chunk where a stage has several."""
-    stages = run.get("pipeline-model-parallel-size") or 1
-    per = run.get("num-layers-per-virtual-pipeline-stage")
-    chunks = run.get("num-virtual-stages-per-pipeline-rank") or 1
-    options = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
-    ends = [size for size in map(run.get, options) if size]
-    middle = stages - len(ends)
-    if ends and not per and chunks == 1 and middle > 0 and layers > sum(ends):
-        return [*ends, *[(layers - sum(ends)) // middle] * middle]
-    return [per or max(1, layers // (stages * chunks))]
-
-
 # --- formats of what a GPU keeps --------------------------------------------------------------------------------------
 
 
 def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
     """Return the memory recipe, where options set gradients in 16 bits, fp8 weights or small optimizer states."""
-    wide = run.flag("accumulate-allreduce-grads-in-fp32") or half == "bf16-mixed"
+    accumulates = run.values.get("accumulate-allreduce-grads-in-fp32")
     narrow = (
-        run.values.get("accumulate-allreduce-grads-in-fp32") is False
-        or run.flag("grad-reduce-in-bf16")
-        or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
+        accumulates is False or run.flag("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
     )
     recipe = ""
-    if precision == "nvfp4-mixed" and narrow:
-        recipe = "nvfp4-17"
+    if precision == "nvfp4-mixed":
+        recipe = "nvfp4-17" if narrow else ""
     elif precision in ("fp8-mixed", "mxfp8-mixed"):
         kept = run.flag("fp8-param-gather")
         recipe = ("fp8-params-16" if kept else "fp8-18") if narrow else "fp8-params-18" if kept else ""
-    elif precision == half != "fp32":
-        recipe = "mixed-18" if wide and not narrow else "mixed-16"
+    elif half != "fp32":
+        recipe = "mixed-18" if (accumulates or half == "bf16-mixed") and not narrow else "mixed-16"
     usual = recipe or {"fp32": "fp32-16", "nvfp4-mixed": "nvfp4-19"}.get(precision, "fp8-20")
     aware = _aware_recipe(run, usual)
     return {"memory_recipe": aware} if aware != usual else {"memory_recipe": recipe} if recipe else {}
@@ -256,14 +235,14 @@ def _aware_recipe(run: Options, usual: str) -> str:
             f"both moments in {'bf16' if small else 'fp32'}, though {names[1]} and {names[2]} make them {sum(moments)} "
             "B together: the nearest"
         )
-    if usual.startswith(("fp8", "nvfp4")):
-        found = ("fp8-params-14" if usual.startswith("fp8-params") else "fp8-aware-14") if small else usual
-        if gradient != 4 and recipe_named(found).gradient == 4:
-            run.assumed.append(f"gradients in fp32, though main-grads-dtype is another, as recipe {found} has them")
-        return found
-    return {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12", (2, True): "aware-10"}[
-        gradient, small
-    ]
+    if not usual.startswith(("fp8", "nvfp4")):
+        return {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12"}.get(
+            (gradient, small), "aware-10"
+        )
+    found = ("fp8-params-14" if usual.startswith("fp8-params") else "fp8-aware-14") if small else usual
+    if gradient != 4 and recipe_named(found).gradient == 4:
+        run.assumed.append(f"gradients in fp32, though main-grads-dtype is another, as recipe {found} has them")
+    return found
 
 
 def _bytes(run: Options, name: str) -> int:
@@ -278,27 +257,23 @@ def _bytes(run: Options, name: str) -> int:
 
 def memory_of(run: Options) -> dict[str, Any]:
     """Return the fields of ``Memory``: the loss, and what moves to the host."""
-    memory: dict[str, Any] = {}
-    if run.flag("cross-entropy-loss-fusion"):
-        memory["logits"] = "in-place"
-    if run.flag("activation-func-fp8-input-store"):
-        memory["activation_input"] = "fp8"
-    if offload := {**_activations_offloaded(run), **_optimizer_offloaded(run)}:
-        memory["offload"] = offload
-    return memory
+    memory = {
+        "logits": "in-place" if run.flag("cross-entropy-loss-fusion") else None,
+        "activation_input": "fp8" if run.flag("activation-func-fp8-input-store") else None,
+        "offload": _activations_offloaded(run) | _optimizer_offloaded(run),
+    }
+    return {name: value for name, value in memory.items() if value}
 
 
 def _activations_offloaded(run: Options) -> dict[str, Any]:
     """Return the share of layers, or the modules, whose activations go to the host; checks as TransformerConfig's."""
     if run.flag("cpu-offloading"):
         layers, count = run.needed("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
-        without = {
-            "Megatron offloads layers without a pipeline only": (run.get("pipeline-model-parallel-size") or 1) > 1,
-            "Megatron offloads no layers while it recomputes": run.get("recompute-granularity")
-            or run.flag("recompute-activations", "checkpoint-activations"),
-        }
-        if against := next((what for what, found in without.items() if found), ""):
-            raise run.error("cpu-offloading", f"{against}; take one of the two out")
+        again = run.get("recompute-granularity") or run.flag("recompute-activations", "checkpoint-activations")
+        staged = (run.get("pipeline-model-parallel-size") or 1) > 1
+        if staged or again:
+            against = "layers without a pipeline only" if staged else "no layers while it recomputes"
+            raise run.error("cpu-offloading", f"Megatron offloads {against}; take one of the two out")
         if count >= layers:
             what = f"{count} of {layers} layers: the last stays; at most {layers - 1}"
             raise run.error("cpu-offloading-num-layers", what)
@@ -307,14 +282,11 @@ def _activations_offloaded(run: Options) -> dict[str, Any]:
         return {}
     modules = _modules(run, "offload-modules", "", _OFFLOADED)
     if run.get("num-experts") is None:
-        modules = [module for module in modules if module not in _OF_EXPERTS]
-    if not modules:
-        return {}
-    run.assumed.append(
-        "what is offloaded goes when a microbatch's forward is over, and layer by layer where its backward follows at "
-        "once"
-    )
-    return {"modules": modules}
+        modules = [module for module in modules if module not in ("expert_fc1", "moe_act")]
+    if modules:
+        when = "when a microbatch's forward is over, and layer by layer where its backward follows at once"
+        run.assumed.append(f"what is offloaded goes {when}")
+    return {"modules": modules} if modules else {}
 
 
 def _optimizer_offloaded(run: Options) -> dict[str, str]:

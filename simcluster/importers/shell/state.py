@@ -46,8 +46,6 @@ class State:
     """Variables that a test rests on and that nothing sets."""
     required: dict[str, None] = field(default_factory=dict)
     """Variables without which the script ends (``${NAME:?}``) and that nothing sets."""
-    defaults: dict[str, str] = field(default_factory=dict)
-    """Numbers that variables have by default (``${NNODES:-1}``)."""
     assumed: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     stopped: str = ""

@@ -109,10 +109,10 @@ def expanded(piece: str, state: State) -> str | list[str]:
     if piece.startswith(("$((", "$[")):
         inner = piece[3:].removesuffix("))") if piece[1] == "(" else piece[2:].removesuffix("]")
         number = whole_number(inner, state)
-        if number is None and (
-            printed := _PRINTED.search(text_of(inner, state) if "$(" in inner or "`" in inner else "")
-        ):
-            return printed[0]
+        plain = _IDENTIFIER.sub(lambda name: joined(state.get(name[0]) or name[0]), text_of(inner, state))
+        unknown = _PRINTED.search(plain)
+        if number is None and unknown:
+            return unknown[0]
         return str(number) if number is not None else "$((" + re.sub(r"\s+", "", inner) + "))"
     if piece.startswith(("$(", "`")):
         return _output(piece[2:].removesuffix(")") if piece[0] == "$" else piece.strip("`"), state)
@@ -190,8 +190,6 @@ def _operated(sign: str, value: str | None, rest: str, name: str, state: State) 
     unset = is_unset(value) if colon else value is None or (is_unset(value) and value != "")
     if sign[-1] in "-=":
         default = text_of(rest, state)
-        if unset and default.isdecimal():
-            state.defaults[name] = default
         if unset and sign[-1] == "=":
             state.put(name, default)
         return default if unset else value or ""
