@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from simcluster import InputError, load, simulate
 from simcluster.model.context import context_of
+from simcluster.model.core_sections import fused_core
 from simcluster.model.kernels import Kernel
+from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
@@ -53,6 +55,15 @@ def test_ranks_share_the_work(cp: int, by: str) -> None:
     mine = passes(cp, by)
     for make in ("forward", "backward", "input_grad", "weight_grad"):
         assert work(getattr(mine, make)(LAYER)) == pytest.approx(work(getattr(whole, make)(LAYER)) / cp, rel=1e-12)
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_traded_heads_are_whole_sequences_of_fewer_heads(cp: int) -> None:
+    """A rank computes the attention of a model with heads / cp heads; four heads of keys are repeated for 8 ranks."""
+    traded = RankShape(micro_batch=3, cp=cp, cp_comm="all_to_all")
+    fewer = MODEL.model_copy(update={"heads": 8 // cp, "kv_heads": max(4 // cp, 1)})
+    core = fused_core(MODEL, traded, local_sizes(MODEL, traded)).forward[0]
+    assert core == fused_core(fewer, RankShape(micro_batch=3), local_sizes(fewer, RankShape(micro_batch=3))).forward[0]
 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])

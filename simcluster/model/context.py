@@ -77,7 +77,7 @@ class Context:
         if not self.in_pieces:
             return [(replace(core, flops=core.flops * self.slowest),)]
         back = core.name.endswith("_grad")
-        others = self.keys * self.traders * (self.ranks - 1)  # keys and values of others
+        others = self.keys_traded * (self.ranks - 1)  # keys and values of others
         others *= 2 if back else 1  # and their gradients
         keys = max(core.n // self.ranks, 1)
         first = replace(core, n=keys, flops=core.flops / self.ranks, bytes=core.bytes - others)

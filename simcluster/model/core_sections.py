@@ -28,10 +28,12 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
     k = (local.head_dim + local.value_dim) // 2  # of both products
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
-    traders = traders_of(shape, local.heads, local.kv // local.head_dim)  # longer parts of fewer heads
+    kv_heads = local.kv // local.head_dim
+    traders = traders_of(shape, local.heads, kv_heads)  # longer parts of fewer heads
     m, batch = m * traders, batch // traders
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
+    keys *= max(kv_heads, traders) / (kv_heads * traders)  # fewer heads than traders are repeated
     statistics = FP32_BYTES * local.tokens * local.heads
     forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
     if model.attention_window:
