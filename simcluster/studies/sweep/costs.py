@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import Replicas
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective, Compute, Host
+from simcluster.planning.segments import Pass
+from simcluster.planning.works import Collective, Compute, Host, Transfer
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import interference_of, job_of, passes_of, send_bytes_of
 from simcluster.scenario.memory_plan import shape_of
@@ -26,7 +27,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import choices_of
-from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork, StageCall
+from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork, StageOp
 from simcluster.studies.sweep.step_tables import ActionWork, Costs, End, Sent, TimedOp, Work
 
 Hops = tuple[Sent, ...]
@@ -85,10 +86,9 @@ class StepCosts:
             of_stages, lambda: _Stages(job_of(scenario, scenario.cluster.device, passes))
         )
         self._send_bytes, self._overlaps = send_bytes_of(scenario, passes), overlap.pipeline
-        each_stage = range(schedule.num_stages)
         self.drawn = network.learn({
             ("passes", *collectives): lambda: (
-                StageCall(stage, "tp", work.kind, work.size) for stage in each_stage for work in collectives
+                (stage, Op(work, "", "", "")) for stage in range(schedule.num_stages) for work in collectives
             ),
             of_stages: lambda: self._stages.calls(hops, others=network.blank),
         })  # fmt: skip
@@ -98,12 +98,11 @@ class StepCosts:
 
         Where sends interfere with computation, an action costs all of its ops.
         """
-        drawn, size, overlap = self.drawn, self._send_bytes, self._overlaps
+        drawn, size, overlap, passes = self.drawn, self._send_bytes, self._overlaps, self._passes
         sends = {work: drawn.send(work, size, overlap=overlap) for work in works if isinstance(work, Sent)}
         kinds = [op.communication for op in chain.from_iterable(sends.values())]
         whole = not any(kind and (kind.pressure or kind.drag) for kind in kinds)
-        numbers = self._passes.numbers
-        alone = [numbers.setdefault(each, len(numbers)) for each in drawn.alone(self._passes.collectives)]
+        alone = [passes.numbers.setdefault(each, len(passes.numbers)) for each in drawn.alone(passes.collectives)]
         found = []
         for work in works:
             if isinstance(work, Sent):
@@ -111,7 +110,7 @@ class StepCosts:
             elif isinstance(work, End):
                 found.append(self._stages.end(work.stage, drawn))
             else:
-                found.append(self._passes.of(work, self._stages.part(work), alone[work.stage], drawn, whole=whole))
+                found.append(passes.of(work, self._stages.part(work), alone[work.stage], drawn, whole=whole))
         return found
 
 
@@ -120,19 +119,17 @@ class _PassCosts:
 
     def __init__(self, scenario: Scenario) -> None:
         device = scenario.cluster.device
-        self.passes: Passes = passes_of(scenario, device)
-        passes, every = self.passes, scenario.training.recompute_every
-        self._make = dict(
-            zip("FBIW", (passes.forward, passes.backward, passes.input_grad, passes.weight_grad), strict=True)
-        )
-        self._repeats = interference_of(scenario, device) is None and scenario.software is None and every == 1
+        passes = self.passes = passes_of(scenario, device)
+        makers = passes.forward, passes.backward, passes.input_grad, passes.weight_grad
+        self._make = dict(zip("FBIW", makers, strict=True))
+        alike = interference_of(scenario, device) is None and scenario.software is None
+        self._repeats = alike and scenario.training.recompute_every == 1
         everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
-        ops = [op for make in self._make.values() for op in make(everything).ops]
+        ops = [op for make in makers for op in make(everything).ops]
         proved(ops)
         self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
         self.numbers: dict[Hashable, int] = {}  # of what collectives take alone: faster to look up
         self._known: dict[Hashable, Costs] = {}
-        self._ops: dict[Hashable, Costs] = {}
 
     def of(self, work: ActionWork, part: Pass, alone: int, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
         """Return the costs of an action on a stage, given the number of what its collectives take ``alone``.
@@ -143,9 +140,9 @@ class _PassCosts:
         if found:
             return found
         name = drawn, work.stage, work.kind, part
-        if name not in self._ops:
-            self._ops[name] = drawn.ops(work.stage, self._make[work.kind](part))
-        return self._ops[name]
+        if name not in self._known:
+            self._known[name] = drawn.ops(work.stage, self._make[work.kind](part))
+        return self._known[name]
 
     def _whole(self, kind: str, part: Pass, alone: int, drawn: RepresentativeCalls, stage: int) -> Costs:
         """Return a pass as one op; no ops if its duration depends on others."""
@@ -173,43 +170,35 @@ class _Stages:
     """The layers of a layout's stages, and their ops after the last action, for any number of microbatches."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
-        self._ops = _ends(job)
-        self._parts: dict[tuple[int, int, bool, bool], Pass] = {}
-        self._ends: dict[tuple[int, RepresentativeCalls], Costs] = {}
+        self._job, self._ops = job, _ends(job)
+        self.part, self.end = cache(self._part), cache(self._end)
 
-    def part(self, work: ActionWork) -> Pass:
+    def _part(self, work: ActionWork) -> Pass:
         """Return the layers of an action."""
-        name = work[1:]
-        if name not in self._parts:
-            whole = self._job.whole(work.stage, work.chunk)
-            gathers = work.arrives and self._job.gather_boundary
-            self._parts[name] = replace(whole, boundary=gathers, casts=work.casts)
-        return self._parts[name]
+        gathers = work.arrives and self._job.gather_boundary
+        return replace(self._job.whole(work.stage, work.chunk), boundary=gathers, casts=work.casts)
 
-    def calls(self, hops: Hops, *, others: bool) -> Iterator[StageCall]:
+    def calls(self, hops: Hops, *, others: bool) -> Iterator[StageOp]:
         """Yield a step's calls of the network outside passes, and those of ``others`` with another ZeRO."""
-        job, ends = self._job, [*self._ops]
+        job, ends = self._job, [*enumerate(self._ops)]
         for hop in hops:
-            yield StageCall(hop.stage, hop.target, "send", job.send_bytes, hop.lane(overlap=job.overlap_sends))
+            yield (
+                hop.stage,
+                Op(Transfer(hop.target, job.send_bytes), "", "", "", lane=hop.lane(overlap=job.overlap_sends)),
+            )
         if others:
             own = job.data_parallel
-            ends += _ends(replace(job, data_parallel=replace(own, zero=0 if own.zero else 1)))
-        for number, ops in enumerate(ends):
-            for _, op in ops:
-                if op.work.moves:
-                    yield StageCall(number % len(self._ops), op.work.axis, op.work.moves, op.work.size)
+            ends += enumerate(_ends(replace(job, data_parallel=replace(own, zero=0 if own.zero else 1))))
+        yield from ((stage, op) for stage, ops in ends for _, op in ops if op.work.moves)
 
-    def end(self, stage: int, drawn: RepresentativeCalls) -> Costs:
+    def _end(self, stage: int, drawn: RepresentativeCalls) -> Costs:
         """Return the ops of a stage after its last action, with their costs on these links."""
-        if (stage, drawn) not in self._ends:
-            found = []
-            for key, op in self._ops[stage]:
-                (timed,) = drawn.ops(stage, Segment((op,)))
-                meets = timed.communication is not None
-                found.append(timed._replace(meeting=(drawn.communication(stage, op)[0], key)) if meets else timed)
-            self._ends[stage, drawn] = tuple(found)
-        return self._ends[stage, drawn]
+        found = []
+        for key, op in self._ops[stage]:
+            (timed,) = drawn.ops(stage, Segment((op,)))
+            meets = timed.communication is not None
+            found.append(timed._replace(meeting=(drawn.communication(stage, op)[0], key)) if meets else timed)
+        return tuple(found)
 
 
 def proved(ops: Iterable[Op]) -> None:
@@ -221,19 +210,18 @@ def proved(ops: Iterable[Op]) -> None:
 
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
     """Return the ops after every stage's last action, with the names under which they meet."""
-    found: list[list[tuple[Hashable, Op]]] = []
-    known: dict[Hashable, int] = {}  # stages that hold as much have equal ends
+    known: dict[Hashable, list[tuple[Hashable, Op]]] = {}  # stages that hold as much have equal ends
+    found = []
     for stage in range(job.plan.pp):
-        held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
-        equal = known.setdefault(tuple((len(each.layers), each.embedding, each.lm_head) for each in held), stage)
-        if equal < stage:
-            found.append(found[equal])
-            continue
-        builder = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
-        Replicas(job, builder).finish(0)
-        lanes = builder.program().lanes
-        if list(lanes) != [MAIN]:
-            raise NotQuickError("something overlaps with the end of a step")
-        found.append([(item.key, op) for item in lanes[MAIN] for op in item.segment.ops])
-        proved(op for _, op in found[-1])
+        parts = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+        held = tuple([(len(each.layers), each.embedding, each.lm_head) for each in parts])
+        if held not in known:
+            builder = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
+            Replicas(job, builder).finish(0)
+            lanes = builder.program().lanes
+            if list(lanes) != [MAIN]:
+                raise NotQuickError("something overlaps with the end of a step")
+            known[held] = [(item.key, op) for item in lanes[MAIN] for op in item.segment.ops]
+            proved(op for _, op in known[held])
+        found.append(known[held])
     return found

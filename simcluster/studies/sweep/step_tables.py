@@ -1,4 +1,4 @@
-"""The actions and sends of a schedule's stages as columns, before any duration.
+"""The actions and sends of a schedule's stages as columns, before any duration, and the step that they make.
 
 They do not depend on costs, so all variants of one schedule share them.  There are up to 150,000, of few kinds.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Ints
 from simcluster.base.kept import Kept
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import (
@@ -83,13 +83,11 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     A fused pair waits for what both of its actions need, and its sends follow the second one.  Sends are on the main
     lane of their stage, or on separate lanes (``overlap``).  ``casts``: the first F of each chunk casts its weights.
     """
-    rows = _Rows(schedule, casts=casts)
-    columns = [rows.row(stage) for stage in range(schedule.num_stages)]
+    numbers: dict[Work, int] = {}
+    columns = [_row(schedule, stage, numbers, casts=casts) for stage in range(schedule.num_stages)]
     work, send, needs, makes = np.concatenate(columns, axis=1)
-    starts = np.cumsum([0, *[row.shape[1] for row in columns]])
-    halves = np.array(
-        [starts[stage] + at for stage in range(schedule.num_stages) for at in schedule.fused_at(stage)], int
-    )
+    starts = np.cumsum([0, *(row.shape[1] for row in columns)]).tolist()
+    halves = np.array([first + at for stage, first in enumerate(starts[:-1]) for at in schedule.fused_at(stage)], int)
     sends = send >= 0
     actions = np.arange(len(work)) + np.cumsum(sends) - sends
     begins, sent = actions.copy(), actions + 1
@@ -100,68 +98,48 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     ends[halves] = ends[halves + 1]
     items = np.empty(len(work) + int(sends.sum()), dtype=np.int64)
     items[actions], items[sent[sends]] = work, send[sends]
-    source = np.empty(rows.outputs, dtype=np.int64)
+    source = np.empty(int(max(needs.max(), makes.max())) + 1, dtype=np.int64)
     source[makes[sends]] = sent[sends]
     waiting, awaited = begins[needs > 0], source[needs[needs > 0]]
     if overlap:
         waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, ends[sends])
-    works = (*rows.works, *map(End, range(schedule.num_stages)))
-    return Items(works, np.append(items, np.arange(len(rows.works), len(works))), waiting, awaited)
+    works = (*numbers, *map(End, range(schedule.num_stages)))
+    return Items(works, np.append(items, np.arange(len(numbers), len(works))), waiting, awaited)
 
 
-class _Rows:
-    """The actions of stages, one row for each; there are ``outputs`` that may cross stages, with 0 for none."""
+def _row(schedule: Schedule, stage: int, numbers: dict[Work, int], *, casts: bool) -> Ints:
+    """Return a stage's actions in columns: the number of the work, that of its send (-1: none), and the outputs that
+    it needs and makes, counted from 1 (0: none)."""
+    actions = schedule.rows[stage]
+    first: dict[tuple[str, int], int] = {}
+    which = [first.setdefault((kind, chunk), place) for place, (kind, _, chunk) in enumerate(actions)]
 
-    def __init__(self, schedule: Schedule, *, casts: bool) -> None:
-        self.works: list[ActionWork | Sent] = []
-        self._numbers: dict[ActionWork | Sent, int] = {}
-        self._schedule, self._casts, self._slices = schedule, casts, len(schedule.routes[0])
-        self.outputs = 2 * self._slices * schedule.num_microbatches + 1
+    def number(work: Work) -> int:
+        return numbers.setdefault(work, len(numbers))
 
-    def _number(self, work: ActionWork | Sent) -> int:
-        if work not in self._numbers:
-            self._numbers[work] = len(self.works)
-            self.works.append(work)
-        return self._numbers[work]
-
-    def row(self, stage: int) -> Ints:
-        """Return the work of a stage's actions, their sends (-1: none), and the outputs that they need and make."""
-        kinds, microbatches, chunks = zip(*self._schedule.rows[stage], strict=True)
-        names = [*zip(kinds, chunks, strict=True)]
-        known = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        which = np.array([*map(known.__getitem__, names)])
-        first = np.unique(which, return_index=True)[1].tolist()
-        table = []
-        for (kind, chunk), place in zip(known, first, strict=True):
-            work, sent, *outputs = self._role(stage, Action(kind, microbatches[place], chunk))
-            table.append((self._number(work), -1 if sent is None else self._number(sent), *outputs))
-        row: Ints = np.array(table).T[:, which]
-        for (kind, chunk), place in zip(known, first, strict=True):
-            if self._casts and kind == "F":
-                work = self._role(stage, Action(kind, microbatches[place], chunk))[0]
-                row[0, place] = self._number(work._replace(casts=True))
-        row[2:] += np.where(row[2:] > 0, np.array(microbatches), 0)
-        return row
-
-    def _role(self, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
-        """Return an action's work and send, equal for all of its kind on a chunk, and the outputs of microbatch 0."""
-        schedule, count = self._schedule, self._schedule.num_microbatches
-        here = action.microbatch, stage, action.chunk
-        forward, place = action.kind == "F", schedule.virtual_stage(*here)
-        ends = schedule.previous_hop(*here), schedule.next_hop(*here)
-        source, target = (None, None) if action.kind == "W" else ends if forward else reversed(ends)
-        arrives = source is not None and source[0] != stage
-        sent = None if target is None or target[0] == stage else Sent("F" if forward else "B", stage, target[0])
-        first = place if forward else self._slices + place
-        needs = 1 + (first + (-1 if forward else 1)) * count if arrives else 0
-        makes = 0 if sent is None else 1 + first * count
-        return ActionWork(action.kind, stage, action.chunk, arrives), sent, needs, makes
+    row = np.empty((4, len(which)), dtype=np.int64)
+    for place in first.values():
+        work, sent, *outputs = _role(schedule, stage, actions[place])
+        row[:, place] = number(work), -1 if sent is None else number(sent), *outputs
+    row = row[:, which]
+    for place in first.values():
+        if casts and actions[place].kind == "F":
+            row[0, place] = number(_role(schedule, stage, actions[place])[0]._replace(casts=True))
+    row[2:] += np.where(row[2:] > 0, [action.microbatch for action in actions], 0)
+    return row
 
 
-def ranges(begins: Int32s, counts: Int32s) -> Int32s:
-    """Return the numbers of several ranges, one after the other."""
-    whole = np.repeat(begins - np.cumsum(counts, dtype=np.int32) + counts, counts)
-    return whole + np.arange(len(whole), dtype=np.int32)
+def _role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
+    """Return an action's work and send, equal for all of its kind on a chunk, and the outputs of microbatch 0."""
+    here, forward = (action.microbatch, stage, action.chunk), action.kind == "F"
+    ends = schedule.previous_hop(*here), schedule.next_hop(*here)
+    source, target = (None, None) if action.kind == "W" else ends if forward else reversed(ends)
+    arrives = source is not None and source[0] != stage
+    sent = None if target is None or target[0] == stage else Sent("F" if forward else "B", stage, target[0])
+    count, slices = schedule.num_microbatches, len(schedule.routes[0])
+    own = schedule.virtual_stage(*here) + (0 if forward else slices)
+    needs = 1 + (own + (-1 if forward else 1)) * count if arrives else 0
+    return ActionWork(action.kind, stage, action.chunk, arrives), sent, needs, 0 if sent is None else 1 + own * count
 
 
 class TimedOp(NamedTuple):
@@ -181,8 +159,6 @@ class TimedOp(NamedTuple):
 
 Costs = tuple[TimedOp, ...]
 """The ops of a work: the first waits for what the work waits for; it is over with the last, on the same lane."""
-
-
 Shape = tuple[tuple[str, tuple[int, ...], int], ...]
 """Of each op of a work the lane, what it waits for, and the number of its kind of communication (-1: none)."""
 
@@ -209,21 +185,30 @@ class StepTemplate:
         counts = int32s([*map(len, shapes)])
         size = counts[items.work]
         op_first = firsts(size)
-        self.unit = ranges(firsts(counts)[items.work], size)
+        begins = op_first[:-1]
+        self.unit = np.repeat(firsts(counts)[items.work] - begins, size) + np.arange(op_first[-1], dtype=np.int32)
         units = [(each, *unit) for each, shape in zip(items.works, shapes, strict=True) for unit in shape]
         first: dict[int, int] = {}
-        for number, (_, _, _, kind) in enumerate(units):
+        for number, (*_, kind) in enumerate(units):
             first.setdefault(kind, number)
         self.first_of_kind = [number for kind, number in first.items() if kind >= 0]
-        work = int32s([kind for _, _, _, kind in units])[self.unit]
+        work = int32s([kind for *_, kind in units])[self.unit]
         place = np.cumsum(work >= 0, dtype=np.int32)
-        ends = len(place) - sum(isinstance(each, End) for each, _, _, _ in units)
+        ends = len(place) - sum(isinstance(each, End) for each, *_ in units)
         meetings, kinds = int(place[-1]) + 1, len(self.first_of_kind)
         place[ends:] = meetings + work[ends:]
         lanes = {(stage, MAIN): stage for stage in range(stages)}
-        numbers = [lanes.setdefault((each.stage, lane), len(lanes)) for each, lane, _, _ in units]
+        numbers = [lanes.setdefault((each.stage, lane), len(lanes)) for each, lane, *_ in units]
         lane = np.array(numbers, dtype=np.int16)[self.unit]  # sorted by radix
-        wait_first, wait_op = _waits(items, shapes, op_first)
+        waits = [(begins[items.waiting], op_first[items.awaited + 1] - 1)]
+        for number, shape in enumerate(shapes):
+            lanes_of = [own for own, *_ in shape]
+            pairs = [
+                (at, other) for at, (own, after, _) in enumerate(shape) for other in after if lanes_of[other] != own
+            ]
+            here = begins[items.work == number] if pairs else begins
+            waits += [(here + at, here + other) for at, other in pairs]
+        waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
         self.templates = Templates(
             op_first=int32s([0, len(work)]),
             seconds=np.zeros(len(work)),
@@ -231,9 +216,9 @@ class StepTemplate:
             slot=np.minimum(work, 0),
             work=work,
             place=place,
-            wait_first=wait_first,
-            wait_op=wait_op,
-            wait_peer=np.full_like(wait_op, -1),
+            wait_first=firsts(np.bincount(waiting, minlength=len(work))),
+            wait_op=awaited[np.argsort(waiting, kind="stable")],
+            wait_peer=np.full_like(awaited, -1),
             lane_first=int32s([0, len(lanes)]),
             lane_op_first=firsts(np.bincount(lane, minlength=len(lanes))),
             lane_op=int32s(np.argsort(lane, kind="stable")),
@@ -247,22 +232,6 @@ class StepTemplate:
 def _ops_of(template: StepTemplate) -> TemplateOps:
     """Return the ops of a template that nothing slows down."""
     return TemplateOps(template.templates, template.instances)
-
-
-def _waits(items: Items, shapes: Sequence[Shape], op_first: Int32s) -> tuple[Int32s, Int32s]:
-    """Return the ops of other lanes that each op waits for, as ``Templates`` has them."""
-    waits = [(op_first[items.waiting], op_first[items.awaited + 1] - 1)]
-    for number, shape in enumerate(shapes):
-        pairs = [
-            (place, earlier)
-            for place, (lane, after, _) in enumerate(shape)
-            for earlier in after
-            if shape[earlier][0] != lane
-        ]
-        begins = op_first[:-1][items.work == number] if pairs else op_first[:0]
-        waits += [(begins + place, begins + earlier) for place, earlier in pairs]
-    waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
-    return firsts(np.bincount(waiting, minlength=int(op_first[-1]))), awaited[np.argsort(waiting, kind="stable")]
 
 
 def step_seconds(template: StepTemplate, costs: Sequence[Costs], capacity: Sequence[float], kept: Kept) -> float:
