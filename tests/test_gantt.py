@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.schedules import make_schedule
-from simcluster.show import gantt_panel, palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
+from simcluster.show import palette
+from simcluster.show.gantt_boxes import Boxes, boxes_of, joined
 from simcluster.show.report.colours import paints
 
 COLUMNS = ["step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes"]
@@ -329,25 +329,6 @@ def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(ti
     pd.testing.assert_series_equal(seconds(seen), seconds(boxes), rtol=1e-9)
     same = (seen.row[1:] == seen.row[:-1]) & (seen.lane[1:] == seen.lane[:-1])
     assert (seen.start[1:] >= seen.end[:-1] - 1e-9)[same].all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(timeline=lanes(), columns=st.integers(1, 40))
-def test_the_raster_is_as_dark_as_the_spans_are_long(timeline, columns):
-    boxes = boxes_of(timeline, (0, 1), (0.0, 201.0), ("compute", "tp"))
-    image = column_colours(boxes, np.zeros((len(boxes.paints), 3)), (0.0, 201.0), 2, columns)
-    dark = (1.0 - image[..., 0]).sum(axis=2) * 201.0 / columns
-    for row, lane in itertools.product((0, 1), (0, 1)):
-        here = (boxes.row == row) & (boxes.lane == lane)
-        assert dark[row, lane] == pytest.approx((boxes.end - boxes.start)[here].sum(), rel=1e-9, abs=1e-9)
-
-
-def test_too_many_boxes_become_a_raster_and_the_caption_says_so(small, monkeypatch):
-    monkeypatch.setattr(gantt_panel, "RASTER_ABOVE", 100)
-    figure = plots.gantt(small)
-    assert len(figure.axes[0].images) == 1
-    assert "Raster of" in words(figure)
-    assert "Raster" not in words(plots.gantt(small, ranks=[0], window=(0.0, 1e-3)))
 
 
 # --- legend, title, axis ----------------------------------------------------------------------------------------------

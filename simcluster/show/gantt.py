@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.show.gantt_figure import Axis, Drawn, GanttSize, gantt_figure
-from simcluster.show.gantt_rows import MOST_ROWS, RowChoice, Rows, Window, choose_rows, cut_of, steady_of
+from simcluster.show.gantt_figure import Drawn, gantt_figure
+from simcluster.show.gantt_rows import MOST_ROWS, Rows, Window, choose_rows, cut_of, steady_of
 
 _COLUMNS = ("rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "bytes", "ready", "start", "end")
 _SIZES = {"width": (5.0, 60.0), "height": (2.0, 60.0)}  # inches: below, labels and legend take it all
@@ -47,15 +47,15 @@ def gantt(
     num_ranks: int | None = None,
     breaks: bool = True,
 ) -> Figure:
-    """A timeline, or a result's timeline, as a picture: a row per rank (or per stage), time to the right.
+    """Draw a timeline, or a result's timeline: a row per rank (or per stage), time to the right.
 
     `ranks` selects rows and `window` = (from, to) in seconds a part of the time.  With more than `max_rows` ranks, and
     none selected, representatives are drawn and a caption says which; `num_ranks` is the size of the job where the
     timeline holds one rank for many equal ones.  `labels` writes microbatch numbers, if all of them fit, and names in a
     zoom.  `width` and `height` are in inches; a height follows from the rows if none is given.  With `breaks` most of a
     long steady phase is left out, if no window is given, and how many microbatches that is stands in its place.
-    Spans closer than the picture resolves are joined per action; more than 200,000 boxes become a raster; both are said
-    in the caption.  Raises InputError for an empty timeline, missing columns, and a selection that it does not have.
+    Spans closer than the picture resolves are joined per action, as the caption says.  Raises InputError for an empty
+    timeline, missing columns, and a selection that it does not have.
     """
     weights = getattr(timeline, "weights", None)
     if num_ranks is None and weights is not None:
@@ -67,8 +67,8 @@ def gantt(
     choice = choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=num_ranks)
     total = max(num_ranks or 0, timeline["rank"].nunique())
     heading = _part(title if title is not None else _title(timeline, whole, total), whole, shown)
-    axis, drawn = _with_break([(timeline, choice, 0.0)], shown, breaks=breaks and window is None)
-    return gantt_figure(drawn, axis, heading, headers=None, labels=labels, size=GanttSize(width, height))
+    drawn, parts = _with_break([Drawn(timeline, choice, 0.0)], shown, breaks=breaks and window is None)
+    return gantt_figure(drawn, parts, heading, labels=labels, size=(width, height))
 
 
 @checked
@@ -86,7 +86,7 @@ def compare_gantts(
     said: Sequence[tuple[str, str]] | None = None,
     breaks: bool = True,
 ) -> Figure:
-    """Timelines under each other on one time axis, each from its own beginning, with its length at the right.
+    """Draw timelines under each other on one time axis, each from its own beginning, with its length at the right.
 
     The second figure there is the difference from the first timeline; `said` are two other texts for each.  `window` is
     in seconds from the beginning; `max_rows` counts for each timeline.  Otherwise as `gantt`.
@@ -102,30 +102,31 @@ def compare_gantts(
     extents = [_extent(timeline) for timeline in timelines]
     lengths = [end - start for start, end in extents]
     shown = _checked_window(window, (0.0, max(lengths)))
-    panels = [
-        (timeline, choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None), begin)
-        for timeline, (begin, _) in zip(timelines, extents, strict=True)
-    ]
     changes = ["", *(f"{(length / lengths[0] - 1) * 100:+.1f} %".replace("-", "−") for length in lengths[1:])]
     texts = said or list(zip(map(format_seconds, lengths), changes, strict=True))
-    headers = [(name, *both) for (name, _), both in zip(named_timelines, texts, strict=True)]
+    panels = [
+        Drawn(timeline, choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None), begin,
+              header=(name, *both))
+        for (name, _), timeline, (begin, _), both in zip(named_timelines, timelines, extents, texts, strict=True)
+    ]  # fmt: skip
     heading = _part(f"{len(panels)} timelines on one time axis" if title is None else title, (0.0, max(lengths)), shown)
-    axis, drawn = _with_break(panels, shown, breaks=breaks and window is None)
-    return gantt_figure(drawn, axis, heading, headers=headers, labels=labels, size=GanttSize(width, height))
+    drawn, parts = _with_break(panels, shown, breaks=breaks and window is None)
+    return gantt_figure(drawn, parts, heading, labels=labels, size=(width, height))
 
 
 def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
     return timeline if isinstance(timeline, pd.DataFrame) else timeline.timeline
 
 
-def _with_break(
-    panels: Sequence[tuple[pd.DataFrame, RowChoice, float]], shown: Window, *, breaks: bool
-) -> tuple[Axis, list[Drawn]]:
-    """Return the time axis, broken where all timelines are steady for long, and what is drawn on it."""
-    steady = [steady_of(timeline, choice.ranks, origin) for timeline, choice, origin in panels] if breaks else []
+def _with_break(panels: Sequence[Drawn], shown: Window, *, breaks: bool) -> tuple[Sequence[Drawn], list[Window]]:
+    """Return what is drawn, and the parts of the time axis, broken where all timelines are steady for long."""
+    steady = [steady_of(each.timeline, each.choice.ranks, each.origin) for each in panels] if breaks else []
     cut = cut_of(steady, shown)
-    counts = [each.microbatches(cut) if cut and each else 0 for each in steady] or [0] * len(panels)
-    return Axis(shown, cut), [Drawn(*panel, left_out) for panel, left_out in zip(panels, counts, strict=True)]
+    if cut is None:
+        return panels, [shown]
+    counts = [each.microbatches(cut) if each else 0 for each in steady]
+    left_out = [panel._replace(left_out=count) for panel, count in zip(panels, counts, strict=True)]
+    return left_out, [(shown[0], cut[0]), (cut[1], shown[1])]
 
 
 def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows: int, rows: str) -> None:
@@ -169,7 +170,7 @@ def _checked_window(window: Window | None, whole: Window) -> Window:
 
 
 def _extent(timeline: pd.DataFrame) -> Window:
-    """From the first op that could start to the last that ended, in seconds."""
+    """Return from when the first op could start to when the last ended, in seconds."""
     begin = min(float(timeline["ready"].min()), float(timeline["start"].min()))
     return begin, float(timeline["end"].max())
 

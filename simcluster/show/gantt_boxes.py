@@ -5,14 +5,12 @@ Pure: arrays in, arrays out, nothing is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Bools, Floats, Ints
 
 Paint = tuple[str, str, int]
 """What decides a colour: stream, kind (or "waiting"), chunk (0 outside of compute)."""
@@ -24,6 +22,7 @@ JOIN_GAP = 8.0  # pixels: a wider gap inside an action is worth seeing; a narrow
 SEVERAL = "several"  # the kind of a joined box of communication with more than one kind in it
 _MINOR = 0.2  # of the time: other kinds with less do not count
 _BACKWARD = ("backward", "input_grad", "recompute")  # kinds that alternate inside one backward action; W is its own
+_ARRAYS = ("row", "lane", "paint", "microbatch", "start", "end", "share", "recompute", "source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,20 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.start)
 
+    def take(self, which: Ints) -> Boxes:
+        """Return the boxes at these positions."""
+        return replace(self, **{name: getattr(self, name)[which] for name in _ARRAYS})
+
+    @property
+    def waiting(self) -> Bools:
+        """Return which of the boxes are waiting."""
+        return np.array([kind == "waiting" for _, kind, _ in self.paints], dtype=np.bool_)[self.paint]
+
 
 def boxes_of(
     timeline: pd.DataFrame, ranks: tuple[int, ...], window: tuple[float, float], streams: tuple[str, ...]
 ) -> Boxes:
-    """One box for each span of `ranks` inside `window`, and one for the waiting before it, clipped to the window.
+    """Return one box for each span of `ranks` inside `window`, and one for the waiting before it, clipped to it.
 
     Row i is `ranks[i]`; `streams` are the streams that have a lane, "compute" first.
     """
@@ -64,41 +72,44 @@ def boxes_of(
     first = np.minimum(ready, start)
     here = np.flatnonzero((row >= 0) & (lane >= 0) & (end > window[0]) & (first < window[1]))
     here = here[np.lexsort((start[here], lane[here], row[here]))]
-    row, lane, first, start, end = row[here], lane[here], first[here], start[here], end[here]
     # Waiting is drawn only where its lane is free: an early-posted receive waits behind the spans before it.
-    waits_from = np.maximum(first, _previous_end(row, lane, end))
-    waiting = np.flatnonzero(waits_from < start)
-    both = np.concatenate([np.arange(len(here)), waiting])
-    waits = np.arange(len(both)) >= len(here)
-    paint, paints = _paints(timeline, here[both], lane[both], waits)
-    boxes = Boxes(
-        paints=paints,
+    waits_from = np.maximum(first[here], _previous_end(row[here], lane[here], end[here]))
+    of = np.concatenate([here, here])
+    waits = np.repeat([False, True], len(here))
+    begins = np.clip(np.concatenate([start[here], waits_from]), *window)
+    ends = np.clip(np.concatenate([end[here], start[here]]), *window)
+    seen = np.flatnonzero(ends > begins)
+    seen = seen[np.lexsort((begins[seen], lane[of[seen]], row[of[seen]]))]
+    of, waits = of[seen], waits[seen]
+    stream, kind, chunk = (timeline[name].to_numpy()[of] for name in ("stream", "kind", "chunk"))
+    chunk = np.where((lane[of] == 0) & ~waits, np.maximum(chunk, 0), 0)
+    looks = pd.DataFrame({"waits": waits, "stream": stream, "kind": np.where(waits, "waiting", kind), "chunk": chunk})
+    equal = looks.groupby(list(looks))
+    return Boxes(
+        paints=tuple((str(s), str(k), int(at)) for _, s, k, at in equal.size().index),
         streams=streams,
-        row=row[both],
-        lane=lane[both],
-        paint=paint,
-        microbatch=timeline["microbatch"].to_numpy(np.int64)[here[both]],
-        start=np.clip(np.where(waits, waits_from[both], start[both]), *window),
-        end=np.clip(np.where(waits, start[both], end[both]), *window),
-        share=np.ones(len(both)),
-        recompute=np.zeros(len(both)),
-        source=np.where(waits, -1, here[both]),
+        row=row[of],
+        lane=lane[of],
+        paint=np.asarray(equal.ngroup(), np.int64),
+        microbatch=timeline["microbatch"].to_numpy(np.int64)[of],
+        start=begins[seen],
+        end=ends[seen],
+        share=np.ones(len(of)),
+        recompute=np.zeros(len(of)),
+        source=np.where(waits, -1, of),
     )
-    order = np.lexsort((boxes.start, boxes.lane, boxes.row))
-    order = order[(boxes.end > boxes.start)[order]]
-    arrays = [each.name for each in fields(Boxes) if each.name not in ("paints", "streams")]
-    return replace(boxes, **{name: getattr(boxes, name)[order] for name in arrays})
 
 
 def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
-    """`boxes` with the too-small ones joined: compute only within one action, communication wherever it is dense.
+    """Return `boxes` with the small ones joined: compute inside an action, communication wherever it is dense.
 
     A joined box has the paint that fills most of its time; `share` says how much of the box was really filled.
     """
     if len(boxes) == 0:
         return boxes
     first = np.flatnonzero(np.concatenate([[True], _splits(boxes, seconds_per_pixel)]))
-    group = np.repeat(np.arange(len(first)), np.diff([*first, len(boxes)]))
+    sizes = np.diff([*first, len(boxes)])
+    group = np.repeat(np.arange(len(first)), sizes)
     duration = boxes.end - boxes.start
     is_recompute = np.array([kind == "recompute" for _, kind, _ in boxes.paints])[boxes.paint]
     rest = np.bincount(group, weights=np.where(is_recompute, 0.0, duration))
@@ -106,69 +117,35 @@ def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
     mixed = rest > 0
     # Recompute counts only where there is nothing else, since it gets its own strip.
     paint, paints = _main_paints(boxes, group, np.where(is_recompute & mixed[group], 0.0, duration))
-    start, end = boxes.start[first], np.maximum.reduceat(boxes.end, first)
-    single = np.diff([*first, len(boxes)]) == 1
+    found, end = boxes.take(first), np.maximum.reduceat(boxes.end, first)
     return replace(
-        boxes,
+        found,
         paints=paints,
-        row=boxes.row[first],
-        lane=boxes.lane[first],
         paint=paint,
-        microbatch=boxes.microbatch[first],
-        start=start,
         end=end,
-        share=np.minimum(work / (end - start), 1.0),
+        share=np.minimum(work / (end - found.start), 1.0),
         recompute=np.where(mixed, 1.0 - rest / work, 0.0),
-        source=np.where(single, boxes.source[first], -1),
+        source=np.where(sizes == 1, found.source, -1),
     )
 
 
-def column_colours(
-    boxes: Boxes, colours: Floats, window: tuple[float, float], num_rows: int, num_columns: int
-) -> Floats:
-    """Mean colour over every pixel column of every lane: a box's colour for the part that it fills, white for the rest.
-
-    `colours` is RGB per paint.  Returns an array (num_rows, lanes, num_columns, 3).  The part of column k left of a
-    time x is clip(x - k, 0, 1), so a box adds two points at each of its ends to a running sum.
-    """
-    num_lanes = len(boxes.streams)
-    scale = num_columns / (window[1] - window[0])
-    lane = (boxes.row * num_lanes + boxes.lane) * (num_columns + 2)
-    index: list[Ints] = []
-    weight: list[Floats] = []
-    for edge, sign in ((boxes.start, 1.0), (boxes.end, -1.0)):
-        position = np.clip((edge - window[0]) * scale, 0.0, num_columns)
-        column = position.astype(np.int64)
-        after = position - column
-        index += [lane + column, lane + column + 1]
-        weight += [sign * (1.0 - after), sign * after]
-    where, added = np.concatenate(index), np.concatenate(weight)
-    size = num_rows * num_lanes * (num_columns + 2)
-    image = np.empty((num_rows, num_lanes, num_columns, 3))
-    for channel in range(3):
-        darkening = np.tile((colours[:, channel] - 1.0)[boxes.paint], 4)
-        steps = np.bincount(where, weights=added * darkening, minlength=size)
-        sums = np.cumsum(steps.reshape(num_rows, num_lanes, num_columns + 2), axis=2)
-        image[..., channel] = 1.0 + sums[:, :, :num_columns]
-    return np.clip(image, 0.0, 1.0)
-
-
-def _splits(boxes: Boxes, seconds_per_pixel: float) -> npt.NDArray[np.bool_]:
-    """For each box but the first of a lane: does it stay apart from the one before it?"""
+def _splits(boxes: Boxes, seconds_per_pixel: float) -> Bools:
+    """Return for each box but the first whether it stays apart from the one before it."""
     gap = (boxes.start - _previous_end(boxes.row, boxes.lane, boxes.end))[1:] / seconds_per_pixel  # inf in a new lane
     width = (boxes.end - boxes.start) / seconds_per_pixel
-    wider = np.maximum(width[1:], width[:-1])
-    key = np.array([direction(paint) for paint in boxes.paints])[boxes.paint]
-    one_microbatch = ~_differ(boxes.microbatch)
-    limit = np.where(_differ(boxes.paint), NARROW_KIND, NARROW_COMPUTE)
-    near = gap < np.clip(wider / 2, NARROW, JOIN_GAP)
-    compute = one_microbatch & ~_differ(key) & near & ((wider < limit) | (np.minimum(width[1:], width[:-1]) < NARROW))
-    communication = one_microbatch & (gap < NARROW) & (wider < NARROW)
-    return ~np.where(boxes.lane[1:] == 0, compute, communication)
+    wider, narrower = np.maximum(width[1:], width[:-1]), np.minimum(width[1:], width[:-1])
+    action = np.array([direction(paint) for paint in boxes.paints])[boxes.paint]
+    one_microbatch = boxes.microbatch[1:] == boxes.microbatch[:-1]
+    limit = np.where(boxes.paint[1:] != boxes.paint[:-1], NARROW_KIND, NARROW_COMPUTE)
+    near = (action[1:] == action[:-1]) & (gap < np.clip(wider / 2, NARROW, JOIN_GAP))
+    compute = near & ((wider < limit) | (narrower < NARROW))
+    communication = (gap < NARROW) & (wider < NARROW)
+    apart: Bools = ~(one_microbatch & np.where(boxes.lane[1:] == 0, compute, communication))
+    return apart
 
 
 def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tuple[Paint, ...]]:
-    """For each group of boxes the paint with the most time, or that of several kinds of one communication stream."""
+    """Return for each group the paint with the most time, or that of several kinds of one communication stream."""
     num_paints = len(boxes.paints)
     size = (int(group[-1]) + 1) * num_paints
     totals = np.bincount(group * num_paints + boxes.paint, weights=seconds, minlength=size).reshape(-1, num_paints)
@@ -182,28 +159,13 @@ def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tupl
 
 
 def direction(paint: Paint) -> str:
-    """Return what alternates inside one action has one name."""
+    """Return one name for all paints that alternate inside one action."""
     stream, kind, chunk = paint
     return f"{stream} {'backward' if kind in _BACKWARD else kind} {chunk}"
 
 
-def _differ(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return np.asarray(values[1:] != values[:-1], dtype=np.bool_)
-
-
 def _previous_end(row: Ints, lane: Ints, end: Floats) -> Floats:
-    """For spans sorted by row, lane and start: the latest end before each in its lane, -inf for the first."""
+    """Return for spans sorted by row, lane and start the latest end before each in its lane, -inf for the first."""
     lanes = pd.Series(end).groupby([row, lane], sort=False)
     previous = lanes.cummax().groupby([row, lane], sort=False).shift(1).fillna(-np.inf)
     return np.asarray(previous.to_numpy(), dtype=np.float64)
-
-
-def _paints(
-    timeline: pd.DataFrame, here: Ints, lane: Ints, waits: npt.NDArray[np.bool_]
-) -> tuple[Ints, tuple[Paint, ...]]:
-    """Paints of boxes of the spans at the positions `here`, or of the waiting before these, in order of their names."""
-    stream, kind, chunk = (timeline[name].to_numpy()[here] for name in ("stream", "kind", "chunk"))
-    chunk = np.where((lane == 0) & ~waits, np.maximum(chunk, 0), 0)
-    looks = pd.DataFrame({"waits": waits, "stream": stream, "kind": np.where(waits, "waiting", kind), "chunk": chunk})
-    alike = looks.groupby(list(looks))
-    return np.asarray(alike.ngroup(), np.int64), tuple((str(s), str(k), int(at)) for _, s, k, at in alike.size().index)

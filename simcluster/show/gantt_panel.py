@@ -17,15 +17,16 @@ from matplotlib.collections import PolyCollection
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
-from simcluster.show.gantt_rows import RowChoice
+from simcluster.show.gantt_boxes import Boxes, boxes_of, joined
+from simcluster.show.gantt_rows import RowChoice, Window
 
-RASTER_ABOVE = 200_000  # boxes: drawing 1e6 polygons takes 7 s, a raster of them 0.3 s
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)
 HATCH_UP_TO = 3_000  # boxes of waiting: a hatch is drawn box by box
 _LOWEST_BAR = 0.2  # of a lane: less is not seen
 _HATCHED = 8.0  # pixels: a hatch in a narrower box is only noise
 _EDGE = 8.0  # pixels: boxes wider than this get a dark first pixel, so that equal neighbours stay apart
+_HEIGHTS = ((4, (22.0, 9.0, 9.0)), (10, (18.0, 6.0, 7.0)), (32, (13.0, 4.0, 5.0)), (np.inf, (8.0, 2.5, 3.0)))
+"""Points of a compute lane, a slim lane and the gap between rows, by how many rows there are at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +38,33 @@ class LaneHeights:
     slim: float
     gap: float
 
-    @classmethod
-    def fitting(cls, streams: tuple[str, ...], num_rows: int) -> LaneHeights:
-        """Higher lanes for fewer rows."""
-        for most, sizes in ((4, (22.0, 9.0, 9.0)), (10, (18.0, 6.0, 7.0)), (32, (13.0, 4.0, 5.0))):
-            if num_rows <= most:
-                return cls(streams, *sizes)
-        return cls(streams, 8.0, 2.5, 3.0)
-
-    def scaled(self, factor: float) -> LaneHeights:
-        """Return all heights by a factor."""
-        sizes = (self.compute, self.slim, self.gap)
-        return self if factor == 1.0 else LaneHeights(self.streams, *(factor * size for size in sizes))
-
     @property
     def pitch(self) -> float:
         return self.gap + self.compute + self.slim * (len(self.streams) - 1)
 
     def edges(self, row: Ints, lane: Ints) -> tuple[Floats, Floats]:
-        """Top and bottom of lanes from the top of the picture, without the hairline that parts a lane from the next."""
+        """Return top and bottom of lanes from the top of the picture, without the hairline between two lanes."""
         below = np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
         top: Floats = row * self.pitch + (self.gap / 2 + below)
         return top, top + np.where(lane == 0, self.compute, max(self.slim - 0.8, 0.5 * self.slim))
 
 
-@dataclass(frozen=True)
+def lane_heights(timeline: pd.DataFrame, ranks: tuple[int, ...], num_rows: int) -> LaneHeights:
+    """Return lanes for compute and the streams that these ranks use, higher where the picture has fewer rows."""
+    used = set(timeline["stream"].to_numpy()[np.isin(timeline["rank"].to_numpy(np.int64), ranks)])
+    known = [stream for stream in palette.STREAMS if stream in used]
+    sizes = next(sizes for most, sizes in _HEIGHTS if num_rows <= most)
+    return LaneHeights(("compute", *known, *sorted(used - {"compute", *known})), *sizes)
+
+
+@dataclass
 class Panel:
-    """A timeline ready to be drawn: its rows, its boxes, and the picture's scale."""
+    """A part of a timeline ready to be drawn: its rows, its boxes, and the picture's scale."""
 
     timeline: pd.DataFrame
     choice: RowChoice
     lanes: LaneHeights
-    window: tuple[float, float]  # seconds on the timeline's own clock
+    window: Window  # seconds on the timeline's own clock
     unit: float  # seconds in one unit of the time axis
     origin: float  # seconds that the time axis calls zero
     columns: int  # pixels across
@@ -88,68 +84,45 @@ class Panel:
 
     @cached_property
     def spans(self) -> Boxes:
-        """A box for each span of the chosen ranks."""
+        """Return a box for each span of the chosen ranks."""
         return boxes_of(self.timeline, self.choice.ranks, self.window, self.lanes.streams)
 
     @cached_property
     def boxes(self) -> Boxes:
-        """Those that can be seen, with the small ones joined; or all of them where a raster replaces them."""
-        seen = joined(self.spans, self.seconds_per_pixel)
-        return self.spans if len(seen) > RASTER_ABOVE else seen
-
-    @cached_property
-    def raster(self) -> bool:
-        """Are they too many to draw one by one?"""
-        return len(self.boxes) > RASTER_ABOVE
-
-    @property
-    def joined(self) -> bool:
-        return len(self.boxes) < len(self.spans)
-
-
-def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...]:
-    """Compute, then the communication streams that these ranks use, in the palette's order."""
-    used = set(timeline["stream"].to_numpy()[np.isin(timeline["rank"].to_numpy(np.int64), ranks)])
-    known = [stream for stream in palette.STREAMS if stream in used]
-    return ("compute", *known, *sorted(used - {"compute", *known}))
+        """Return the boxes that can be seen, with the small ones joined."""
+        return joined(self.spans, self.seconds_per_pixel)
 
 
 def draw_panel(axes: Axes, panel: Panel, *, named: bool = True) -> None:
     """Draw `panel` on `axes`, its rows named or not, without the texts in its boxes."""
     _draw_rows(axes, panel, named=named)
-    if panel.raster:
-        _draw_raster(axes, panel)
-    else:
-        _draw_boxes(axes, panel)
+    _draw_boxes(axes, panel)
 
 
 def _draw_rows(axes: Axes, panel: Panel, *, named: bool) -> None:
-    """White lanes on a tinted ground: what stays white is idle."""
+    """Draw white lanes on a tinted ground: what stays white is idle."""
+    lanes, num_rows = panel.lanes, len(panel.choice.ranks)
     start, end = panel.shown(np.array(panel.window)).tolist()
-    lane = np.tile(np.arange(len(panel.lanes.streams)), len(panel.choice.ranks))
-    row = np.repeat(np.arange(len(panel.choice.ranks)), len(panel.lanes.streams))
-    top, bottom = panel.lanes.edges(row, lane)
+    lane = np.tile(np.arange(len(lanes.streams)), num_rows)
+    top, bottom = lanes.edges(np.repeat(np.arange(num_rows), len(lanes.streams)), lane)
     axes.set_facecolor(palette.LANE_SURROUND)
-    spread = np.full(len(lane), start), np.full(len(lane), end)
-    ground = _collection(*spread, top, bottom, palette.IDLE)
+    ground = _add(axes, np.full(len(lane), start), np.full(len(lane), end), top, bottom, palette.IDLE)
     ground.set_zorder(0)  # under the grid, which is under the boxes
-    axes.add_collection(ground, autolim=False)
     axes.set_axisbelow(True)
     axes.set_xlim(start, end)
     axes.set_ylim(panel.height, 0.0)
-    middle = np.arange(len(panel.choice.ranks)) * panel.lanes.pitch + panel.lanes.gap / 2 + panel.lanes.compute / 2
+    middle = np.arange(num_rows) * lanes.pitch + lanes.gap / 2 + lanes.compute / 2
     labels = list(panel.choice.labels) if named else []
-    axes.set_yticks(middle.tolist()[: len(labels)], labels, fontsize=8 if panel.lanes.pitch > 11 else 6)
+    axes.set_yticks(middle.tolist()[: len(labels)], labels, fontsize=8 if lanes.pitch > 11 else 6)
     axes.tick_params(axis="y", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
 
 
 def _draw_boxes(axes: Axes, panel: Panel) -> None:
-    """Boxes by paint; waiting hatched; dense communication as a low bar; recompute in a joined backward as a strip."""
-    boxes = panel.boxes
-    colours = _colours(boxes)[boxes.paint]
-    waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
+    """Draw waiting hatched, dense communication as a low bar, recompute in a joined backward as a strip."""
+    boxes, waiting = panel.boxes, panel.boxes.waiting
+    colours = np.array([palette.colour_of(*paint) for paint in boxes.paints]).reshape(-1, 3)[boxes.paint]
     start, end = panel.shown(boxes.start), panel.shown(boxes.end)
     top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
     # Dense communication is a bar whose height is the part of the time that it takes.
@@ -159,25 +132,21 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     hatched = waiting & (end - start > _HATCHED * pixel)
     end = _seen(boxes, waiting, start, end, pixel)
     for which in (waiting & ~hatched, hatched, ~waiting):
-        collection = _collection(start[which], end[which], top[which], bottom[which], colours[which])
+        collection = _add(axes, start[which], end[which], top[which], bottom[which], colours[which])
         if which is hatched and int(which.sum()) <= HATCH_UP_TO:
             collection.set(hatch="//////", edgecolor=palette.WAITING_HATCH)
-        axes.add_collection(collection, autolim=False)
     strip = boxes.recompute > 0
     height = (bottom - top)[strip] * boxes.recompute[strip]
-    chunk = np.array([chunk for _, _, chunk in boxes.paints])[boxes.paint[strip]]
-    purple = np.array([palette.colour_of("compute", "recompute", at) for at in chunk.tolist()]).reshape(-1, 3)
-    axes.add_collection(
-        _collection(start[strip], end[strip], bottom[strip] - height, bottom[strip], purple), autolim=False
-    )
+    chunks = [boxes.paints[at][2] for at in boxes.paint[strip].tolist()]
+    purple = np.array([palette.colour_of("compute", "recompute", chunk) for chunk in chunks]).reshape(-1, 3)
+    _add(axes, start[strip], end[strip], bottom[strip] - height, bottom[strip], purple)
     edged = (boxes.lane == 0) & ~waiting & (end - start > _EDGE * pixel)
-    edges = _collection(start[edged], start[edged] + pixel, top[edged], bottom[edged], colours[edged] * 0.55)
-    axes.add_collection(edges, autolim=False)
+    _add(axes, start[edged], start[edged] + pixel, top[edged], bottom[edged], colours[edged] * 0.55)
 
 
 def _seen(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
-    """Where boxes end in the picture: communication and gaps that are shorter than a pixel would be seen or not as they
-    happen to fall on one, so the former is a pixel long and the latter are closed."""
+    """Return where boxes end in the picture: communication and gaps that are shorter than a pixel would be seen or not
+    as they happen to fall on one, so the former is a pixel long and the latter are closed."""
     end = np.where((boxes.lane > 0) & ~waiting, np.maximum(end, start + pixel), end)
     next_start = np.concatenate([start[1:], [np.inf]])
     same = np.concatenate([(boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1]), [False]])
@@ -185,29 +154,11 @@ def _seen(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float
     return np.where(close, next_start, end)
 
 
-def _draw_raster(axes: Axes, panel: Panel) -> None:
-    """Every pixel column of a lane in its mean colour: white is the part of the column without work."""
-    lanes, num_rows = panel.lanes, len(panel.choice.ranks)
-    colours = column_colours(panel.boxes, _colours(panel.boxes), panel.window, num_rows, panel.columns)
-    start, end = panel.shown(np.array(panel.window)).tolist()
-    step = 0.5  # points: every height of a lane is a multiple of it
-    image = np.tile(np.array(palette.rgb(palette.LANE_SURROUND)), (round(panel.height / step), panel.columns, 1))
-    image = (image * 255).astype(np.uint8)
-    for row in range(num_rows):
-        for lane in range(len(lanes.streams)):
-            top, bottom = (float(edge) for edge in lanes.edges(np.array(row), np.array(lane)))
-            at, height = round(top / step), round((bottom - top) / step)
-            image[at : at + height] = (colours[row, lane] * 255).astype(np.uint8)
-    extent = (start, end, panel.height, 0.0)
-    axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", origin="upper", zorder=1)
-
-
-def _colours(boxes: Boxes) -> Floats:
-    return np.array([palette.colour_of(*paint) for paint in boxes.paints]).reshape(-1, 3)
-
-
-def _collection(start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:
-    """Rectangles without outlines: antialiasing and lines would colour the gaps between them."""
+def _add(axes: Axes, start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:
+    """Add rectangles without outlines: antialiasing and lines would colour the gaps between them."""
     corners: Any = np.stack([start, top, end, top, end, bottom, start, bottom], axis=1).reshape(-1, 4, 2)
-    rasterized = len(start) > VECTOR_UP_TO
-    return PolyCollection(corners, facecolors=colour, linewidths=0, antialiaseds=False, rasterized=rasterized)
+    collection = PolyCollection(
+        corners, facecolors=colour, linewidths=0, antialiaseds=False, rasterized=len(start) > VECTOR_UP_TO
+    )
+    axes.add_collection(collection, autolim=False)
+    return collection

@@ -17,14 +17,12 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 
 Rows = Literal["rank", "stage"]
+Window = tuple[float, float]
 Stages = tuple[int, ...]
 
 MOST_ROWS = 1000
 """Of a picture."""
-
-_NOTABLE = (
-    1e-3  # of the timeline's length: less is not seen in the picture, and symmetric ranks differ by rounding only
-)
+_NOTABLE = 1e-3  # of the timeline's length: less is not seen, and symmetric ranks differ by rounding only
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,16 @@ def choose_rows(
     `num_ranks` is the size of the job where the timeline holds only representatives of equal ranks.
     Raises InputError for ranks that the timeline does not have.
     """
-    stages_of = _stages_of_ranks(timeline)
-    wanted = _wanted(ranks, stages_of)
+    stages_of: dict[int, Stages] = {}
+    for rank, stage in sorted(timeline[["rank", "stage"]].drop_duplicates().to_numpy(np.int64).tolist()):
+        stages_of[rank] = (*stages_of.get(rank, ()), *([stage] if stage >= 0 else []))
+    wanted = sorted(stages_of, key=lambda rank: (stages_of[rank], rank)) if ranks is None else _wanted(ranks, stages_of)
     total = max(num_ranks or 0, len(stages_of))
     groups: dict[Stages, list[int]] = {}
     for rank in sorted(wanted):
         groups.setdefault(stages_of[rank], []).append(rank)
-    lowest = [members[0] for _, members in sorted(groups.items())]
+    groups = dict(sorted(groups.items()))
+    lowest = [members[0] for members in groups.values()]
     if ranks is not None:
         chosen, reason = wanted, ""
     elif rows == "stage":
@@ -74,18 +75,8 @@ def choose_rows(
     return RowChoice(tuple(chosen), tuple(_label(rank, stages_of[rank]) for rank in chosen), caption)
 
 
-def _stages_of_ranks(timeline: pd.DataFrame) -> dict[int, Stages]:
-    """Return the stages (ascending, without -1) that each rank of the timeline works on."""
-    result: dict[int, Stages] = {}
-    for rank, stage in sorted(timeline[["rank", "stage"]].drop_duplicates().to_numpy(np.int64).tolist()):
-        result[rank] = (*result.get(rank, ()), *([stage] if stage >= 0 else []))
-    return result
-
-
-def _wanted(ranks: Sequence[int] | None, stages_of: dict[int, Stages]) -> list[int]:
-    """Return the ranks asked for, each once, in the order asked for; all of them, by stage, if none were named."""
-    if ranks is None:
-        return sorted(stages_of, key=lambda rank: (stages_of[rank], rank))
+def _wanted(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
+    """Return the ranks asked for, each once, in the order asked for."""
     missing = [rank for rank in ranks if rank not in stages_of]
     if missing or not ranks:
         have = ", ".join(map(str, list(stages_of)[:8])) + (", ..." if len(stages_of) > 8 else "")
@@ -97,21 +88,19 @@ def _wanted(ranks: Sequence[int] | None, stages_of: dict[int, Stages]) -> list[i
 
 
 def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tuple[int, str]]:
-    """The rank that computes longest and the rank that waits longest for their stage, if they stand out at all."""
-    start, end = timeline["start"].to_numpy(np.float64), timeline["end"].to_numpy(np.float64)
-    waited = start - timeline["ready"].to_numpy(np.float64)
+    """Return the rank that computes longest and the one that waits longest for their stage, if they stand out."""
+    ready, start, end = (timeline[name].to_numpy(np.float64) for name in ("ready", "start", "end"))
     computed = np.where((timeline["stream"] == "compute").to_numpy(), end - start, 0.0)
-    number, position = np.unique(timeline["rank"].to_numpy(np.int64), return_inverse=True)
-    ranks = [rank for _, members in sorted(groups.items()) for rank in members]
-    group = np.repeat(np.arange(len(groups)), [len(members) for _, members in sorted(groups.items())])
-    found: list[tuple[int, str]] = []
-    for seconds, why in ((computed, "computes longest of its stage"), (waited, "waits longest of its stage")):
-        total = pd.Series(np.bincount(position, weights=seconds)[np.searchsorted(number, ranks)])
+    ranks = [rank for members in groups.values() for rank in members]
+    group = np.repeat(np.arange(len(groups)), [len(members) for members in groups.values()])
+    position = pd.Index(ranks).get_indexer(pd.Index(timeline["rank"].to_numpy(np.int64)))
+    found: dict[int, str] = {}
+    for seconds, what in ((computed, "computes"), (start - ready, "waits")):
+        total = pd.Series(np.bincount(position, weights=seconds))
         excess = (total - total.groupby(group).transform("median")).to_numpy()
-        rank = ranks[int(excess.argmax())]
-        if excess.max() > _NOTABLE * (end.max() - start.min()) and rank not in [other for other, _ in found]:
-            found.append((rank, why))
-    return found
+        if excess.max() > _NOTABLE * (end.max() - start.min()):
+            found.setdefault(ranks[int(excess.argmax())], f"{what} longest of its stage")
+    return list(found.items())
 
 
 def evenly(ranks: list[int], count: int) -> list[int]:
@@ -128,13 +117,13 @@ def _lowest_of(count: int, num_groups: int) -> str:
 
 
 def _label(rank: int, stages: Stages) -> str:
-    """ "rank 8 · stage 1", in every picture in this order."""
+    """Return "rank 8 · stage 1", in every picture in this order."""
     shown = [str(stage) for stage in (stages if len(stages) <= 3 else stages[:2])]
     text = ", ".join(shown) + (f" … {stages[-1]}" if len(stages) > 3 else "")
     return f"rank {rank}" + (f" · stage{'s' if len(stages) > 1 else ''} {text}" if stages else "")
 
 
-Window = tuple[float, float]
+# --- the steady phase -------------------------------------------------------------------------------------------------
 
 _PASSES = ("forward", "backward", "input_grad")
 _LONGEST = 64  # microbatches of a period that is looked for
@@ -158,7 +147,7 @@ class Steady:
 
     @property
     def inner(self) -> Window:
-        """Without some whole periods at both ends, which show what is in it."""
+        """Return it without some whole periods at both ends, which show what is in it."""
         kept = self.period * max(1, -(-_KEPT // self.per_period))
         return self.start + kept, self.end - kept
 
@@ -171,17 +160,14 @@ class Steady:
 
     def microbatches(self, cut: Window) -> int:
         """Return how many begin in a part of it."""
-        inside = (self.begins >= cut[0] - 1e-6 * self.period) & (self.begins < cut[1] - 1e-6 * self.period)
-        return round(float(inside.sum()) * self.each)
+        start, end = np.searchsorted(self.begins, np.array(cut) - 1e-6 * self.period)
+        return round(float(end - start) * self.each)
 
 
 def steady_of(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0) -> Steady | None:
-    """The steady phase of one step of the job, as these ranks are in it, in seconds behind `origin`; None where there
-    is none to speak of."""
+    """Return the steady phase of one step of the job, as these ranks are in it, in seconds behind `origin`."""
     series = [begins - origin for begins in _passes(timeline, ranks)]
-    if not series:
-        return None
-    shortest = min(len(begins) for begins in series)
+    shortest = min(map(len, series), default=0)
     for shift in range(1, min(_LONGEST, shortest // 4) + 1):
         period = float(np.median([_typical(begins, shift) for begins in series]))
         ends = [_steadiest(begins, shift, period) for begins in series]
@@ -193,24 +179,22 @@ def steady_of(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0)
 
 
 def cut_of(steady: Sequence[Steady | None], whole: Window) -> Window | None:
-    """What pictures that share a time axis leave out: a part of the steady phases of all of them; None where that is
-    not worth a break.
+    """Return what pictures that share a time axis leave out: a part of the steady phases of all of them; None where
+    that is not worth a break.
 
     Alone, whole periods, so that the picture goes on behind the break as it was before.
     """
     found = [each for each in steady if each is not None]
     if not found or len(found) < len(steady):
         return None
-    if len(found) == 1:
-        cut = found[0].whole_periods()
-    else:
-        cut = max(each.inner[0] for each in found), min(each.inner[1] for each in found)
+    cut = max(each.inner[0] for each in found), min(each.inner[1] for each in found)
+    cut = found[0].whole_periods() if len(found) == 1 else cut
     enough = all(each.microbatches(cut) >= _FEWEST for each in found)
     return cut if enough and cut[1] - cut[0] >= _WORTH * (whole[1] - whole[0]) else None
 
 
 def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
-    """When the passes of every rank, stage and direction begin, in order; empty for several steps."""
+    """Return when the passes of every rank, stage and direction begin, in order; nothing for several steps."""
     if "step" in timeline.columns and timeline["step"].nunique() > 1:
         return []
     here = (
@@ -237,7 +221,7 @@ def _typical(begins: Floats, shift: int) -> float:
 
 
 def _steadiest(begins: Floats, shift: int, period: float) -> Window:
-    """From when to when passes come again after a period, at the longest."""
+    """Return from when to when passes come again after a period, at the longest."""
     steady: Bools = np.abs(begins[shift:] - begins[:-shift] - period) <= _UNEVEN * period / shift
     edges = np.flatnonzero(np.diff(np.concatenate([[False], steady, [False]])))
     runs = list(pairwise(edges.tolist()))[::2]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from matplotlib.transforms import Affine2D
 
-from simcluster.base.arrays import Floats
 from simcluster.base.units import format_bytes
 from simcluster.show import palette
 from simcluster.show.bars import DPI, text_width
-from simcluster.show.gantt_boxes import JOIN_GAP, Boxes, direction
+from simcluster.show.gantt_boxes import JOIN_GAP, direction
 from simcluster.show.gantt_panel import Panel
 
 _NUMBER_SIZES = (8.0, 6.5, 5.5, 4.8)  # points; all numbers of a picture have the first size in which they fit
@@ -29,7 +27,7 @@ _LEAST_NAMED = 14.0  # points: no name is narrower
 
 
 class BoxText(NamedTuple):
-    """A text in the box at a place of a panel's boxes; is it a bare number, or does it begin with one?"""
+    """A text in the box at a place of a panel's boxes; ``numbered``: it is a microbatch's number or begins with one."""
 
     box: int
     words: str
@@ -43,21 +41,17 @@ def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
     A number stands in every pass that is wholly in the picture, in one of its boxes, or in none; names of single spans
     and of communication stand wherever they fit.
     """
-    if any(panel.raster for panel in panels):
-        return [[] for _ in panels]
     rooms = [_Room(panel) for panel in panels]
-    named = [dict(room.names()) for room in rooms]
+    named = [room.names() for room in rooms]
     for size in _NUMBER_SIZES:
-        numbers = [room.numbers(size) for room in rooms]
-        if all(room.passes <= room.passes_of({*names, *found}) for room, names, found in zip(
-            rooms, named, numbers, strict=True
-        )):  # fmt: skip
-            return [[*({**found, **names}).values()] for names, found in zip(named, numbers, strict=True)]
+        texts = [{**room.numbers(size), **names} for room, names in zip(rooms, named, strict=True)]
+        if all(room.passes <= {*map(room.keys.get, found)} for room, found in zip(rooms, texts, strict=True)):
+            return [[*found.values()] for found in texts]
     return [[*names.values()] for names in named]
 
 
 def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
-    """Texts in the middle of their boxes, dark or light as the fill asks."""
+    """Write texts in the middle of their boxes, dark or light as the fill asks."""
     boxes = panel.boxes
     top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
     middle = panel.shown((boxes.start + boxes.end) / 2)
@@ -70,55 +64,54 @@ def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
 
 
 class _Room:
-    """The boxes of a panel that have room for any text, and the passes that are seen whole."""
+    """The room that a panel's boxes have for texts, in points, and the passes that are seen whole."""
 
     def __init__(self, panel: Panel) -> None:
-        boxes = panel.boxes
-        self.panel = panel
-        self.width: Floats = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / DPI - 2 * _PADDING
+        self.panel, boxes = panel, panel.boxes
+        width = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / DPI - 2 * _PADDING
+        # A text would be crossed where a box lies over its neighbour (a send and a receive at once).
+        same = (boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1])
+        over = same & (boxes.start[1:] < boxes.end[:-1] - 1e-9 * (boxes.end[:-1] - boxes.start[:-1]))
+        crossed = np.concatenate([[False], over]) | np.concatenate([over, [False]]) if len(boxes) else boxes.waiting
+        self.width = np.where(crossed | boxes.waiting, 0.0, width)
         top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
-        self.height: Floats = bottom - top
-        waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
-        self.free = ~_overlapped(boxes) & ~waiting
-        numbered = np.flatnonzero((boxes.lane == 0) & ~waiting & (boxes.microbatch >= 0)).tolist()
+        self.height = bottom - top
+        numbered = np.flatnonzero((boxes.lane == 0) & ~boxes.waiting & (boxes.microbatch >= 0)).tolist()
         directions = [direction(paint) for paint in boxes.paints]
         self.keys = {
             at: (int(boxes.row[at]), directions[boxes.paint[at]], int(boxes.microbatch[at])) for at in numbered
         }
         edge = JOIN_GAP * panel.seconds_per_pixel  # passes have gaps, and the window may end in one
         first, last = panel.window[0] + edge, panel.window[1] - edge
-        cut = [at for at in numbered if boxes.start[at] <= first or boxes.end[at] >= last]
-        self.passes = set(self.keys.values()) - {self.keys[at] for at in cut}
+        cut = {key for at, key in self.keys.items() if boxes.start[at] <= first or boxes.end[at] >= last}
+        self.passes = set(self.keys.values()) - cut
 
-    def passes_of(self, places: set[int]) -> set[tuple[int, str, int]]:
-        """Return the passes that these boxes belong to."""
-        return {self.keys[at] for at in places if at in self.keys}
+    def _fitting(
+        self, at: int, texts: Iterable[tuple[str, bool]], sizes: Sequence[float]
+    ) -> Iterator[tuple[int, BoxText]]:
+        """Yield the first of the texts that fits into a box, in its largest size."""
+        for words, numbered in texts:
+            for size in sizes:
+                if size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]:
+                    yield at, BoxText(at, words, size, numbered)
+                    return
 
-    def names(self) -> Iterator[tuple[int, BoxText]]:
-        """Yield boxes of single spans with the most telling name that fits."""
-        for at in np.flatnonzero((self.width >= _LEAST_NAMED) & self.free).tolist():
-            fits = (
-                BoxText(at, words, size, numbered)
-                for words, numbered in _names(self.panel, at)
-                for size in _NAME_SIZES
-                if size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]
-            )
-            first = next(fits, None)
-            if first:
-                yield at, first
+    def names(self) -> dict[int, BoxText]:
+        """Return boxes of single spans with the most specific name that fits."""
+        wide = np.flatnonzero(self.width >= _LEAST_NAMED).tolist()
+        return dict(found for at in wide for found in self._fitting(at, _names(self.panel, at), _NAME_SIZES))
 
     def numbers(self, size: float) -> dict[int, BoxText]:
         """Return boxes of compute that their microbatch's number fits in."""
-        found = {}
-        for at in self.keys:
-            words = str(self.panel.boxes.microbatch[at])
-            if self.free[at] and size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]:
-                found[at] = BoxText(at, words, size, numbered=True)
-        return found
+        return dict(
+            found
+            for at, (*_, number) in self.keys.items()
+            for found in self._fitting(at, [(str(number), True)], [size])
+        )
 
 
 def _names(panel: Panel, at: int) -> Iterator[tuple[str, bool]]:
-    """What a box of one span could be called, the most telling first, and whether a microbatch's number is in it."""
+    """Yield what a box of one span could be called, and whether that begins with the microbatch's number."""
     boxes = panel.boxes
     stream, kind, _ = boxes.paints[boxes.paint[at]]
     microbatch, source = int(boxes.microbatch[at]), int(boxes.source[at])
@@ -135,25 +128,17 @@ def _names(panel: Panel, at: int) -> Iterator[tuple[str, bool]]:
         yield name, False
 
 
-def _overlapped(boxes: Boxes) -> npt.NDArray[np.bool_]:
-    """Boxes that lie over a neighbour in their lane (a send and a receive at once): a text there would be crossed."""
-    same = (boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1])
-    over = same & (boxes.start[1:] < boxes.end[:-1] - 1e-9 * (boxes.end[:-1] - boxes.start[:-1]))
-    result = np.zeros(len(boxes), np.bool_)
-    result[1:] |= over
-    result[:-1] |= over
-    return result
-
+# --- legend and caption -----------------------------------------------------------------------------------------------
 
 _FONT, _LINE = 8.0, 13.0  # points
 _CAPTION_FONT, _CAPTION_LINE = 7.0, 10.0
-_COMPUTE_NAMES = {
-    "forward": "forward (F)",
-    "backward": "backward (B)",
-    "input_grad": "input gradient (I)",
-    "weight_grad": "weight gradient (W)",
-}
-_BESIDE_NAMES = {
+_HANDLE = 20.0  # points
+_SPACE = 16.0  # points between two entries, with the gap between handle and text
+_NAMES = {
+    ("compute", "forward"): "forward (F)",
+    ("compute", "backward"): "backward (B)",
+    ("compute", "input_grad"): "input gradient (I)",
+    ("compute", "weight_grad"): "weight gradient (W)",
     ("d2h", "checkpoint"): "checkpoint: copy to the host",
     ("storage", "checkpoint"): "checkpoint: write from the host",
     ("host", "checkpoint"): "checkpoint: training stands",
@@ -162,67 +147,56 @@ _BESIDE_NAMES = {
     ("host", "data"): "waiting for data",
     ("host", "validation"): "validation",
 }
-_HANDLE = 20.0  # points
-_SPACE = 16.0  # points between two entries, with the gap between handle and text
-
-Entry = tuple[str, tuple[Patch, ...]]
 
 
 @dataclass(frozen=True)
 class Footer:
-    """Legend and caption, ready to be drawn; `height` is in points."""
+    """Legend and caption, ready to be drawn."""
 
-    entries: tuple[Entry, ...]
+    entries: Sequence[tuple[str, tuple[Patch, ...]]]
     columns: int
-    caption: tuple[str, ...]
+    caption: Sequence[str]
 
     @property
     def foot(self) -> float:
-        """Points of the caption."""
+        """Return the points of the caption."""
         return _CAPTION_LINE * len(self.caption) + 4.0
 
     @property
     def height(self) -> float:
+        """Return the points of both."""
         return _LINE * -(-len(self.entries) // self.columns) + 6.0 + self.foot
+
+    def draw(self, figure: Figure, *, left: float) -> None:
+        """Draw both at the figure's foot, `left` points from its side."""
+        points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
+        handles: list[Any] = [patches for _, patches in self.entries]  # tuples of patches, which HandlerTuple draws
+        figure.legend(
+            handles, [name for name, _ in self.entries],
+            handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=self.columns, loc="upper left",
+            bbox_to_anchor=(left, self.height), bbox_transform=points, borderaxespad=0.0, borderpad=0.0, frameon=False,
+            fontsize=_FONT, handlelength=_HANDLE / _FONT, columnspacing=1.2, labelspacing=0.45, handletextpad=0.6,
+        )  # fmt: skip
+        if self.caption:
+            figure.text(
+                left, self.foot, "\n".join(self.caption), transform=points,
+                fontsize=_CAPTION_FONT, color=palette.QUIET_TEXT, va="top", linespacing=1.25,
+            )  # fmt: skip
 
 
 def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out: str) -> Footer:
     """Return an entry for every paint of the panels, in as few lines as fit into `width` points; `numbered`: there are
-    microbatch numbers; `left_out` is what is said of a break."""
+    microbatch numbers; `left_out` is the sentence about a break."""
     entries = _entries(panels)
-    widths = [text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
-    fits = (count for count in range(len(entries), 1, -1) if _width_in_columns(widths, count) <= width)
+    widths = np.array([text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries])
+    fits = (  # a legend is filled one column after the other
+        count
+        for count in range(len(entries), 1, -1)
+        if sum(float(column.max()) for column in np.array_split(widths, count)) <= width
+    )
     num_lines = -(-len(entries) // next(fits, 1))
-    said = " ".join(filter(None, [left_out, _caption(panels, numbered=numbered)]))
-    caption = textwrap.wrap(said, int(width / (_CAPTION_FONT * 0.56)))
-    return Footer(entries, -(-len(entries) // num_lines), tuple(caption))
-
-
-def draw_footer(figure: Figure, footer: Footer, *, left: float) -> None:
-    """Legend and caption at the figure's foot, `left` points from its side."""
-    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
-    handles: list[Any] = [patches for _, patches in footer.entries]  # tuples of patches, which HandlerTuple draws
-    figure.legend(
-        handles, [name for name, _ in footer.entries],
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=footer.columns, loc="upper left",
-        bbox_to_anchor=(left, footer.height), bbox_transform=points, borderaxespad=0.0, borderpad=0.0, frameon=False,
-        fontsize=_FONT, handlelength=_HANDLE / _FONT, columnspacing=1.2, labelspacing=0.45, handletextpad=0.6,
-    )  # fmt: skip
-    if footer.caption:
-        figure.text(
-            left, footer.foot, "\n".join(footer.caption), transform=points,
-            fontsize=_CAPTION_FONT, color=palette.QUIET_TEXT, va="top", linespacing=1.25,
-        )  # fmt: skip
-
-
-def _caption(panels: Sequence[Panel], *, numbered: bool) -> str:
-    sentences = [panel.choice.caption for panel in panels]
-    sentences += [
-        f"Raster of {len(panel.boxes):,} boxes: a pixel column has the mean colour of its time, white is idle."
-        for panel in panels
-        if panel.raster
-    ]
-    if any(panel.joined for panel in panels):
+    sentences = [left_out, *(panel.choice.caption for panel in panels)]
+    if any(len(panel.boxes) < len(panel.spans) for panel in panels):
         sentences.append(
             f"Small spans of one action less than {JOIN_GAP:g} pixels apart are one box; a bar of "
             "communication is as high as the part of its time that is filled."
@@ -231,50 +205,36 @@ def _caption(panels: Sequence[Panel], *, numbered: bool) -> str:
         sentences.append("The strip along a backward is recompute's part of its time.")
     if numbered:
         sentences.append("Numbers are microbatches.")
-    return " ".join(dict.fromkeys(sentence for sentence in sentences if sentence))
+    text = " ".join(dict.fromkeys(filter(None, sentences)))
+    return Footer(entries, -(-len(entries) // num_lines), textwrap.wrap(text, int(width / (_CAPTION_FONT * 0.56))))
 
 
-def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
-    """Compute kinds with the shades of their chunks, communication by stream and kind, waiting, idle."""
-    seen = {panel.spans.paints[at] for panel in panels for at in np.unique(panel.spans.paint)}
-    paints = sorted(seen)
-    entries: list[Entry] = []
-    for kind in dict.fromkeys([*palette.COMPUTE_KINDS, *(kind for stream, kind, _ in paints if stream == "compute")]):
-        chunks = [chunk for stream, each, chunk in paints if (stream, each) == ("compute", kind)]
-        if chunks and kind != "waiting":
-            name = _COMPUTE_NAMES.get(kind, kind.replace("_", " ")) + _chunk_words(chunks)
-            entries.append((name, tuple(_patch("compute", kind, at) for at in chunks[:4])))
-    for stream in [*palette.STREAMS, *sorted({s for s, _, _ in paints} - {"compute", *palette.STREAMS})]:
-        entries += [
-            (_entry_name(stream, kind), (_patch(stream, kind, 0),))
-            for each, kind, _ in paints
-            if each == stream and kind != "waiting"
-        ]
+def _entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
+    """Return compute kinds with the shades of their chunks, communication by stream and kind, waiting, idle."""
+    paints = sorted({panel.spans.paints[at] for panel in panels for at in np.unique(panel.spans.paint)})
+    streams = ["compute", *palette.STREAMS, *sorted({stream for stream, _, _ in paints})]
+    kinds = [*palette.COMPUTE_KINDS, *(kind for _, kind, _ in paints)]
+    found: dict[tuple[str, str], list[int]] = {}
+    for stream, kind, chunk in paints:
+        found.setdefault((stream, kind), []).append(chunk)
+    order = sorted(found, key=lambda key: (streams.index(key[0]), kinds.index(key[1]) if key[0] == "compute" else 0))
+    entries = [
+        (_entry_name(stream, kind, chunks := found[stream, kind]),
+         tuple(Patch(facecolor=palette.colour_of(stream, kind, chunk), linewidth=0) for chunk in chunks[:4]))
+        for stream, kind in order
+        if kind != "waiting"
+    ]  # fmt: skip
     if any(kind == "waiting" for _, kind, _ in paints):
-        hatch = None if all(panel.raster for panel in panels) else "//////"
-        hatched = Patch(facecolor=palette.WAITING, hatch=hatch, edgecolor=palette.WAITING_HATCH, linewidth=0)
+        hatched = Patch(facecolor=palette.WAITING, hatch="//////", edgecolor=palette.WAITING_HATCH, linewidth=0)
         entries.append(("waiting for a peer or the network", (hatched,)))
-    entries.append(("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),)))
-    return tuple(entries)
+    return [*entries, ("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),))]
 
 
-def _entry_name(stream: str, kind: str) -> str:
-    """ "tp all-reduce", or own words of what is beside."""
-    return _BESIDE_NAMES.get((stream, kind)) or f"{stream} {kind.replace('_', '-')}"
-
-
-def _chunk_words(chunks: list[int]) -> str:
-    """ ", chunks 0, 1, 2", or nothing where there is one chunk."""
+def _entry_name(stream: str, kind: str, chunks: list[int]) -> str:
+    """Return "tp all-reduce", or "forward (F), chunks 0, 1, 2"."""
+    usual = kind.replace("_", " ") if stream == "compute" else f"{stream} {kind.replace('_', '-')}"
+    name = _NAMES.get((stream, kind), usual)
     if chunks == [0]:
-        return ""
+        return name
     listed = ", ".join(map(str, chunks)) if len(chunks) <= 4 else f"{chunks[0]} to {chunks[-1]}"
-    return f", chunk{'s' if len(chunks) > 1 else ''} {listed}"
-
-
-def _patch(stream: str, kind: str, chunk: int) -> Patch:
-    return Patch(facecolor=palette.colour_of(stream, kind, chunk), linewidth=0)
-
-
-def _width_in_columns(widths: Sequence[float], count: int) -> float:
-    """Points that a legend takes in `count` columns, filled one column after the other."""
-    return sum(float(column.max()) for column in np.array_split(np.array(widths), count))
+    return f"{name}, chunk{'s' if len(chunks) > 1 else ''} {listed}"
