@@ -8,7 +8,8 @@ network that collectives use.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -16,12 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Arc
 
 from simcluster.base.units import format_bytes_per_second
-from simcluster.show.palette import QUIET_TEXT, TEXT, rgb
+from simcluster.show.palette import QUIET_TEXT, TEXT
 from simcluster.show.topology_parts import (
     NODES,
     Bundle,
+    Explained,
     Point,
-    WidthScale,
     box,
     bundles,
     frame,
@@ -36,6 +37,7 @@ from simcluster.topology.links import Graph, switch_levels
 _MOST_COLUMNS = 4
 _MOST_ICONS = 8
 _MOST_SWITCH_ICONS = 32
+_THICKEST = 16.0  # points
 _STEP = 1.25
 """From one tier to the next."""
 
@@ -44,8 +46,8 @@ _STEP = 1.25
 class MachineColumn:
     """Machines (each the names of its nodes), and the switches over them, tier by tier."""
 
-    machines: tuple[tuple[str, ...], ...]
-    tiers: tuple[tuple[str, ...], ...]
+    machines: Sequence[Sequence[str]]
+    tiers: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +59,19 @@ class FabricColumns:
     """
 
     graph: Graph
-    columns: tuple[MachineColumn, ...]
-    top: tuple[tuple[str, ...], ...]
+    columns: Sequence[MachineColumn]
+    top: Sequence[Sequence[str]]
     across: bool
 
     @property
     def drawn(self) -> list[int | None]:
-        """Numbers of the columns that are drawn; None stands for those that are not."""
+        """Return the numbers of the columns that are drawn; None represents those that are not."""
         count = len(self.columns)
         return list(range(count)) if count <= _MOST_COLUMNS else [0, 1, None, count - 1]
 
     @property
     def word(self) -> str:
-        """What a column is called."""
+        """Return what a column is called."""
         return "group" if self.across else "pod" if len(self.columns[0].tiers) > 1 else "unit"
 
 
@@ -78,46 +80,35 @@ def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
     level = switch_levels(graph)
     highest = max(level.values(), default=0)
     across = any(level.get(a) == level[b] for a in level for b in graph.adj[a] if b in level)
-    top = {node for node in level if level[node] == highest} if highest > 1 and not across else set()
+    top = [node for node in level if level[node] == highest] if highest > 1 and not across else []
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
     order = {node: i for i, node in enumerate(graph)}
+
+    def first_gpu(nodes: Iterable[str]) -> int:
+        return min((place[node] for node in nodes if node in place), default=len(place))
+
     low: nx.Graph[str] = nx.Graph()
-    low.add_nodes_from(node for node in graph if node not in top)
-    low.add_edges_from(
-        (a, b)
-        for a, b in graph.edges
-        if a not in top and b not in top and not (a in level and level.get(b) == level[a])
-    )
+    low.add_nodes_from(graph)
+    low.add_edges_from((a, b) for a, b in graph.edges if level.get(a, 0) != level.get(b, -1))
+    low.remove_nodes_from(top)
     columns = []
-    for names in nx.connected_components(low):
+    for names in sorted(nx.connected_components(low), key=first_gpu):
         inside = low.subgraph(node for node in names if node not in level)
-        machines = [tuple(sorted(part, key=order.__getitem__)) for part in nx.connected_components(inside)]
-        machines.sort(key=lambda part: min(place.get(node, len(place)) for node in part))
-        tiers = [
-            sorted((n for n in names if level.get(n) == height), key=order.__getitem__)
-            for height in range(1, highest + 1)
-        ]
-        columns.append(MachineColumn(tuple(machines), tuple(tuple(tier) for tier in tiers if tier)))
-    columns.sort(
-        key=lambda column: min((place.get(n, len(place)) for m in column.machines for n in m), default=len(place))
-    )
-    return FabricColumns(graph, tuple(columns), _parts(graph, [node for node in level if node in top], level), across)
-
-
-def _parts(graph: Graph, top: Sequence[str], level: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
-    """Return switches of the top tier, by the part of the fabric that they belong to."""
-    switches: nx.Graph[str] = nx.Graph()
-    switches.add_nodes_from(level)
-    switches.add_edges_from((a, b) for a in level for b in graph.adj[a] if b in level)
+        machines = [sorted(part, key=order.__getitem__) for part in nx.connected_components(inside)]
+        tiers: dict[int, list[str]] = {}
+        for node in sorted((name for name in names if name in level), key=order.__getitem__):
+            tiers.setdefault(level[node], []).append(node)
+        columns.append(MachineColumn(sorted(machines, key=first_gpu), [tier for _, tier in sorted(tiers.items())]))
+    switches = nx.Graph((a, b) for a in level for b in [a, *graph.adj[a]] if b in level)
     part_of = {node: i for i, part in enumerate(nx.connected_components(switches)) for node in part}
     parts: dict[int, list[str]] = {}
     for node in top:
         parts.setdefault(part_of[node], []).append(node)
-    return tuple(tuple(part) for part in parts.values())
+    return FabricColumns(graph, columns, list(parts.values()), across)
 
 
-def draw_fabric(ax: Axes, fabric: FabricColumns, scale: WidthScale) -> None:
-    """All of it on one axes; sets the scale of the bands."""
+def draw_fabric(ax: Axes, fabric: FabricColumns, explained: Explained) -> None:
+    """Draw all of it on one axes."""
     graph, columns = fabric.graph, fabric.columns
     top = [node for part in fabric.top for node in part]
     rows = ([[node for machine in column.machines for node in machine], *column.tiers, top] for column in columns)
@@ -127,62 +118,50 @@ def draw_fabric(ax: Axes, fabric: FabricColumns, scale: WidthScale) -> None:
     if fabric.across:
         first, *others = ([node for tier in column.tiers for node in tier] for column in columns)
         over = bundles(graph, first, itertools.chain(*others))
-    scale.widest = max([b.total for column in bands for band in column for b in band], default=1.0)
+    widest = max([bundle.total for column in bands for band in column for bundle in band], default=1.0)
     drawn = fabric.drawn
     for x, number in enumerate(drawn):
         if number is None:
             more = len(columns) - len(drawn) + 1
             text = f"…\n{more:,} more\n{fabric.word}s"
             ax.text(x, 0.6, text, ha="center", va="center", fontsize=11, color=QUIET_TEXT)
-        else:
-            name = f"{fabric.word} {number}" if len(columns) > 1 else ""
-            _draw_column(ax, graph, columns[number], (x, name), bands[number], scale)
+            continue
+        column = columns[number]
+        _draw_machines(ax, graph, column, x, f"{fabric.word} {number}:\n" if len(columns) > 1 else "", explained)
+        foot, head = 1.1, 1.75
+        for i, band in enumerate(bands[number]):
+            _draw_band(ax, (x, foot), (x, head), band, widest, explained)
+            foot = 2.25 + _STEP * i
+            head = foot + _STEP - 0.5
+        for i, tier in enumerate(column.tiers):
+            _draw_tier(ax, graph, tier, (x, 2.0 + _STEP * i), 0.9, explained)
     highest = 2.0 + _STEP * max((len(column.tiers) for column in columns), default=0)
-    if top:
-        _draw_top(ax, fabric, ((len(drawn) - 1) / 2, highest), len(drawn) - 0.1, scale)
+    middle = (len(drawn) - 1) / 2
+    if len(fabric.top) == 1:
+        _draw_tier(ax, graph, top, (middle, highest), len(drawn) - 0.1, explained)
+    elif top:
+        _draw_parts(ax, fabric, (middle, highest), len(drawn) - 0.1, explained)
     elif over:
-        _draw_across(ax, fabric, over, highest - _STEP + 0.25, scale)
+        _draw_across(ax, fabric, over, highest - _STEP + 0.25, explained)
     ax.set_xlim(-0.55, len(drawn) - 0.45)
     ax.set_ylim(-0.35, highest + (0.35 if top or over else 0.35 - _STEP))
-    switches = any(column.tiers for column in columns)
-    ax.set_title("fabric" if switches else "machines", fontsize=10, color=TEXT)
+    ax.set_title("fabric" if any(column.tiers for column in columns) else "machines", fontsize=10, color=TEXT)
 
 
-def _draw_column(
-    ax: Axes,
-    graph: Graph,
-    column: MachineColumn,
-    where: tuple[int, str],
-    bands: Sequence[Sequence[Bundle]],
-    scale: WidthScale,
-) -> None:
-    x, name = where
-    _draw_machines(ax, graph, column, x, name, scale)
-    heights = [2.0 + _STEP * i for i in range(len(column.tiers))]
-    for tier, y in zip(column.tiers, heights, strict=True):
-        _draw_tier(ax, graph, tier, (x, y), 0.9, scale)
-    feet = [1.1, *(y + 0.25 for y in heights)]
-    for band, foot in zip(bands, feet, strict=True):
-        head = 1.75 if foot == 1.1 else foot + _STEP - 0.5
-        _band(ax, (x, foot), (x, head), band, scale)
-
-
-def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name: str, scale: WidthScale) -> None:
+def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name: str, explained: Explained) -> None:
     sizes = [sum(graph.nodes[node]["kind"] == "gpu" for node in machine) for machine in column.machines]
     alone = all(len(machine) == 1 for machine in column.machines)
     word = "rack" if any("tray" in graph.nodes[node] for node in column.machines[0]) else "machine"
-    icon = "gpu" if alone else "machine"
-    scale.kinds[icon] = None
-    frame(ax, (x, 0.4), (0.9, 1.4), NODES[icon].colour)
-    count = len(sizes)
+    icon, count = "gpu" if alone else "machine", len(sizes)
+    explained.kinds[icon] = None
     if alone:
-        text = f"{count:,} GPU{'s' if count > 1 else ''}"
+        text = f"{count:,} GPU{'s' * (count > 1)}"
     elif len(set(sizes)) == 1:
-        gpus = f"{sizes[0]} GPU{'s' if sizes[0] > 1 else ''}"
+        gpus = f"{sizes[0]} GPU{'s' * (sizes[0] > 1)}"
         text = f"{count:,} {word}s × {gpus}\n= {sum(sizes):,} GPUs" if count > 1 else f"1 {word}\n{gpus}"
     else:
         text = f"{count:,} {word}s\n{sum(sizes):,} GPUs"
-    ax.text(x, 0.78, f"{name}:\n{text}" if name else text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
+    frame(ax, (x, 0.4), (0.9, 1.4), icon, f"{name}{text}", 0.38)
     icons = min(count, _MOST_ICONS)
     row(ax, icons, (x, 0.1), (0.8, 0.2), NODES[icon].colour)
     if count > icons:
@@ -190,35 +169,27 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
         ax.text(x, -0.15, left, ha="center", va="center", fontsize=7.5, color=QUIET_TEXT, zorder=5)
 
 
-def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, scale: WidthScale) -> None:
+def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, explained: Explained) -> None:
+    explained.kinds["switch"] = None
     shown = len(nodes) <= _MOST_SWITCH_ICONS
-    _draw_switches(ax, at, width, _switches(graph, nodes), 0.1 if shown else 0.0, scale)
+    frame(ax, at, (width, 0.5), "switch", _switches(graph, nodes), 0.1 if shown else 0.0)
     if shown:
         row(ax, len(nodes), (at[0], at[1] - 0.12), (width * 0.9, 0.13), NODES["switch"].colour)
 
 
-def _draw_switches(ax: Axes, at: Point, width: float, text: str, above: float, scale: WidthScale) -> None:
-    scale.kinds["switch"] = None
-    frame(ax, at, (width, 0.5), NODES["switch"].colour)
-    ax.text(at[0], at[1] + above, text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
-
-
 def _switches(graph: Graph, nodes: Sequence[str]) -> str:
     tiers = dict.fromkeys(str(graph.nodes[node]["tier"]) for node in nodes)
-    return f"{len(nodes):,} {' / '.join(tiers)} switch{'es' if len(nodes) > 1 else ''}"
+    return f"{len(nodes):,} {' / '.join(tiers)} switch{'es' * (len(nodes) > 1)}"
 
 
-def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: WidthScale) -> None:
+def _draw_parts(ax: Axes, fabric: FabricColumns, at: Point, width: float, explained: Explained) -> None:
+    """Draw the switches over all columns where they are several parts that never meet."""
+    explained.kinds["switch"] = None
     parts = fabric.top
-    if len(parts) == 1:
-        _draw_tier(ax, fabric.graph, parts[0], at, width, scale)
-        return
-    each = _switches(fabric.graph, parts[0])
-    same = len({len(part) for part in parts}) == 1
-    what = (
-        f"{len(parts)} rails apart, {each} each: no switch joins two" if same else f"{len(parts)} parts that never meet"
-    )
-    _draw_switches(ax, at, width, what, 0.11, scale)
+    what = f"{len(parts)} parts that never meet"
+    if len({len(part) for part in parts}) == 1:
+        what = f"{len(parts)} rails apart, {_switches(fabric.graph, parts[0])} each: no switch joins two"
+    frame(ax, at, (width, 0.5), "switch", what, 0.11)
     shown = min(len(parts), 2 * _MOST_ICONS)
     step = width * 0.94 / shown
     for i in range(shown):
@@ -227,29 +198,30 @@ def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: W
         box(ax, (centre, at[1] - 0.11), (step * 0.86, 0.19), NODES["switch"].colour, text, 7.5)
 
 
-def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, scale: WidthScale) -> None:
+def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, explained: Explained) -> None:
     places = [x for x, number in enumerate(fabric.drawn) if number is not None]
-    colour = medium_of(over[0].medium).colour
-    scale.media.update(dict.fromkeys(bundle.medium for bundle in over))
-    furthest = places[-1] - places[0]
+    explained.media.update(dict.fromkeys(bundle.medium for bundle in over))
+    colour, furthest = medium_of(over[0].medium).colour, places[-1] - places[0]
     for a, b in itertools.combinations(places, 2):
         size = (b - a, 1.5 * (b - a) / furthest * 0.9)
         ax.add_patch(Arc(((a + b) / 2, y), *size, theta1=0, theta2=180, color=colour, linewidth=3, zorder=1))
-    groups = len(fabric.columns)
-    total = sum(bundle.total for bundle in over)
-    texts = [f"{groups} groups, every two of them joined directly"]
-    texts += [f"out of each: {bundle.text()} = {format_bytes_per_second(total)}" for bundle in over[:1]]
-    note(ax, ((places[0] + places[-1]) / 2, y + 0.85), "\n".join(texts), rgb(TEXT), 9.5, "center")
+    total = format_bytes_per_second(sum(bundle.total for bundle in over))
+    texts = [f"{len(fabric.columns)} groups, every two of them joined directly"]
+    texts += [f"out of each: {over[0].text()} = {total}"]
+    note(ax, ((places[0] + places[-1]) / 2, y + 0.85), texts, 9.5, "center")
 
 
-def _band(ax: Axes, start: Point, end: Point, group: Sequence[Bundle], scale: WidthScale) -> None:
-    """A bundle of links as one line, with what is in it beside it."""
+def _draw_band(
+    ax: Axes, start: Point, end: Point, group: Sequence[Bundle], widest: float, explained: Explained
+) -> None:
+    """Draw a bundle of links as one line with its links written next to it; the root of the bandwidth is its width,
+    which keeps 12 GB/s visible next to 10 TB/s."""
     if not group:
         return
     total = sum(bundle.total for bundle in group)
-    scale.media.update(dict.fromkeys(bundle.medium for bundle in group))
-    line(ax, start, end, medium_of(group[0].medium).colour, scale.width(total))
-    texts = [bundle.text() for bundle in group[:3]] + (["…"] if len(group) > 3 else [])
+    width = 0.6 + (_THICKEST - 0.6) * math.sqrt(total / widest)
+    explained.media.update(dict.fromkeys(bundle.medium for bundle in group))
+    line(ax, start, end, group[0].medium, width)
+    texts = [bundle.text() for bundle in group[:3]] + ["…"] * (len(group) > 3)
     together = [f"= {format_bytes_per_second(total)}"] if len(group) > 1 or group[0].number > 1 else []
-    middle = (start[0], (start[1] + end[1]) / 2)
-    note(ax, middle, "\n".join(texts + together), rgb(TEXT), aside=scale.width(total) / 2 + 4)
+    note(ax, (start[0], (start[1] + end[1]) / 2), texts + together, aside=width / 2 + 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +14,11 @@ from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import TEXT, Colour, rgb, text_on, tinted
 from simcluster.topology.links import Graph
 
-_THICKEST = 16.0  # points
 Point: TypeAlias = tuple[float, float]
 
 
 class Look(NamedTuple):
-    """What a kind of node or a medium is called, and its colour."""
+    """The name and the colour of a kind of node or of a medium."""
 
     name: str
     colour: Colour
@@ -44,19 +42,6 @@ _MEDIA = {
 }
 
 
-@dataclass
-class WidthScale:
-    """Line width by bandwidth, and what the legend must explain."""
-
-    widest: float = 1.0
-    media: dict[str, None] = field(default_factory=dict)
-    kinds: dict[str, None] = field(default_factory=dict)
-
-    def width(self, bandwidth: float) -> float:
-        """Points; the root keeps 12 GB/s visible beside 10 TB/s."""
-        return 0.6 + (_THICKEST - 0.6) * math.sqrt(bandwidth / self.widest)
-
-
 class Bundle(NamedTuple):
     """Links of one rate between two groups of nodes; ``bandwidth`` of each in B/s, one direction."""
 
@@ -66,23 +51,19 @@ class Bundle(NamedTuple):
 
     @property
     def total(self) -> float:
-        """B/s of all together."""
+        """Return B/s of all together."""
         return self.number * self.bandwidth
 
     def text(self) -> str:
-        """As it stands beside the band: 256 × 48 GB/s."""
+        """Return 256 × 48 GB/s."""
         return f"{self.number:,} × {format_bytes_per_second(self.bandwidth)}"
 
 
 def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bundle]:
     """Return links from ``lower`` to ``upper``, counted by medium and rate."""
     ends = frozenset(upper)
-    counts = Counter(
-        (data["medium"], data["bandwidth"])
-        for node in lower
-        for other, data in graph.adj[node].items()
-        if other in ends
-    )
+    links = (data for node in lower for other, data in graph.adj[node].items() if other in ends)
+    counts = Counter((data["medium"], data["bandwidth"]) for data in links)
     return [Bundle(*kind, number) for kind, number in counts.items()]
 
 
@@ -91,57 +72,53 @@ def medium_of(medium: str) -> Look:
     return _MEDIA.get(medium, Look(medium, rgb("#4D4D4D")))
 
 
+@dataclass
+class Explained:
+    """The kinds of node and the media that the legend of a picture has to explain."""
+
+    kinds: dict[str, None] = field(default_factory=dict)
+    media: dict[str, None] = field(default_factory=dict)
+
+
 def box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fontsize: float = 8) -> None:
-    """A filled box with its name on it."""
+    """Draw a filled box with its name on it."""
     (x, y), (width, height) = centre, size
     pad = min(width, height) * 0.12
-    shape = FancyBboxPatch(
-        (x - width / 2 + pad, y - height / 2 + pad),
-        width - 2 * pad,
-        height - 2 * pad,
-        boxstyle=f"round,pad={pad}",
-        facecolor=colour,
-        edgecolor=TEXT,
-        linewidth=0.6,
-        zorder=3,
+    corner, inner = (x - width / 2 + pad, y - height / 2 + pad), (width - 2 * pad, height - 2 * pad)
+    ax.add_patch(
+        FancyBboxPatch(
+            corner, *inner, boxstyle=f"round,pad={pad}", facecolor=colour, edgecolor=TEXT, linewidth=0.6, zorder=3
+        )
     )
-    ax.add_patch(shape)
     if text:
         ax.text(x, y, text, ha="center", va="center", fontsize=fontsize, color=text_on(colour), zorder=4)
 
 
-def frame(ax: Axes, centre: Point, size: Point, colour: Colour) -> None:
-    """A pale box around a group."""
-    box(ax, centre, size, tinted(colour, 0.85))
+def frame(ax: Axes, centre: Point, size: Point, kind: str, text: str, above: float) -> None:
+    """Draw a pale box around a group of nodes of a kind, with a text ``above`` its middle."""
+    box(ax, centre, size, tinted(NODES[kind].colour, 0.85))
+    ax.text(centre[0], centre[1] + above, text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
 
 
 def row(ax: Axes, count: int, centre: Point, size: Point, colour: Colour) -> None:
-    """``count`` small boxes side by side, within ``size``."""
+    """Draw ``count`` small boxes next to each other, within ``size``."""
     (x, y), (width, height) = centre, size
     step = min(width / count, height * 1.35)
     for i in range(count):
         box(ax, (x + (i - (count - 1) / 2) * step, y), (step * 0.74, height), colour)
 
 
-def line(ax: Axes, start: Point, end: Point, colour: Colour, width: float) -> None:
-    """A link, under the boxes."""
+def line(ax: Axes, start: Point, end: Point, medium: str, width: float) -> None:
+    """Draw a link, under the boxes."""
+    colour = medium_of(medium).colour
     ax.plot(*zip(start, end, strict=True), color=colour, linewidth=width, solid_capstyle="butt", zorder=1)
 
 
 def note(
-    ax: Axes, at: Point, text: str, colour: Colour, fontsize: float = 8.5, ha: str = "left", *, aside: float = 0.0
+    ax: Axes, at: Point, texts: Iterable[str], fontsize: float = 8.5, ha: str = "left", *, aside: float = 0.0
 ) -> None:
-    """Text beside a band, legible over lines; ``aside`` points to the right of the place."""
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.9}
+    """Write lines next to a band, legible over links; ``aside`` points to the right of the place."""
     ax.annotate(
-        text,
-        at,
-        xytext=(aside, 0),
-        textcoords="offset points",
-        ha=ha,
-        va="center",
-        fontsize=fontsize,
-        color=colour,
-        zorder=5,
-        bbox=behind,
-    )
+        "\n".join(texts), at, xytext=(aside, 0), textcoords="offset points", ha=ha, va="center", fontsize=fontsize,
+        color=TEXT, zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.9},
+    )  # fmt: skip

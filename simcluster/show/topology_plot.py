@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -11,7 +12,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.show.palette import QUIET_TEXT, TEXT, Colour
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
-from simcluster.show.topology_parts import NODES, WidthScale, medium_of
+from simcluster.show.topology_parts import NODES, Explained, medium_of
 from simcluster.studies.bench.describe import describe
 from simcluster.studies.bench.report import TopologyReport
 from simcluster.topology.cluster import Cluster
@@ -26,14 +27,17 @@ _LEGEND_ENTRY = 1.45
 
 @checked
 def topology(cluster: Cluster) -> Figure:
-    """A cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
-    each kind (two at most) on the right.  A machine by itself has no fabric, so none is drawn.
+    """Draw a cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
+    each kind (two at most) on the right.  A single machine has no fabric, so none is drawn.
 
     Rates are payload per direction; line widths grow with the root of the bandwidth.
     """
     graph = cluster.graph
     fabric = fabric_of(cluster, compute_part(graph))
-    machines = _with_other_nics(cluster, [machine for column in fabric.columns for machine in column.machines])
+    machines = []
+    for machine in (each for column in fabric.columns for each in column.machines):
+        near = (other for node in machine for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic")
+        machines.append([*dict.fromkeys((*machine, *near))])  # with its NICs of networks other than the collectives'
     kinds = [kind for kind in machine_kinds(graph, machines) if len(kind[0]) > 1]
     panels = min(len(kinds), _MOST_KINDS)
     tall = max(len(column.tiers) for column in fabric.columns) > 1
@@ -45,31 +49,20 @@ def topology(cluster: Cluster) -> Figure:
         widths.insert(0, max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0))
     figure = Figure(figsize=(sum(widths), 7.4 if tall else 6.4), layout="constrained")
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    scale = WidthScale()
+    explained = Explained()
     if not by_itself:
-        draw_fabric(axes[0], fabric, scale)
+        draw_fabric(axes[0], fabric, explained)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
     for ax, (machine, alike) in zip(axes[len(axes) - panels :], kinds, strict=False):
-        draw_machine(ax, graph, place, machine, alike, scale)
+        draw_machine(ax, graph, place, machine, alike, explained)
     for ax in axes:
         ax.set_axis_off()
     if len(kinds) > panels:
         text = f"{len(kinds) - panels} other kinds of machine not drawn"
         axes[-1].text(0.5, 0.0, text, transform=axes[-1].transAxes, ha="center", fontsize=8, color=QUIET_TEXT)
     _caption(figure, describe(cluster))
-    _legend(figure, scale)
+    _legend(figure, explained)
     return figure
-
-
-def _with_other_nics(cluster: Cluster, machines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the machines, each with its NICs of other networks than the collectives'."""
-    graph = cluster.graph
-    found = []
-    for machine in machines:
-        inside = dict.fromkeys(machine)
-        others = [n for node in machine for n in graph.adj[node] if graph.nodes[n]["kind"] == "nic" and n not in inside]
-        found.append((*machine, *dict.fromkeys(others)))
-    return found
 
 
 def _caption(figure: Figure, report: TopologyReport) -> None:
@@ -85,39 +78,29 @@ def _caption(figure: Figure, report: TopologyReport) -> None:
         facts.append(f"ring all-reduce {rate(report.all_reduce.busbw)}")
     title = f"{report.name}: {report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}){machines}"
     beside = [f"{network.name} network, {rate(network.per_machine)} a machine" for network in report.networks]
-    wide = figure.get_figwidth() > 12
-    lines = [title, *_lines(facts, 150 if wide else 100)]
+    width = 150 if figure.get_figwidth() > 12 else 100
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        longer = f"{lines[-1]}; {fact}"
+        lines[-1:] = [longer] if len(longer) <= width else [lines[-1], fact]
     lines += [f"apart from it: {'; '.join(beside)}"] if beside else []
-    figure.suptitle("\n".join(lines), fontsize=11, color=TEXT)
+    figure.suptitle("\n".join([title, *lines]), fontsize=11, color=TEXT)
 
 
-def _lines(facts: list[str], width: int) -> list[str]:
-    lines = [""]
-    for fact in facts:
-        longer = f"{lines[-1]}; {fact}" if lines[-1] else fact
-        if len(longer) > width and lines[-1]:
-            lines.append(fact)
-        else:
-            lines[-1] = longer
-    return lines
-
-
-def _legend(figure: Figure, scale: WidthScale) -> None:
-    kinds = [look for kind, look in NODES.items() if kind in scale.kinds]
-    nodes = [Patch(facecolor=look.colour, edgecolor=TEXT, label=look.name) for look in kinds]
+def _legend(figure: Figure, explained: Explained) -> None:
     media: dict[Colour, list[str]] = {}
-    for name, colour in map(medium_of, scale.media):
+    for name, colour in map(medium_of, explained.media):
         media.setdefault(colour, []).append(name)
-    links = [
+    entries: list[Artist] = [
+        Patch(facecolor=look.colour, edgecolor=TEXT, label=look.name)
+        for kind, look in NODES.items()
+        if kind in explained.kinds
+    ]
+    entries += [
         Line2D([], [], color=colour, linewidth=3, label=f"{' or '.join(names)} link") for colour, names in media.items()
     ]
     room = max(1, int(figure.get_figwidth() / _LEGEND_ENTRY))
     figure.legend(
-        handles=[*nodes, *links],
-        loc="outside lower center",
-        ncols=min(room, len(nodes) + len(links)),
-        fontsize=9,
-        frameon=False,
-        title="number × payload bandwidth, each way; a wider line carries more",
-        title_fontsize=9,
-    )
+        handles=entries, loc="outside lower center", ncols=min(room, len(entries)), fontsize=9, frameon=False,
+        title="number × payload bandwidth, each way; a wider line carries more", title_fontsize=9,
+    )  # fmt: skip
