@@ -23,13 +23,11 @@ from test_gantt import _MISSING_CONE, lab
 from simcluster.base.errors import InputError
 from simcluster.base.printable import one_line
 from simcluster.cli import main
-from simcluster.results.file import read_saved
-from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
 from simcluster.show.cells import change
-from simcluster.show.report import Entry, colours, details, entry_of_result, entry_of_saved, page
+from simcluster.show.report import Entry, colours, details, entry_of_result, page
 from simcluster.show.report.colours import ideal_spans
 from simcluster.show.report.html import element, json_block, typeset
 from simcluster.show.report.packing import Blob, packed, some_ranks
@@ -354,31 +352,18 @@ def test_text_on_the_page_is_readable_in_both_themes() -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A result saved by the command, with its timeline in both forms."""
+    """A result saved by the command."""
     folder = tmp_path_factory.mktemp("saved")
-    for ending in ("csv", "parquet"):
-        saved = ["--json", str(folder / "run.json"), "--timeline", str(folder / f"run.{ending}")]
-        assert main(["run", "tiny_3d", *saved]) == 0
+    assert main(["run", "tiny_3d", "--json", str(folder / "run.json")]) == 0
     return folder
 
 
-def test_a_saved_result_says_what_it_lacks_and_a_timeline_mends_it(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_result_says_what_it_lacks(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = files / "page.html"
     assert main(["report", str(files / "run.json"), "-o", str(out)]) == 0
     words = Reader(out.read_text()).words()
     assert "lacks the timeline" in words
     assert data_of(out.read_text())["runs"][0]["timeline"] is None
-    counts = []
-    for ending in ("csv", "parquet"):
-        timeline = ["--timeline", str(files / f"run.{ending}")]
-        assert main(["report", str(files / "run.json"), *timeline, "-o", str(out)]) == 0
-        assert "lacks the timeline" not in Reader(out.read_text()).words()
-        counts.append(data_of(out.read_text())["runs"][0]["timeline"]["count"])
-    assert counts[0] == counts[1] > 100
-    assert main(["report", "tiny_3d", "-o", str(out)]) == 0
-    assert data_of(out.read_text())["runs"][0]["timeline"]["count"] == counts[0]
     printed = capsys.readouterr().out
     assert f"{out}: 0.1 MB, 1 run" in printed
 
@@ -426,14 +411,7 @@ BAD = {
     "too many variants": (["tiny_3d", "--vary", "steps=1" + ",2" * 200, "-o", "x.html"], "at most 200"),
     "none can be": (["tiny_3d", "--vary", "parallel.pp=77,78", "-o", "x.html"], "none of 2 variants can be"),
     "no such rank": (["tiny_3d", "--ranks", "0,8", "-o", "x.html"], "there is no rank 8"),
-    "timeline of a scenario": (["tiny_3d", "--timeline", "run.csv", "-o", "x.html"], "1 times for 0 saved results"),
-    "no timeline": (["run.json", "--timeline", "no.csv", "-o", "x.html"], "there is no such file"),
-    "timeline of a kind": (["run.json", "--timeline", "run.json", "-o", "x.html"], "ends in .csv or .parquet"),
-    "half a parquet": (["run.json", "--timeline", "half.parquet", "-o", "x.html"], "no whole Parquet file"),
-    "half a csv": (["run.json", "--timeline", "half.csv", "-o", "x.html"], "of the timeline"),
-    "one rank of two": (["run.json", "--timeline", "first.csv", "-o", "x.html"], "has 1 ranks and the result"),
-    "other columns": (["run.json", "--timeline", "other.csv", "-o", "x.html"], "has no column 'step'"),
-    "binary csv": (["run.json", "--timeline", "binary.csv", "-o", "x.html"], "cannot be read as a table in .csv"),
+    "timeline of a result": (["run.json", "--timeline", "run.csv", "-o", "x.html"], "name the scenario instead"),
     "half a result": (["half.json", "-o", "x.html"], "not JSON"),
     "no result": (["none.json", "-o", "x.html"], "has no step_time_s"),
     "not a number": (["nan.json", "-o", "x.html"], "nan.json: has NaN as a number"),
@@ -446,13 +424,7 @@ def test_bad_input_is_one_message(
     case: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(files)
-    parquet, csv, result = (Path(f"run.{ending}").read_bytes() for ending in ("parquet", "csv", "json"))
-    Path("half.parquet").write_bytes(parquet[: len(parquet) // 2])
-    lines = csv.splitlines(keepends=True)
-    Path("half.csv").write_bytes(b"".join(lines[: len(lines) // 2]) + lines[-1][:20])
-    Path("first.csv").write_bytes(b"".join(lines[:40]))
-    Path("other.csv").write_text("a,b\n1,2\n")
-    Path("binary.csv").write_bytes(bytes(range(256)) * 20)
+    result = Path("run.json").read_bytes()
     Path("half.json").write_bytes(result[: len(result) // 2])
     Path("none.json").write_text("{}")
     Path("nan.json").write_text(json.dumps(json.loads(result) | {"mfu": float("nan")}))
@@ -463,43 +435,3 @@ def test_bad_input_is_one_message(
     assert said.err.count("simcluster: error:") == 1
     assert "Traceback" not in said.err
     assert not Path("x.html").exists()
-
-
-def test_a_timeline_of_another_run_is_refused(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timeline = tmp_path / "other.parquet"
-    assert main(["run", "tiny_3d", "--training.global_batch", "16", "--timeline", str(timeline)]) == 0
-    out = tmp_path / "x.html"
-    assert main(["report", str(files / "run.json"), "--timeline", str(timeline), "-o", str(out)]) == 2
-    assert "they are of different runs" in capsys.readouterr().err
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("column_name", "value", "message"),
-    [
-        ("start", np.inf, "finite numbers"),
-        ("rank", 0.5, "whole numbers"),
-        ("rank", 1e12, r"2\^31 is the end"),
-        ("end", -1.0, "0 <= ready <= start <= end"),
-        ("layer", "x", "does not hold numbers"),
-    ],
-)
-def test_a_timeline_with_a_wrong_cell_is_refused(files: Path, column_name: str, value: object, message: str) -> None:
-    import pandas as pd
-
-    frame = pd.read_parquet(files / "run.parquet").astype({column_name: "object"})
-    frame.loc[3, column_name] = value
-    columns = {name: frame[name].to_numpy() for name in COLUMNS}
-    with pytest.raises(InputError, match=message):
-        entry_of_saved(read_saved(files / "run.json"), columns=columns)
-
-
-def test_a_hostile_timeline_is_text_too(files: Path) -> None:
-    import pandas as pd
-
-    frame = pd.read_parquet(files / "run.parquet").astype({"name": "object"})
-    frame.loc[0, "name"] = HOSTILE
-    columns = {name: frame[name].to_numpy() for name in COLUMNS}
-    made = page([entry_of_saved(read_saved(files / "run.json"), columns=columns)])
-    assert [tag for tag, _ in Reader(made).tags].count("script") == 3
-    assert HOSTILE in data_of(made)["runs"][0]["timeline"]["words"]

@@ -37,9 +37,8 @@ def folded() -> Result:
 
 
 def test_the_ends_of_a_message_are_at_the_same_time(entry: Entry) -> None:
-    facts, spans = entry.facts, entry.spans
-    assert facts is not None
-    assert spans is not None
+    assert entry.result is not None
+    facts, spans = entry.facts, entry.result.spans
     sent = np.flatnonzero(spans.kind == spans.code("send"))
     received = facts.mate[sent]
     assert len(sent) > 8
@@ -51,9 +50,8 @@ def test_the_ends_of_a_message_are_at_the_same_time(entry: Entry) -> None:
 
 
 def test_who_is_late_is_one_that_was_ready_last(entry: Entry) -> None:
-    facts, spans = entry.facts, entry.spans
-    assert facts is not None
-    assert spans is not None
+    assert entry.result is not None
+    facts, spans = entry.facts, entry.result.spans
     waited = np.flatnonzero(facts.late >= 0)
     assert len(waited)
     for at in waited.tolist():
@@ -97,9 +95,8 @@ def test_a_rank_that_was_not_played_has_its_own_peers_groups_and_late_ones(folde
 
 
 def test_spans_that_are_left_out_take_their_facts_along(entry: Entry) -> None:
-    facts, spans = entry.facts, entry.spans
-    assert facts is not None
-    assert spans is not None
+    assert entry.result is not None
+    facts, spans = entry.facts, entry.result.spans
     kept = spans.rank >= 2
     some = facts.only(kept)
     assert len(some.late) == kept.sum()

@@ -7,35 +7,26 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of, say_what_is_replaced
 from simcluster.cli.terminal import progress
-from simcluster.documents.given_files import why_missing
 from simcluster.documents.overrides import expand_vary
-from simcluster.documents.packed import read_parquet
 from simcluster.results.file import is_saved, read_saved
-from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
-from simcluster.show.report.saved import TEXTS
 from simcluster.studies.variations import distinct, play_all, possible_variations
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-_MOST_BYTES = 1_000_000_000
-_MOST_ROWS = 20_000_000
-_CELL = 24  # bytes of memory
 
 
 def run(args: argparse.Namespace) -> None:
     """Check everything that was named, play or read it, write the page."""
+    if args.timeline:
+        raise InputError(
+            f"--timeline {args.timeline}: a page has timelines of scenarios alone; name the scenario instead"
+        )
     if args.kernels is not None and args.against is None:
         raise InputError(f"--kernels {args.kernels} is for a trace; name it with --against")
     overrides, vary = overrides_of(args), [expand_vary(text) for text in args.vary]
@@ -48,20 +39,14 @@ def run(args: argparse.Namespace) -> None:
     if saved and (overrides or vary or args.ranks):
         what = "--ranks" if args.ranks else "--set and --vary"
         raise InputError(f"{what} cannot change {saved[0]}, which was played already; name its scenario instead")
-    if len(args.timeline) > len(saved):
-        raise InputError(
-            f"--timeline is given {len(args.timeline)} times for {len(saved)} saved results; a scenario's timeline is "
-            "played, a result's is the file that was written with it"
-        )
     alone = InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
     if args.against is not None and (len(args.runs) != 1 or saved):
         raise alone
     compared = None if args.against is None else provided("trace of a report")(args.against, args.kernels)
-    timelines = dict(zip(saved, [read_timeline(Path(name)) for name in args.timeline], strict=False))
     entries: list[Entry] = []
     for name in args.runs:
         if name in saved:
-            entries.append(entry_of_saved(read_saved(name), origin=name, columns=timelines.get(name)))
+            entries.append(entry_of_saved(read_saved(name), origin=name))
         else:
             entries += _played(name, overrides, vary, args.ranks)
     if compared and (len(entries) != 1 or entries[0].result is None):
@@ -88,8 +73,6 @@ def _moving(
 
     (name,) = args.runs
     provided("keys of a page")([path for path, _ in vary])
-    if args.timeline:
-        raise InputError("--timeline is a saved result's; those of variants are played")
     say_what_is_replaced(name, overrides)
     varied = provided("variants of a page")(
         Base(name), dict(vary), fixed=overrides, ranks=partial(_ranks_of, args.ranks), origin=name, progress=Bar()
@@ -134,40 +117,3 @@ def _played(
         else:
             found.append(entry_of_result(result, name=name, origin=path, ranks=chosen[name]))
     return found
-
-
-def read_timeline(path: Path) -> dict[str, Any]:
-    """Return the columns of a timeline in a file; InputError for a file that cannot be one."""
-    if path.suffix not in (".csv", ".parquet"):
-        raise InputError(
-            f"--timeline {path}: a timeline ends in .csv or .parquet; write one with simcluster run --timeline"
-        )
-    if not path.is_file():
-        raise InputError(f"--timeline {path}: there is no such file{why_missing(path, path.suffix)}")
-    if path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"--timeline {path}: is larger than {_MOST_BYTES / 1e9:g} GB; write one with fewer steps")
-    try:
-        table = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    except InputError:
-        raise
-    except Exception:  # whatever the readers of broken files raise
-        raise InputError(
-            f"--timeline {path}: cannot be read as a table in {path.suffix}; write it with simcluster run --timeline"
-        ) from None
-    return {str(name): table[name].to_numpy() for name in table.columns}
-
-
-def _csv(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    kinds = dict.fromkeys(TEXTS, "str")
-    return pd.read_csv(path, keep_default_na=False, dtype=kinds, nrows=_MOST_ROWS)
-
-
-def _parquet(path: Path) -> pd.DataFrame:
-    table = read_parquet(path, COLUMNS, cell=_CELL)
-    if table.num_rows > _MOST_ROWS:
-        rows = f"{table.num_rows:,} rows; {_MOST_ROWS:,}"
-        raise InputError(f"--timeline {path}: has {rows} are the most that a page is made of")
-    found: pd.DataFrame = table.to_pandas(strings_to_categorical=False)
-    return found.astype({name: object for name, kind in found.dtypes.items() if str(kind) == "category"})

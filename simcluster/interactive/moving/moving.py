@@ -46,7 +46,7 @@ def state_of(entry: Entry, most_spans: int) -> PageState:
     data, notes = data_of([shown], blob, most_spans=most_spans)
     texts = {place: str(part) for place, part in parts_of([shown], notes).items() if place not in ABOUT_TWO}
     texts["told"] = str(joined(told_of([shown])))
-    light = replace(shown, result=None, spans=None, scenario=None)  # which hold what cannot be sent
+    light = replace(shown, result=None, scenario=None)  # which hold what cannot be sent
     return PageState(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
 
 

@@ -110,7 +110,7 @@ def _entries(results: list[Result]) -> list[Entry]:
     for name, result in zip(names, results, strict=True):
         numbers = _with_memory(quick_numbers(result), result)
         found.append(Entry(name=name, numbers=numbers, scenario=result.scenario, result=result, account=result.account,
-                           spans=result.spans, weights=dict(result.weights)))  # fmt: skip
+                           weights=dict(result.weights)))  # fmt: skip
     return found
 
 

@@ -3,8 +3,7 @@
 ``page`` makes it from entries; ``entry_of_result`` and ``entry_of_saved`` make those.  Nothing here prints or writes.
 """
 
-from simcluster.show.report.entry import Entry, entry_of_result
+from simcluster.show.report.entry import Entry, entry_of_result, entry_of_saved
 from simcluster.show.report.page import page
-from simcluster.show.report.saved import entry_of_saved
 
 __all__ = ["Entry", "entry_of_result", "entry_of_saved", "page"]

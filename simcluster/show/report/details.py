@@ -8,7 +8,7 @@ from simcluster.base.units import format_bytes, format_bytes_per_second, format_
 from simcluster.scenario.likely import Validated, nearest
 from simcluster.schedules.text import order_lines
 from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
-from simcluster.show.report.entry import Entry
+from simcluster.show.report.entry import MEMORY, Entry
 from simcluster.show.report.html import Markup, block_html, element, filled, joined, table
 from simcluster.show.step_answer import likely_fact
 from simcluster.show.study_answers import straggler_causes
@@ -19,13 +19,6 @@ _MOST_COLUMNS = 32
 _SEEN = 5e-4  # an excess that is written as more than 0.0 %
 _LEAST_EXCESS = 0.05  # the scale of slowdowns reaches at least so far, so that noise stays pale
 _NEAREST = 6
-MEMORY = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer state",
-    "activations": "activations",
-    "other": "other, buffers included",
-}
 
 
 def quiet(*content: str) -> Markup:

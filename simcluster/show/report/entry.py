@@ -1,4 +1,4 @@
-"""What the page knows of one run: all of a result just played, or the numbers that were saved of one."""
+"""What the page knows of one run: all of a simulated result, or the numbers that were saved of one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import pandas as pd
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.results.account import Account
+from simcluster.results.file import Saved
 from simcluster.results.loads import hottest_over_time
+from simcluster.results.numbers import METRICS
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.likely import Likely, likely
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report.html import Markup
@@ -28,6 +31,14 @@ from simcluster.studies.whatif.straggling import Stragglers, stragglers
 _LINKS = 24
 _BINS = 240
 _MEMORY_RANKS = 8
+MEMORY = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "other": "other, buffers included",
+}
+"""Parts of memory in the numbers of a result, and what a page calls them."""
 MOST_WORKERS = 64
 """Stragglers are priced by playing the step again for each cause: not for larger jobs without being asked."""
 
@@ -63,11 +74,11 @@ class MemoryCurve:
 class Entry:
     """One run on the page.
 
-    ``numbers`` is its result JSON, ``account`` where its time went, ``spans`` its timeline and ``weights`` how many
-    ranks each one of it stands for; ``ranks`` are those to be shown, () for those of ``spans``.  ``result`` is None for
-    a saved one, and ``lacks`` says in words what its file does not hold.  ``origin`` is what was named on the
-    command line.  With ``replays`` the step is played again to say what would help and what stragglers cost; without,
-    stragglers only where the scenario has faults.
+    ``numbers`` is its result JSON, ``account`` where its time went, and ``weights`` how many ranks each one of its
+    timeline represents; ``ranks`` are those to be shown, () for those that were simulated.  ``result`` is None for a
+    saved one, which has no timeline.  ``origin`` is what was named on the command line.  With ``replays`` the step is
+    simulated again to say what would help and what stragglers cost; without, stragglers only where the scenario has
+    faults.
     """
 
     name: str
@@ -76,10 +87,8 @@ class Entry:
     scenario: Scenario | None = None
     result: Result | None = None
     account: Account
-    spans: Spans | None = None
     weights: Mapping[int, int] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
-    lacks: tuple[str, ...] = ()
     replays: bool = True
 
     @cached_property
@@ -93,15 +102,15 @@ class Entry:
         return {**self.numbers, "bubble_fraction": self.account.breakdown["bubble"] / self.account.step_time}
 
     @cached_property
-    def facts(self) -> SpanFacts | None:
-        """What is known of its spans; None of those from elsewhere."""
-        return span_facts(self.result) if self.result is not None and self.spans is self.result.spans else None
+    def facts(self) -> SpanFacts:
+        """What is known of its spans; of a simulated run alone."""
+        assert self.result is not None
+        return span_facts(self.result)
 
     @cached_property
     def rows(self) -> tuple[RankRow, ...]:
-        """A row for each of the ranks to be shown; () where each rank of ``spans`` is one and no more is known."""
-        if self.result is None or self.facts is None:
-            return ()
+        """A row for each of the ranks to be shown; of a simulated run alone."""
+        assert self.result is not None
         return rows_of(self.result, self.facts, self.ranks or sorted(self.result.weights))
 
     @cached_property
@@ -172,7 +181,7 @@ class Entry:
 
 
 def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: Sequence[int] | None = None) -> Entry:
-    """Everything of a result.  ``ranks`` (left out: those that were simulated) are the ones whose timeline is shown.
+    """Return everything of a result.  ``ranks`` (default: those that were simulated) are those whose timeline is shown.
 
     InputError for a rank that the job does not have.
     """
@@ -187,10 +196,30 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
         scenario=result.scenario,
         result=result,
         account=result.account,
-        spans=result.spans,
         weights=weights,
         ranks=() if ranks is None else tuple(sorted(set(ranks))),
     )
+
+
+def entry_of_saved(saved: Saved, *, origin: str = "", name: str = "") -> Entry:
+    """Return what a saved result says; InputError for one that lacks numbers."""
+    where = origin or saved.name
+    names = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")  # older results: all tokens are real, MFU is over bf16
+    older = {"real_token_fraction": 1.0, "mfu_bf16": saved.values.get("mfu")}
+    values = {**older, **{f"real_{each}": saved.values.get(each) for each in names}, **saved.values}
+    memory = values.get("memory_bytes")
+    needed = {each: values.get(each) for each, metric in METRICS.items() if metric.unit != "yes or no"}
+    needed |= {f"memory_bytes.{each}": memory.get(each) if isinstance(memory, Mapping) else None for each in MEMORY}
+    for each, value in needed.items():
+        if not is_number(value):
+            raise InputError(f"{where}: {each} is {value!r}, not a number; save the result again with run --json")
+    if not values["step_time_s"] > 0:
+        raise InputError(f"{where}: step_time_s is {values['step_time_s']!r}; a step takes longer than 0 s")
+    try:
+        scenario = from_document(saved.document)
+    except InputError:  # of another version
+        scenario = None
+    return Entry(name=name or saved.name, numbers=values, origin=origin, scenario=scenario, account=saved.account)
 
 
 def check_ranks(run: Run, ranks: Sequence[int]) -> None:

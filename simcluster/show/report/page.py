@@ -143,8 +143,8 @@ def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
 
 
 def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
-    if not any(entry.spans for entry in entries):
-        return details.quiet("A saved result has no timeline; add --timeline FILE, or give the scenario.")
+    if not any(entry.result for entry in entries):
+        return details.quiet("A saved result has no timeline; give the scenario instead.")
     return joined(
         element("p", id="trouble", hidden="", role="alert"),
         element("noscript", details.quiet("The timeline needs JavaScript; everything else on this page does not.")),
@@ -186,7 +186,7 @@ def data_of(
     paints: dict[tuple[str, str, int], int] = {}
     for entry in entries:
         timeline = grid = None
-        if entry.spans is not None and "timeline" in parts:
+        if entry.result is not None and "timeline" in parts:
             timeline, left_out = _timeline_of(entry, most_spans // len(entries), blob)
             timeline = with_paints(timeline, paints, blob)
             notes += _notes(entry, left_out, chosen_by, several=len(entries) > 1)
@@ -216,15 +216,12 @@ def data_of(
 
 
 def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
-    """Its rows from the spans of the ranks that were simulated for them; and how many ranks are left out."""
-    assert entry.spans is not None
-    if entry.facts is None:
-        spans, missing = some_ranks(entry.spans, most)
-        return packed(spans, blob, weights=entry.weights), len(missing)
-    sources = sorted({row.source for row in entry.rows})
-    own = np.isin(entry.spans.rank, sources)
-    spans, missing = some_ranks(spans_where(entry.spans, own), most)
-    facts = entry.facts.only(own & ~np.isin(entry.spans.rank, missing))
+    """Return its rows from the spans of the ranks that were simulated for them; and how many ranks are not in it."""
+    assert entry.result is not None
+    every = entry.result.spans
+    own = np.isin(every.rank, sorted({row.source for row in entry.rows}))
+    spans, missing = some_ranks(spans_where(every, own), most)
+    facts = entry.facts.only(own & ~np.isin(every.rank, missing))
     rows = [row for row in entry.rows if row.source not in missing]
     if len(rows) > MOST_ROWS:
         rows = [rows[place] for place in evenly(list(range(len(rows))), MOST_ROWS)]
@@ -232,11 +229,10 @@ def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], i
 
 
 def _notes(entry: Entry, left_out: int, chosen_by: str, *, several: bool) -> list[str]:
-    assert entry.spans is not None
     of = f"{entry.name}: " if several else ""
     found = []
     drawn = len({row.source for row in entry.rows})
-    shown, stand_for = len(entry.rows) or len(np.unique(entry.spans.rank)), sum(entry.weights.values())
+    shown, stand_for = len(entry.rows), sum(entry.weights.values())
     if drawn < len(entry.rows):
         found.append(f"{of}{shown:,} ranks, drawn from the {drawn:,} that were played: the others do exactly the same.")
     if stand_for > shown:

@@ -32,6 +32,9 @@ _MOST_PLAYED = 4  # changes that are tried for the sentence
 _MOST_TRIED = 2  # of one point
 _MOST_CAUSES = 3
 _MOST_LOSSES = 2
+_LACKING = (
+    "the timeline, memory over time, loads of links, the cost of stragglers and the schedule; give the scenario instead"
+)
 
 
 def verdict(entries: Sequence[Entry]) -> Markup:
@@ -160,9 +163,9 @@ def remarks(entries: Sequence[Entry]) -> Markup:
         for text in _texts(entry.numbers.get(f"{kind.lower()}s"))
     ]
     said += [
-        element("li", f"{entry.origin or entry.name} is a saved result and lacks {' and '.join(entry.lacks)}.")
+        element("li", f"{entry.origin or entry.name} is a saved result and lacks {_LACKING}.")
         for entry in entries
-        if entry.lacks
+        if entry.result is None
     ]
     return element("ul", said, class_="notes") if said else Markup()
 
