@@ -10,6 +10,7 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_window import CLUSTERS, SeenJob, assert_same, documents, seen_job
+from test_window import both as through_a_window
 
 from simcluster import load_cluster
 from simcluster.base.link_values import LinkValues
@@ -134,10 +135,29 @@ def test_links_are_told_of_by_the_first_of_their_cell(tiny: Tiny) -> None:
     cells, _ = cells_seen(scenario)
     assert cells.become is not None
     index = scenario.cluster.built.link_index
-    for name, first in ((6, 6), (8, 0), (9, 1), (7, 7)):
-        for a, b in (("gpu1", "nic1"), ("nic1", "gpu1")):
-            there, told = (index[f"node{node}.{a}", f"node{node}.{b}"] for node in (name, first))
-            assert cells.become.all[there] == told
+    for a, b in (("gpu1", "nic1"), ("nic1", "gpu1")):
+        become = [cells.become.all[index[f"node{node}.{a}", f"node{node}.{b}"]] for node in range(16)]
+        assert become[8] == become[0] != become[9] == become[1]
+        assert len({*become[6:10]}) == 4
+
+
+def test_usages_have_all_links_that_carry_the_same(tiny: Tiny) -> None:
+    """One of them is looked at, but a group's usages have every link that becomes one of its in the window."""
+    scenario = tiny(cluster=CLUSTERS[0], **JOB, faults=[{"kind": "slow_gpu", "rank": 13, "factor": 1.5}])
+    window, clean, _ = through_a_window(scenario.without_faults())
+    _, communicators = cells_seen(scenario)
+    bindings, of_group = communicators.seen
+    assert window is not None
+    assert window.become is not None
+    rows = 0
+    for number in {*np.unique(of_group, return_index=True)[1].tolist()} - communicators.apart.keys():
+        own, usual = communicators.usages(number), clean.folding.communicators.usages(number)
+        rows += sum(map(len, own))
+        for every, some in zip(own, usual, strict=True):
+            links, flows = zip(*every, strict=True)
+            assert list(links) == sorted(set(links))
+            assert {*zip(window.become.of(np.array(links)).tolist(), flows, strict=True)} == set(some)
+    assert rows > len(bindings.link)
 
 
 @pytest.mark.parametrize("change", [

@@ -27,7 +27,7 @@ Numbered = tuple[Ints, Ints]
 """The class of each of many, and the place of the first of each class."""
 
 
-def flow_sums(users: Ints, bindings: Bindings, times: Int32s | None = None) -> Hashes:
+def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Hashes:
     """Return a hash of what every used link carries, for these ``users`` of rows that count so many ``times``."""
     _, _, order, starts = bindings.on_links
     uses = users * int(bindings.places.max(initial=1)) + bindings.place
@@ -38,7 +38,8 @@ def flow_sums(users: Ints, bindings: Bindings, times: Int32s | None = None) -> H
 def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbered, Numbered]:
     """Return the classes of ranks and of communicators, once nothing splits any more.
 
-    ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself.
+    ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself.  Communicators
+    are refined; what is around ranks and links follows from them.
     """
     rows, times = _distinct_rows(bindings, of_links)
     used, link_of = compact(bindings.link[rows])
@@ -47,39 +48,38 @@ def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbere
     how = mixed(mixed(bindings.place[rows], 11) ^ mixed(bits(bindings.flows[rows]), 13))
     by_link = ordered(link_of)
     per_link = np.searchsorted(link_of[by_link], np.arange(len(used) + 1))
+    how_by_link, user_by_link = how[by_link], user[by_link]
     member = np.repeat(np.arange(len(bindings)), np.diff(bindings.member))
     place = np.arange(len(member)) - bindings.member[member]
     role = mixed(np.where(bindings.ordered[member], place, 0), 17)
     by_rank = ordered(bindings.rank)
     per_rank = np.searchsorted(bindings.rank[by_rank], np.arange(len(ranks) + 1))
     member_by_rank = member[by_rank]
-    seen_of, how_by_link, user_by_link = bindings.rank, how[by_link], user[by_link]
     many = np.uint64(1) if bindings.many is None else bindings.many.astype(np.uint64)
+    initial_ranks, initial_links = mixed(ranks), mixed(of_links(used), 19)
 
-    def finer(ranks: Hashes, groups: Hashes, links: Hashes, salt: int) -> tuple[Hashes, Hashes, Hashes]:
-        """Each colour with those around it."""
-        seen = sums(mixed(ranks[seen_of] ^ role, salt + 29) * many, bindings.member)
+    def finer(groups: Hashes, salt: int) -> tuple[Hashes, Hashes]:
+        """Return the colours of ranks among these groups, and of groups with the ranks and links around them."""
+        users = sums(mixed(groups[user_by_link] ^ how_by_link, salt + 43), per_link)
+        links = mixed(initial_links ^ mixed(users, salt + 47), salt + 53)
+        ranks = mixed(initial_ranks ^ mixed(sums(mixed(groups[member_by_rank], salt + 53), per_rank), salt + 59))
+        seen = sums(mixed(ranks[bindings.rank] ^ role, salt + 29) * many, bindings.member)
         loads = sums(mixed(links[link_of] ^ how, salt + 31) * times, per_use)
-        groups = mixed(mixed(groups ^ mixed(seen, salt + 37)) ^ mixed(loads, salt + 41))
-        links = mixed(links ^ mixed(sums(mixed(groups[user_by_link] ^ how_by_link, salt + 43), per_link), salt + 47))
-        around = sums(mixed(groups[member_by_rank], salt + 53), per_rank)
-        return mixed(ranks ^ mixed(around, salt + 59)), groups, links
+        return ranks, mixed(mixed(groups ^ mixed(seen, salt + 37)) ^ mixed(loads, salt + 41))
 
-    colours = initial = mixed(ranks), mixed(bindings.colour, 23), mixed(of_links(used), 19)
+    colours = initial = mixed(bindings.colour, 23)
     before, salt = 0, 0
     while True:
-        colours = finer(*colours, salt)
-        now = sum(map(count, colours))
+        colours = finer(colours, salt)[1]
+        now = count(colours)
         if now == before:
             # Two of k colours get one number with a probability of k^2 / 2^65 a round: 3e-8 for 10^6.  So once nothing
             # splits, a round of other numbers must find nothing either, from the first colours and the last: a wrong
             # partition that passes is one in 10^15 of such runs.
-            both = zip(initial, colours, strict=True)
-            labels = [mixed(first, salt + 67) ^ mixed(numbered(last)[0], salt + 61) for first, last in both]
-            colours = finer(labels[0], labels[1], labels[2], salt + 100)
-            if sum(map(count, colours)) == now:
-                return numbered(colours[0]), numbered(colours[1])
             salt += 100
+            of_ranks, colours = finer(mixed(initial, salt + 67) ^ mixed(numbered(colours)[0], salt + 61), salt)
+            if count(colours) == now:
+                return numbered(of_ranks), numbered(colours)
         before = now
 
 

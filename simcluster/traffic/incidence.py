@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Floats, Int32s, Ints
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.multiset_hash import compact, ordered
 from simcluster.traffic.fairness import Usage
 
@@ -38,7 +38,8 @@ class Bindings:
     ``place`` (which usage), ``link`` and ``flows``, ascending; but of those ``apart`` they are only there, link and
     flows of each usage.
 
-    Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage.
+    Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage;
+    ``equal`` are links of rows and, of each, a link that carries the same, the link itself included.
     """
 
     colour: Ints
@@ -52,8 +53,9 @@ class Bindings:
     flows: Floats
     places: Ints
     apart: Mapping[int, Sequence[Load]] = field(default_factory=dict)
-    many: Int32s | None = None
-    times: Int32s | None = None
+    many: Ints | None = None
+    times: Ints | None = None
+    equal: tuple[Ints, Ints] | None = None
 
     def __len__(self) -> int:
         return len(self.colour)
@@ -74,14 +76,29 @@ class Bindings:
         starts = np.concatenate([[0], np.cumsum(np.bincount(link_of, minlength=len(used)))])
         return used, link_of, ordered(link_of), starts
 
+    @cached_property
+    def _equal(self) -> tuple[Ints, Ints] | None:
+        """``equal`` by the link of a row."""
+        if self.equal is None:
+            return None
+        order = np.argsort(self.equal[0], kind="stable")
+        return self.equal[0][order], self.equal[1][order]
+
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How a communicator's traffic uses links, pattern by pattern."""
         if number in self.apart:
             return tuple(tuple(zip(use.link.tolist(), use.flows.tolist(), strict=True)) for use in self.apart[number])
         rows = slice(self.use[number], self.use[number + 1])
+        columns = self.place[rows], self.link[rows], self.flows[rows]
+        if self._equal is not None:
+            one, other = self._equal
+            begin, end = (np.searchsorted(one, columns[1], side=side) for side in ("left", "right"))
+            row = np.repeat(np.arange(len(begin)), end - begin)
+            link = other[np.arange(len(row)) + np.repeat(end - np.cumsum(end - begin), end - begin)]
+            order = np.lexsort((link, columns[0][row]))
+            columns = columns[0][row][order], link[order], columns[2][row][order]
         found: list[list[tuple[int, float]]] = [[] for _ in range(self.places[number])]
-        columns = self.place[rows].tolist(), self.link[rows].tolist(), self.flows[rows].tolist()
-        for place, link, flows in zip(*columns, strict=True):
+        for place, link, flows in zip(*(column.tolist() for column in columns), strict=True):
             found[place].append((link, flows))
         return tuple(map(tuple, found))
 
