@@ -14,7 +14,7 @@ from test_window import both as through_a_window
 
 from simcluster import load_cluster
 from simcluster.base.link_values import LinkValues
-from simcluster.base.profiles import Watched
+from simcluster.base.profiles import Window
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.communicators import Communicators
@@ -223,7 +223,7 @@ def test_nothing_is_odd_where_all_are_slow() -> None:
 
 
 def test_links_have_the_colours_of_their_capacities_and_of_how_they_change() -> None:
-    flap, load = Watched(0), Watched(1)
+    flap, load = Window(0.0), Window(0.5)
     capacity = LinkValues(np.array([2.0, 2.0, 3.0, 2.0, 2.0, 2.0]))
     odd = Irregularities(np.zeros(1, dtype=np.int64), capacity, np.arange(2), {4: flap, 1: load, 5: flap})
     assert odd.colours(np.array([0, 3]))[0] == odd.colours(np.array([3]))[0]
