@@ -445,7 +445,7 @@ def test_fields_that_are_not_known_are_listed() -> None:
         ("llama3_8b mixed_precision=fp4", "mixed_precision 'fp4' is not modelled"),
         ("llama3_8b model.add_bias_linear=maybe", "neither true nor false"),
         ("llama3_8b", "micro-batch-size is missing"),
-        ('""', "recipe '' is not known here"),
+        ('""', "says of no model how many layers"),
         ("model:\n  a: &x 1\n  b: *x\n", "anchors and aliases"),
         ("model: !!python/object/apply:os.system ['true']\n", "tags"),
         ("model: {a: 1}\nmodel: {a: 2}\n", "already at"),

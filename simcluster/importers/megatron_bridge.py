@@ -1,6 +1,6 @@
 """A scenario from Megatron-Bridge's names: overrides (``model.num_layers=32``), a YAML of them, a recipe.
 
-A recipe's name gives the model alone; how it is split and its batch have to be said, since recipes change.  Fields are
+A recipe's name gives the model alone; how it is split and its batch have to be given, since recipes change.  Fields are
 those of ConfigContainer (NVIDIA-NeMo/Megatron-Bridge), from knowledge of it; what Megatron-LM calls otherwise is in
 ``megatron_bridge.yaml`` beside this file.
 """
@@ -23,7 +23,7 @@ from simcluster.importers.flat_settings import assumed_of_environment, flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_models import Words, model_options, whole_model
-from simcluster.importers.named_models import model_named, said_of_model
+from simcluster.importers.named_models import model_named, no_decoder, said_of_model
 from simcluster.importers.option_values import (
     MAPPED,
     NO_EFFECT,
@@ -38,23 +38,17 @@ from simcluster.importers.python_values import Unread
 from simcluster.importers.training_logs import yaml_printed
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_SECTIONS = _TABLES["sections"].split()
-_NO_EFFECT_SECTIONS = _TABLES["no_effect_sections"].split()
-_NO_EFFECT_FIELDS = frozenset(_TABLES["no_effect"].split())
+_SECTIONS, _IDLE_SECTIONS = _TABLES["sections"].split(), _TABLES["no_effect_sections"].split()
+_IDLE_FIELDS = frozenset(_TABLES["no_effect"].split())
 _RENAMED: dict[str, str] = _TABLES["renamed"]
 _INVERTED: dict[str, str] = _TABLES["inverted"]
-_MIXTURES: dict[str, str] = _TABLES["mixtures"]
-_RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
-_HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
-_OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
-_OF_DATA = ("dataset", "tokenizer")
+_RECIPES: dict[str, str] = _TABLES["recipes"]
+_OF_LAYERS = ("model.moe_layer_freq", "model.window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
 _FORMATS = {"torch.float32": "fp32", "torch.float64": "fp64", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _KNOWN = frozenset((*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED))
 _FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
-_PRECISIONS_NAMED: dict[str, dict[str, Any]] = _TABLES["precisions"]
-_PRECISIONS = ("bf16_mixed", "fp16_mixed")
 _ENVIRONMENT = "env_vars"
 
 
@@ -80,7 +74,7 @@ def scenario_from_bridge(
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     recipe, said = ("", read) if read else _overrides(text, source, beside)
     fields = BridgeFields(source, said)
-    fields.options |= _recipe_options(recipe) if recipe else {}
+    fields.options |= model_options({"preset": _RECIPES[_beginning(recipe)]}) if recipe else {}
     own = fields.add(said.settings)
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
         fields.no_effect += [name for name in said.settings if not said.settings[name]]
@@ -115,12 +109,13 @@ class BridgeFields:
         self._settings = settings
         options: Words = {}
         names: dict[str, str] = {}
-        if precision := _PRECISIONS_NAMED.get(str(settings.get("mixed_precision")), {}):
+        if precision := _TABLES["precisions"].get(str(settings.get("mixed_precision")), {}):
             written = {f"mixed_precision.{field}": value for field, value in precision.items()}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
         for name, value in settings.items():
             translated = self.problems.of(self._translated, name, value)
             if isinstance(translated, list):
+                translated.append(name if translated is self.no_effect else f"{name}{self._guess(name)}")
                 continue
             self.became[name] = option_called(next(iter(translated or {}), ""))
             for option, words in (translated or {}).items():
@@ -154,28 +149,45 @@ class BridgeFields:
             (*assumed, *found.assumed), unknown=(*self.unknown, *self._model.unknown, *found.unknown),
         )  # fmt: skip
 
+    def _guess(self, name: str) -> str:
+        """Return the name that an unknown field, or its section, is nearest to."""
+        section, _, field = name.partition(".")
+        if isinstance(self._settings.get(name), Unread):
+            return ""
+        if section not in _SECTIONS or not field or "." in field:
+            return guess(section, [*_SECTIONS, *_IDLE_SECTIONS])
+        return guess(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
+
     def _translated(self, name: str, value: Any) -> Words | list[str]:
-        """Return one field as options, or the list that it is put on: without effect, or not known.
+        """Return one field as options, or the list that it belongs on: without effect, or not known.
 
         Raises InputError for a field of the step whose value is worked out where the program runs.
         """
         section, _, field = name.partition(".")
         option = _RENAMED.get(field, _INVERTED.get(field, field.replace("_", "-")))
-        idle = section in _NO_EFFECT_SECTIONS or (section in _OF_DATA and field not in _MODEL_OF_DATA)
-        nothing = field in _NO_EFFECT_FIELDS or field.startswith("_")
+        of_data = section in ("dataset", "tokenizer")
         if isinstance(value, Unread):
-            return self._unread(name, value, option)
+            step = section in _SECTIONS and field not in _IDLE_FIELDS
+            if step and (option in MAPPED or name == "mixed_precision"):
+                raise InputError(
+                    f"{self.source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is "
+                    "run here; write its value, or run it once and give the configuration that it writes or logs"
+                )
+            idle = section in _IDLE_SECTIONS or of_data or field in _IDLE_FIELDS or option in NO_EFFECT
+            return self.no_effect if idle else self.unknown
         word = (" ".join(map(str, value)) if isinstance(value, list) else str(value)).strip("[]'\" ").replace(",", " ")
-        empty = word.lower() in ("none", "null", "")
-        if field in _OF_LAYERS and section == "model" and not empty:
+        off = word.lower() in ("none", "null", "")
+        if name in _OF_LAYERS and not off:
             return {option: (str(value).strip("'\" "),)}
-        if not idle and section == "mixed_precision" and not field:
-            return {} if empty else _precision(word, self.source)
-        if not idle and (section not in _SECTIONS or not field or "." in field):
-            return self._put(self.unknown, name + guess(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS]))
-        if idle or nothing:
-            return self._put(self.no_effect, name)
-        if empty or (field, word) in (("mtp_num_layers", "0"), ("moe_router_dtype", "bf16")):  # as the activations
+        if name == "mixed_precision":
+            return {} if off else _precision(word, self.source)
+        if section in _IDLE_SECTIONS or (of_data and field not in _MODEL_OF_DATA):
+            return self.no_effect
+        if section not in _SECTIONS or not field or "." in field:
+            return self.unknown
+        if field in _IDLE_FIELDS or field.startswith("_"):
+            return self.no_effect
+        if off or (field, word) in (("mtp_num_layers", "0"), ("moe_router_dtype", "bf16")):  # as the activations
             return {}
         if field in _INVERTED:
             inverse = {"true": "false", "false": "true"}.get(word.lower())
@@ -183,27 +195,10 @@ class BridgeFields:
                 raise InputError(f"{self.source}: {name}: {word[:40]!r} is neither true nor false; write one of them")
             return {option: (inverse,)} if option in MAPPED or inverse == "true" else {}
         if option not in _KNOWN and not option.startswith(_FAMILIES):
-            known = [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED]
-            return self._put(self.unknown, name + guess(field, known))
+            return self.unknown
         if option not in MAPPED and word.lower() == "false":
-            return self._put(self.no_effect, name)  # something not modelled is switched off
+            return self.no_effect  # something not modelled is switched off
         return {option: tuple(_FORMATS.get(word, word).split())}
-
-    def _unread(self, name: str, value: Unread, option: str) -> list[str]:
-        """Put a field whose value is not read on its list; InputError where a scenario has a place for it."""
-        section, _, field = name.partition(".")
-        if section in _SECTIONS and field not in _NO_EFFECT_FIELDS and (option in MAPPED or name == "mixed_precision"):
-            raise InputError(
-                f"{self.source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is run "
-                "here; write its value, or run it once and give the configuration that it writes or logs"
-            )
-        idle = section in (*_NO_EFFECT_SECTIONS, *_OF_DATA) or field in _NO_EFFECT_FIELDS or option in NO_EFFECT
-        return self._put(self.no_effect if idle else self.unknown, name)
-
-    @staticmethod
-    def _put(held: list[str], name: str) -> list[str]:
-        held.append(name)
-        return held
 
 
 def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]:
@@ -211,30 +206,36 @@ def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]
     if re.search(r"\b(run_script|setup_experiment)\.py\b", text):
         raise InputError(f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED}")
     recipe, settings = _settings(text, source)
+    if recipe and not (isinstance(recipe, str) and _beginning(recipe)):
+        known = f"known are {listed(_RECIPES)}, with what follows (llama3_8b_pretrain_config)"
+        against = no_decoder(str(recipe))
+        raise InputError(
+            f"{source}: recipe {shown(recipe)} is not known here: {f'its model {against}' if against else known}; or "
+            "give the model's fields, as in model.num_layers=32"
+        )
     named = model_named(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
-    if not recipe and not named.name and "model.num_layers" not in settings:
+    if recipe:
+        said = (f"{recipe}: the model of it; parallelism and batch are what is written here",)
+        return recipe, ReadRecipe(named, settings, said)
+    if named.name:
+        settings = {f"model.{field}": value for field, value in said_of_model(named.name).items()} | settings
+        what = "what the file does not say is as Megatron-Core has it, since no recipe is named"
+        return "", ReadRecipe(named, settings, (what, *named.assumed))
+    if "model.num_layers" not in settings:
         raise InputError(
             f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
             "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
         )
-    if recipe:
-        said = (f"{recipe}: the model of it; parallelism and batch are what is written here",)
-        return recipe, ReadRecipe(named, settings, said)
-    if not named.name:
-        return "", ReadRecipe(named, settings)
-    settings = {f"model.{field}": value for field, value in said_of_model(named.name).items()} | settings
-    what = "what the file does not say is as Megatron-Core has it, since no recipe is named"
-    return "", ReadRecipe(named, settings, (what, *named.assumed))
+    return "", ReadRecipe(named, settings)
 
 
-def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
-    """Return the recipe, if one is named, and the overrides by dotted name."""
+def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
+    """Return the recipe's name, if one is given, and the overrides by dotted name."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no overrides have")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
-        recipe = data.pop("recipe", "")
-        return _known_recipe(recipe, source) if recipe else "", flattened(data, source)
+        return data.pop("recipe", "") or "", flattened(data, source)
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
     except ValueError as problem:
@@ -244,51 +245,27 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     for word in words[programs[0] + 1 :] if programs else words:
         name, equals, value = word.partition("=")
         if name == "--recipe" or (not equals and not recipe and not name.startswith("-")):
-            recipe = _known_recipe(value, source) if equals else _known_recipe(name, source) if name[:1] != "-" else ""
-            continue
-        if not equals:
+            recipe = value if equals else "" if name[:1] == "-" else name
+        elif not equals:
             raise InputError(f"{source}: {word[:60]!r} is no override; write it as model.tensor_model_parallel_size=8")
-        name = name.lstrip("+-~")
-        if name in found:
+        elif (name := name.lstrip("+-~")) in found:
             raise InputError(f"{source}: {name[:60]} is given twice; keep one")
-        found[name] = value
+        else:
+            found[name] = value
     return recipe, found
 
 
+def _beginning(recipe: str) -> str:
+    """Return the known beginning of a recipe's name; empty where there is none."""
+    return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
+
+
 def _precision(word: str, source: str) -> Words:
-    if word.startswith("bf16_with_mxfp8"):
-        return {"bf16": (), "fp8-format": ("hybrid",), "fp8-recipe": ("mxfp8",)}
-    if word.startswith("bf16_with_nvfp4"):
-        return {"bf16": (), "fp4-format": ("e2m1",)}
-    if word.startswith("bf16_with_fp8"):
-        return {"bf16": (), "fp8-format": ("hybrid",)}
-    if word not in _PRECISIONS:
+    found = next((said for name, said in _TABLES["formats"].items() if word.startswith(name)), None)
+    if found is None:
+        known = list(_TABLES["formats"])
         raise InputError(
-            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, _PRECISIONS)}; known: "
-            f"{', '.join(_PRECISIONS)}, bf16_with_fp8_..., bf16_with_mxfp8_..., bf16_with_nvfp4_..."
+            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, known)}; known: "
+            f"{', '.join(known)} with what follows"
         )
-    return {"bf16": ("true" if word == "bf16_mixed" else "false",), "fp16": ("true" if word[0] == "f" else "false",)}
-
-
-def _known_recipe(name: object, source: str) -> str:
-    """Return the name of a recipe; InputError for one whose model is not known here."""
-    if isinstance(name, str) and (_RECIPE.fullmatch(name) or _mixture(name)):
-        return name
-    if str(name).startswith(_HYBRIDS):
-        what = "some of its layers are Mamba-2, and layers that are not all attention and MLP are not modelled"
-        raise InputError(f"{source}: recipe {shown(name)}: {what}")
-    raise InputError(
-        f"{source}: recipe {shown(name)} is not known here; known are llama3_8b, llama3_70b, llama31_405b, "
-        f"{listed(_MIXTURES)} with what follows (llama3_8b_pretrain_config); or give the model's fields, as in "
-        "model.num_layers=32"
-    )
-
-
-def _mixture(name: str) -> str | None:
-    return next((preset for known, preset in _MIXTURES.items() if name == known or name.startswith(f"{known}_")), None)
-
-
-def _recipe_options(recipe: str) -> Words:
-    """Return the model of a recipe that is known, as Megatron-LM's options."""
-    match = _RECIPE.fullmatch(recipe)
-    return model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})
+    return {option: tuple(words.split()) for option, words in found.items()}

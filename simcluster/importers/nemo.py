@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,14 @@ from simcluster.importers.python_values import Unread
 from simcluster.importers.training_logs import yaml_printed
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
+_NO_EFFECT, _SECTIONS, _SHARDED, _BY_NAME = (
+    frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_sections", "sharded_optimizers", "by_name")
+)
 _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
 _OF_RECOMPUTE = tuple(f"model.recompute_{what}" for what in ("granularity", "method", "num_layers", "modules"))
 _OF_THE_STEP = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
-_OF_APEX = "distributed_fused_adam"
 _LAYERS_IN_BF16 = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
-_OF_PLUGIN = ("fp8", "fp8_recipe", "fp8_param_gather", "fp8_params", *_LAYERS_IN_BF16)
-_BY_NAME = (
-    *(f"trainer.plugins.{name}" for name in _OF_PLUGIN),
-    "trainer.num_nodes", "trainer.devices", "trainer.precision", "model.activation", "model.normalization",
-    "optimizer.name", "model.fp8", "model.fp8_hybrid", "model.tokenizer.library", "model.tokenizer.type",
-    "model.wrap_with_zero", "model.kd_teacher_restore_from_path",
-    "model.kv_channels", "model.ddp_bucket_size", "model.activations_checkpoint_num_layers", "model.fsdp",
-)  # fmt: skip
 
 
 def scenario_from_nemo(
@@ -56,12 +50,11 @@ def scenario_from_nemo(
     gpus_per_node: int | None = None,
     source: str = "<NeMo>",
 ) -> Imported:
-    """Return the scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a
-    scenario).
+    """Return the scenario of a configuration, or of a recipe in Python, on a cluster (a scenario's ``cluster``).
 
-    ``function`` is the recipe's name, ``beside`` the text of a file that it imports from, and ``given`` are arguments
-    of a program by name.  ``gpus`` left out is trainer.num_nodes x trainer.devices, and ``gpus_per_node`` are those of
-    a machine of the cluster.  Raises InputError with all that is not modelled or missing.
+    ``function`` is the recipe's name, and ``given`` are arguments of it by name.  ``gpus`` left out is
+    trainer.num_nodes x trainer.devices, and ``gpus_per_node`` are those of a node of the cluster.  Raises InputError
+    with all that is not modelled or missing.
     """
     if source.endswith(".py") or function:
         recipe: ReadRecipe | None = settings_of_nemo_recipe(text, source, function, given)
@@ -71,47 +64,42 @@ def scenario_from_nemo(
     fields = BridgeFields(source, recipe or ReadRecipe())
     became: dict[str, str] = {}
     settings = fields.problems.of(_settings, plain, source, fields.no_effect, became) or {}
-    if recipe is None:
-        settings = {"model.add_bias_linear": True, **settings}
-    fields.add(settings)
-    fields.options |= _tokenizer(plain, fields.options) | _plugin_of_fp8(plain)
+    fields.add(settings if recipe else {"model.add_bias_linear": True, **settings})
+    fields.options |= _tokenizer(plain, fields.options) | _format_in_8_bits(plain)
     fields.options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
-    if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
-        fields.options["fp8-format"] = ("hybrid",)
-    formats = _formats(plain, fields.options, alone=recipe is None)
-    launched, machines = _machines(plain, None if gpus else gpus_per_node)
-    assumed = (*(recipe.assumed if recipe else ()), *formats, *machines)
+    assumed = [*(recipe.assumed if recipe else ())]
+    attributes = any(name.startswith("model.config.") for name in plain)
+    if attributes and not recipe and not fields.options.keys() & {"bf16", "fp16"}:
+        fields.options["bf16"] = ()
+        assumed.append("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise")
+    halves = fields.options.keys() & {"bf16", "fp16"}
+    if "model.optim.name" in plain and plain.get("model.megatron_amp_O2") is not True and halves:
+        what = "weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them"
+        assumed.append(what)
+    if "distributed_fused_adam" in (plain.get("optimizer.name"), plain.get("model.optim.name")):
+        assumed.append(
+            "gradients in buckets of Megatron-LM's size, though Apex's optimizer has its own (bucket_cap_mb)"
+        )
+    launched, machines = _nodes(plain, None if gpus else gpus_per_node)
     read = [name for name, field in became.items() if field not in settings]  # by its name, above
-    found = fields.scenario(cluster, gpus, launched, available, assumed, read)
+    found = fields.scenario(cluster, gpus, launched, available, (*assumed, *machines), read)
     return found.accounted(plain, {name: fields.became.get(field) or field for name, field in became.items()})
 
 
-def _formats(plain: Mapping[str, Any], options: Words, *, alone: bool) -> tuple[str, ...]:
-    """Return what is assumed of number formats; a configuration ``alone`` (no recipe) without one is in bf16."""
-    assumed: tuple[str, ...] = ()
-    if alone and any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
-        options["bf16"] = ()
-        assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
-    if "model.optim.name" in plain and not _in_halves(plain) and options.keys() & {"bf16", "fp16"}:
-        assumed += ("weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them",)
-    return assumed
-
-
-def _machines(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return how many GPUs the trainer takes, None where it does not say it, and what is assumed of them and of
-    machines."""
+def _nodes(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:
+    """Return the number of GPUs of the trainer, None where it is not given, and what is assumed of GPUs and nodes."""
     kind = plain.get("trainer.accelerator")
     other = kind not in (None, "gpu", "cuda", "auto")
-    said = (f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}",) if other else ()
+    said = [f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}"] if other else []
     nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
     if not (isinstance(nodes, int) and isinstance(devices, int)):
         return None, said
     filled = filled_otherwise(devices, nodes, gpus_per_node)
-    return nodes * devices, (*said, *([filled] if filled else []))
+    return nodes * devices, [*said, *([filled] if filled else [])]
 
 
 def _sections(text: str, source: str) -> Any:
-    """Return what the file says, without what is around it."""
+    """Return the sections of the file, without what is around them."""
     data = parse_document(text, source=source).data
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
@@ -122,39 +110,35 @@ def _sections(text: str, source: str) -> Any:
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 
 
-def _plugin_of_fp8(plain: Mapping[str, Any]) -> Words:
-    """Return what a recipe's plugin of the precision says of 8 bits."""
+def _format_in_8_bits(plain: Mapping[str, Any]) -> Words:
+    """Return the options of fp8: of NeMo 1's model, or of the plugin of a recipe's precision."""
+    if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
+        return {"fp8-format": ("hybrid",)}
+    plugin = {name.removeprefix("trainer.plugins."): value for name, value in plain.items()}
     if not plain.get("trainer.plugins.fp8"):
         return {}
-    kind = plain.get("trainer.plugins.fp8_recipe", "delayed")
-    gathered = plain.get("trainer.plugins.fp8_param_gather", plain.get("trainer.plugins.fp8_params"))
-    words: Words = {"fp8-format": ("hybrid",), "fp8-recipe": (str(kind),)}
-    words |= {name.replace("_", "-"): () for name in _LAYERS_IN_BF16 if plain.get(f"trainer.plugins.{name}")}
+    words: Words = {"fp8-format": ("hybrid",), "fp8-recipe": (str(plugin.get("fp8_recipe", "delayed")),)}
+    words |= {name.replace("_", "-"): () for name in _LAYERS_IN_BF16 if plugin.get(name)}
+    gathered = plugin.get("fp8_param_gather", plugin.get("fp8_params"))
     return words | ({"fp8-param-gather": ()} if gathered is True else {})
 
 
 def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return references written out, as far as they are to keys of the file."""
     found = dict(settings)
+
+    def referred(parents: list[str], match: re.Match[str]) -> str:
+        path = [*parents[: len(parents) - len(match[1])], match[2]] if match[1] else [match[2]]
+        value = found.get(".".join(path).removeprefix("training."))
+        return match[0] if value is None or isinstance(value, list) else str(value)
+
     for _ in range(4):
         for name, value in list(found.items()):
             if isinstance(value, str) and "${" in value:
-                found[name] = _written(name, value, found)
+                text = _REFERENCE.sub(partial(referred, name.split(".")), value)
+                text = _PRODUCT.sub(lambda match: str(int(match[1][:12]) * int(match[2][:12])), text)
+                found[name] = int(text) if text.isdecimal() and len(text) < 16 else text
     return found
-
-
-def _written(name: str, text: str, settings: Mapping[str, Any]) -> Any:
-    parents = name.split(".")
-
-    def referred(match: re.Match[str]) -> str:
-        path = [*parents[: len(parents) - len(match[1])], match[2]] if match[1] else [match[2]]
-        key = ".".join(path).removeprefix("training.")
-        value = settings.get(key)
-        return match[0] if value is None or isinstance(value, list) else str(value)
-
-    text = _REFERENCE.sub(referred, text)
-    text = _PRODUCT.sub(lambda match: str(int(match[1][:12]) * int(match[2][:12])), text)
-    return int(text) if text.isdecimal() and len(text) < 16 else text
 
 
 def _settings(
@@ -166,122 +150,93 @@ def _settings(
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
         key = _TABLES["renamed"].get(key, key)
         section, _, field = key.partition(".")
-        before = len(found)
-        if isinstance(value, Unread):
-            if section in _SECTIONS and name not in _OF_THE_STEP:
-                no_effect.append(name)
-            else:
-                found[_OF_THE_STEP.get(name, key)] = value
-        elif key == "model.kv_channels" and value is not None:
-            found[key] = value
-        elif name == "trainer.precision":
-            found["mixed_precision"] = _word(_TABLES["precision"], value, name, source)
-        elif key == "model.activation":
-            found["model.gated_linear_unit"] = str(value) in _TABLES["gated"].split()
-        elif key == "model.normalization":
-            words = {word.lower(): word for word in _TABLES["normalization"].values()}
-            found[key] = _word({**words, **_TABLES["normalization"]}, str(value).lower(), name, source)
-        elif key == "model.position_embedding_type" and value is not None:
-            found[key] = str(value).lower()  # ALiBi
-        elif key == "optimizer.name":
-            sharded = str(value) in _TABLES["sharded_optimizers"].split() or plain.get("model.wrap_with_zero") is True
-            found["ddp.use_distributed_optimizer"] = sharded
-        elif key == "optimizer.bucket_cap_mb" and plain.get(f"{name.rpartition('.')[0]}.name") == _OF_APEX:
-            continue  # below, by the width of gradients
-        elif key == "model.fsdp":
-            found |= _shards(plain, source) if value is True else {}
-        elif key == "optimizer.grad_sync_dtype":
-            found["ddp.grad_reduce_in_fp32"] = str(value) in ("fp32", "32")
-        elif key == "model.recompute_num_layers" and value == 0:
-            continue
-        elif section in ("model", "train", "ddp", "comm_overlap") and field not in _NO_EFFECT and "." not in field:
-            if name not in _BY_NAME or not field.startswith("fp8"):
-                found[key] = value
-        elif section in _SECTIONS or field in _NO_EFFECT or section == "model":
-            if name not in _BY_NAME:
-                no_effect.append(name)
-        else:
-            found[key] = value
-        if name not in no_effect:
-            became[name] = next(iter([*found][before:]), key)
-    _changed_by_nemo_1(plain, found)
-    if plain.get("optimizer.name", plain.get("model.optim.name")) == _OF_APEX:
-        found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
-        found["ddp.bucket_size"] = _bucket(plain, found, source)
+        made = _translated(name, key, value, plain, source)
+        if made is None:
+            made = {key: value}
+            inside = (
+                section in ("model", "train", "ddp", "comm_overlap") and "." not in field and field not in _NO_EFFECT
+            )
+            if inside and name in _BY_NAME and field.startswith("fp8"):
+                made = {}
+            elif not inside and (section in (*_SECTIONS, "model") or field in _NO_EFFECT):
+                made = {}
+                no_effect += [] if name in _BY_NAME else [name]
+        elif isinstance(value, Unread) and not made:
+            no_effect.append(name)
+        found |= made
+        if name not in no_effect and not (key == "model.recompute_num_layers" and value == 0):
+            became[name] = next(iter(made), key)
+    fsdp, halves = plain.get("model.fsdp") is True, plain.get("model.megatron_amp_O2") is True
+    if fsdp:  # PyTorch's, which overlaps its gathers and reductions
+        found |= dict.fromkeys(_TABLES["of_fsdp"].split(), True)
+    if "model.optim.name" in plain:  # NeMo 1's configure_optimizers and _validate_and_override_config
+        sharded = fsdp or found["ddp.use_distributed_optimizer"]
+        alone = not sharded and plain.get("model.pipeline_model_parallel_size") in (None, 1)
+        if alone and halves and plain.get("model.sequence_parallel") is not True:
+            found["ddp.overlap_grad_reduce"] = True
+        if fsdp or alone or not halves:
+            found["model.gradient_accumulation_fusion"] = False
     found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
-    if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # off where not said
+    if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # off where not given
         found.setdefault("model.apply_rope_fusion", False)
         found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
-    return _overruled(found, no_effect)
-
-
-def _overruled(found: Mapping[str, Any], no_effect: list[str]) -> dict[str, Any]:
-    """Return the settings without those that others overrule: formats by a plugin, recompute without a granularity."""
+    # a plugin overrules other formats, and without a granularity nothing is recomputed
     formats = ("model.bf16", "model.fp16") if found.get("mixed_precision") else ()
     idle = () if found.get("model.recompute_granularity") else _OF_RECOMPUTE
     no_effect += [name for name in idle if found.get(name) is not None]
     return {name: value for name, value in found.items() if name not in (*formats, *idle)}
 
 
-def _bucket(plain: Mapping[str, Any], found: Mapping[str, Any], source: str) -> int:
-    """Return the gradients in a bucket of Apex's DistributedFusedAdam; bucket_cap_mb are megabytes, 100 by default."""
-    name = "model.optim.bucket_cap_mb"
-    size = plain.get(name, plain.get("optimizer.bucket_cap_mb", 100))
-    if not isinstance(size, int | float) or not 0 < size < 1e6:
-        raise InputError(f"{source}: {name}: {shown(size)} is no size in megabytes; give one, as in 100")
-    halves = found.get("ddp.grad_reduce_in_fp32", found.get("mixed_precision") != "fp16_mixed") is False
-    return int(size * 2**20) // (2 if halves else 4)
+def _translated(
+    name: str, key: str, value: Any, plain: Mapping[str, Any], source: str
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return a setting whose value has other words there; None for one that has the same."""
+    if isinstance(value, Unread):
+        idle = key.partition(".")[0] in _SECTIONS and name not in _OF_THE_STEP
+        return {} if idle else {_OF_THE_STEP.get(name, key): value}
+    word = str(value)
+    match key:
+        case "model.kv_channels" | "model.position_embedding_type" if value is not None:
+            return {key: value if key == "model.kv_channels" else word.lower()}  # ALiBi
+        case "trainer.precision":
+            return {"mixed_precision": _word("precision", word, name, source)}
+        case "model.activation":
+            return {"model.gated_linear_unit": word in _TABLES["gated"].split()}
+        case "model.normalization":
+            return {key: _word("normalization", word.lower(), name, source)}
+        case "optimizer.name":
+            sharded = word in _SHARDED or plain.get("model.wrap_with_zero") is True
+            apex = word == "distributed_fused_adam" and f"{name.rpartition('.')[0]}.overlap_grad_sync" not in plain
+            return {"ddp.use_distributed_optimizer": sharded} | ({"ddp.overlap_grad_reduce": True} if apex else {})
+        case "model.fsdp":
+            return {}
+        case "model.fsdp_sharding_strategy" if plain.get("model.fsdp") is True:
+            return {"ddp.data_parallel_sharding_strategy": _word("sharding", word, name, source)}
+        case "optimizer.grad_sync_dtype" | "model.fsdp_grad_reduce_dtype" if "fsdp" not in key or plain.get(
+            "model.fsdp"
+        ):
+            return {"ddp.grad_reduce_in_fp32": word in ("fp32", "32")}
+        case "model.recompute_num_layers" if value == 0:
+            return {}
+    return None
 
 
-def _changed_by_nemo_1(plain: Mapping[str, Any], found: dict[str, Any]) -> None:
-    """Set what NeMo 1 does of itself: without stages a plain optimizer reduces gradients while the backward goes on,
-    which does not go with a fused accumulation (``megatron_base_model.py`` of 1.23, ``configure_optimizers`` and
-    ``_validate_and_override_config``)."""
-    name = plain.get("model.optim.name")
-    if name is None:
-        return
-    sharded = str(name) in _TABLES["sharded_optimizers"].split() or plain.get("model.fsdp") is True
-    alone = plain.get("model.pipeline_model_parallel_size") in (None, 1)
-    tensor = plain.get("model.tensor_model_parallel_size") or 1
-    sequence = plain.get("model.sequence_parallel") is True and tensor != 1
-    asked = found.pop("model.async_grad_allreduce", True) is not False
-    devices = plain.get("trainer.devices"), plain.get("trainer.num_nodes", 1)
-    replicated = not all(isinstance(each, int) for each in devices) or devices[0] * devices[1] != tensor
-    if plain.get("model.fsdp") is True or not _in_halves(plain) or (alone and replicated and not sharded):
-        found["model.gradient_accumulation_fusion"] = False
-    if _in_halves(plain) and alone and not sharded and not sequence and asked:
-        found["ddp.overlap_grad_reduce"] = True
+def _word(table: str, word: str, name: str, source: str) -> str:
+    known: dict[str, str] = _TABLES[table]
+    if word not in known:
+        raise InputError(f"{source}: {name}: {shown(word)} is not known; known: {listed(list(known))}")
+    return known[word]
 
 
-def _in_halves(plain: Mapping[str, Any]) -> bool:
-    return plain.get("model.megatron_amp_O2") is True
-
-
-def _shards(plain: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return what PyTorch's FSDP does, which overlaps its gathers and reductions."""
-    name = "model.fsdp_sharding_strategy"
-    narrow = str(plain.get("model.fsdp_grad_reduce_dtype", "32")) in ("bf16", "16")
-    return {
-        "ddp.data_parallel_sharding_strategy": _word(_TABLES["sharding"], plain.get(name) or "full", name, source),
-        "ddp.use_megatron_fsdp": True, "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
-        **({"ddp.grad_reduce_in_fp32": False} if narrow else {}),
-    }  # fmt: skip
-
-
-def _word(table: Mapping[str, str], value: Any, name: str, source: str) -> str:
-    if str(value) not in table:
-        raise InputError(f"{source}: {name}: {shown(value)} is not known; known: {listed(list(table))}")
-    return table[str(value)]
-
-
-def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the tokenizer's kind and name, by Megatron-LM's options; where nothing is said of it, one that is not
-    read."""
+def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Words:
+    """Return the tokenizer's kind and name, by Megatron-LM's options; one that is not read where none is given."""
     if "vocab-size" in options:
         return {}
-    library, kind = str(plain.get("model.tokenizer.library", "")), str(plain.get("model.tokenizer.type") or "")
-    if library == "megatron":
-        return {"tokenizer-type": (kind or "GPT2BPETokenizer",)}
-    if library == "sentencepiece":
-        return {"tokenizer-type": ("SentencePieceTokenizer",)}
-    return {"tokenizer-type": ("HuggingFaceTokenizer",), "tokenizer-model": (kind or "not named",)}
+    kind = str(plain.get("model.tokenizer.type") or "")
+    match plain.get("model.tokenizer.library"):
+        case "megatron":
+            return {"tokenizer-type": (kind or "GPT2BPETokenizer",)}
+        case "sentencepiece":
+            return {"tokenizer-type": ("SentencePieceTokenizer",)}
+        case _:
+            return {"tokenizer-type": ("HuggingFaceTokenizer",), "tokenizer-model": (kind or "not named",)}
