@@ -69,7 +69,7 @@ def test_every_cited_section_exists() -> None:
 
 
 def test_the_documents_point_at_files_that_are_there() -> None:
-    """`planning/pairs.py` is the package's."""
+    """`planning/stages.py` is the package's."""
     for document in (MODELLING, CONTRACT, GLOSSARY, CONTRIBUTING):
         text = (ROOT / document).read_text()
         for name in re.findall(r"`(\w+/[\w/]*(?:\.py)?)`", text):

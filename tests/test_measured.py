@@ -10,7 +10,7 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.results.measured import MeasuredStep
+from simcluster.results.result import MeasuredStep
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.sensitivities import Sensitivity, gap_causes, sensitivity
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, Op, Segment
-from simcluster.planning.pairs import Piece, in_turns, pieces_of
+from simcluster.planning.stages import Piece, in_turns, pieces_of
 from simcluster.planning.works import Collective, Compute
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario

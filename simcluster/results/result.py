@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -13,7 +13,6 @@ from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.planning.offload_layers import moves_activations
 from simcluster.results.host_copies import PlayedCheckpoint, activations_in_host, copies_of, played_checkpoint
-from simcluster.results.measured import MeasuredStep
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import FlatNumbers, hfu, mfu, numbers_of
 from simcluster.results.played import Run
@@ -35,6 +34,40 @@ if TYPE_CHECKING:
 
     from simcluster.scenario.loading import Loading
     from simcluster.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """What a real run of the job reached: seconds a step, tokens/s, MFU and HFU by the same conventions.
+
+    ``gap`` is by how many seconds it took longer than simulated (below zero: it was faster).
+    """
+
+    step_time: float
+    tokens_per_s: float
+    mfu: float
+    hfu: float
+    gap: float
+    source: str = ""
+
+    @classmethod
+    def of(cls, step_time: float, facts: Facts, simulated: float, source: str = "") -> MeasuredStep:
+        """From the measured and the simulated seconds of a step of so much work."""
+        rate = step_time * facts.ranks * facts.peak_flops
+        return cls(
+            step_time,
+            facts.tokens / step_time,
+            facts.model_flops / rate,
+            facts.hardware_flops / rate,
+            step_time - simulated,
+            source,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the result JSON."""
+        values = asdict(self)
+        return {"step_time_s": values.pop("step_time"), "gap_s": values.pop("gap"), **values}
+
 
 AUTOMATIC = ("all_reduce", "reduce_scatter", "all_gather")
 _WORTH_A_NOTE = 0.01  # of the step
