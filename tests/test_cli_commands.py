@@ -444,7 +444,6 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "device": ("gpu.yaml", ["run", "tiny_dp", "--cluster.device", "@"]),
     "saved result": ("saved.json", ["diff", "@", "tiny_dp"]),
     "saved result in a page": ("saved.json", ["report", "@", "-o", "hostile.html"]),
-    "timeline": ("timeline.csv", ["report", "saved.json", "--timeline", "@", "-o", "hostile.html"]),
     "model config": ("config.json", ["run", "tiny_dp", "--set", "model={preset: @}"]),
     "hugging-face": ("config.json", ["import", "hugging-face", "@"]),
     "megatron": ("args.txt", ["import", "megatron", "@", "--cluster", "dgx_h100", "--gpus", "8"]),
@@ -533,7 +532,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
     result = simulate(load("tiny_dp"), folded=False)
     write_trace(result, folder / "job.parquet")
     argvs = [
-        ["run", "tiny_dp", "--json", "saved.json", "--timeline", "timeline.csv", "--quiet"],
+        ["run", "tiny_dp", "--json", "saved.json", "--quiet"],
         [
             "schedule",
             "1f1b",

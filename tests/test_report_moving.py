@@ -16,9 +16,8 @@ from conftest import tiny_scenario
 
 import simcluster
 from simcluster.base.units import format_seconds
-from simcluster.interactive.moving.moving import Varied, moving_page
+from simcluster.interactive.moving.moving import Varied, VariedKey, moving_page, names_of, value_label
 from simcluster.interactive.moving.report_variants import play_variants
-from simcluster.interactive.moving.varied import VariedKey, address, names_of, value_label
 from simcluster.scenario.scenario import Base
 from simcluster.step.simulate import simulate
 
@@ -58,7 +57,7 @@ def read(page: str) -> tuple[dict[str, Any], list[bytes]]:
 
 def test_every_state_has_the_numbers_of_its_own_simulation(varied: Varied, page: str) -> None:
     states, pieces = read(page)
-    assert [state["name"] for state in states["states"]] == varied.names()
+    assert [state["name"] for state in states["states"]] == varied.names
     for at in (0, 4):
         schedule, micro_batch = ("gpipe", "1f1b")[at // 3], at % 3 + 1
         result = simulate(BASE.with_({"pipeline.schedule": schedule, "training.micro_batch": micro_batch}))
@@ -67,7 +66,7 @@ def test_every_state_has_the_numbers_of_its_own_simulation(varied: Varied, page:
         assert format_seconds(result.step_time) in pieces[state["texts"]["answer"]].decode()
         assert state["step"] == format_seconds(result.step_time)
         assert json.loads(pieces[state["data"]])["runs"][0]["timeline"]["count"] == len(result.spans)
-        assert varied.state(at).entry.account == result.account
+        assert varied.played[at].entry.account == result.account
 
 
 def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as_it_stands(
@@ -77,7 +76,7 @@ def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as
     refused = [at for at, state in enumerate(states["states"]) if "refused" in state]
     assert refused == [2, 5]
     assert all("not a multiple of dp 2 x micro_batch 3" in states["states"][at]["refused"] for at in refused)
-    assert varied.names()[states["base"]] == "schedule 1f1b, micro_batch 1"
+    assert varied.names[states["base"]] == "schedule 1f1b, micro_batch 1"
     assert "2 cannot be." in page
     assert page.count("not a multiple of dp 2 x micro_batch 3 = 6; use") == 1 + 2  # below the table, and for the script
 
@@ -125,7 +124,7 @@ def test_a_hostile_value_is_text() -> None:
     varied = play_variants(Base.of(BASE), {"name": ["mild", evil]}, processes=1)
     page = moving_page(varied)
     assert "<script>alert" not in page
-    assert address(varied.keys, 1) == "name=%3C%2Fscript%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%22%26%3D"
+    assert varied.address(1) == "name=%3C%2Fscript%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%22%26%3D"
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
@@ -163,12 +162,12 @@ def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium
         choose(tab, 0, at // 3)
         choose(tab, 1, at % 3)
         tab.wait(f"simcluster.moving.at === {at}")
-        account = varied.state(at).entry.account
+        account = varied.played[at].entry.account
         assert tab.run(DURATION) == pytest.approx(account.step_time, rel=1e-6)
         assert format_seconds(account.step_time) in tab.run(NOW)
         sections = "[...document.querySelectorAll('[data-state]')].map((part) => part.textContent).join()"
         assert format_seconds(account.step_time) in tab.run(sections)
-        assert address(varied.keys, at) in tab.run("location.hash")
+        assert varied.address(at) in tab.run("location.hash")
         assert tab.run("document.querySelectorAll('.variants [aria-current]').length") == 1
     before = tab.run("history.length")
     tab.run("history.back()")
@@ -191,10 +190,10 @@ def test_a_variant_that_cannot_be_offers_the_nearest_that_can(tab: chromium.Page
 
 @needs_chromium
 def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromium.Page, varied: Varied) -> None:
-    tab.run(f"location.hash = '#{address(varied.keys, 0)}&rows=stage&beside=1'")
+    tab.run(f"location.hash = '#{varied.address(0)}&rows=stage&beside=1'")
     tab.wait("simcluster.moving.at === 0")
     assert tab.run("simcluster.timeline.gantt.runs.length") == 2
-    assert tab.run("simcluster.timeline.gantt.runs[0].name") == varied.names()[varied.base]
+    assert tab.run("simcluster.timeline.gantt.runs[0].name") == varied.names[varied.base]
     tab.run("simcluster.timeline.gantt.show(0.001, 0.002)")
     view = tab.run("simcluster.timeline.gantt.view")
     choose(tab, 1, 1)
@@ -204,8 +203,8 @@ def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromi
 
 @needs_chromium
 def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chromium.Page, varied: Varied) -> None:
-    one, other = varied.state(0).entry.account, varied.state(4).entry.account
-    tab.run(f"location.hash = '#{address(varied.keys, 0)}'")
+    one, other = varied.played[0].entry.account, varied.played[4].entry.account
+    tab.run(f"location.hash = '#{varied.address(0)}'")
     tab.wait("simcluster.moving.at === 0")
     tab.run("document.querySelector('#pin').click()")
     choose(tab, 0, 1)
@@ -215,14 +214,14 @@ def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chrom
         f"{'+' if other.step_time > one.step_time else '−'}{abs(100 * (other.step_time / one.step_time - 1)):.1f} %"
     )
     assert f"({change} against A)" in tab.run(NOW)
-    assert f"{varied.names()[4]} against {varied.names()[0]}" in tab.run(
+    assert f"{varied.names[4]} against {varied.names[0]}" in tab.run(
         "document.querySelector('#differences').textContent"
     )
     assert tab.run("document.querySelector('.variants tbody tr').cells[3].textContent") == "A"
     assert tab.run("location.hash").endswith("&against=0")
     tab.run("simcluster.moving.pin(2)")  # cannot be
     assert tab.run("simcluster.moving.pinned") == 0
-    tab.run(f"location.hash = '#{address(varied.keys, 4)}'")
+    tab.run(f"location.hash = '#{varied.address(4)}'")
     tab.wait(f"simcluster.moving.pinned === {varied.base}")
 
 

@@ -77,21 +77,20 @@ def _moving(
     varied = provided("variants of a page")(
         Base(name), dict(vary), fixed=overrides, ranks=partial(_ranks_of, args.ranks), origin=name, progress=Bar()
     )
-    names = varied.names()
+    names = varied.names
     for each, state in zip(names, varied.states, strict=True):
         if isinstance(state, str):
             print(f"note: {each} is refused: {state}", file=sys.stderr)
     progress(f"writing {args.output}")
     common.write_text(args.output, provided("page of variants")(varied, title=args.title))
     progress()
-    played = dict(varied.played())
     common.answer(
         args,
         lambda: (
-            f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {len(played):,} of {len(names):,} variants; "
-            f"its controls choose one of {' x '.join(f'{len(key.values)} {key.path}' for key in varied.keys)}"
+            f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {len(varied.played):,} of {len(names):,} "
+            f"variants; its controls choose one of {' x '.join(f'{len(key.values)} {key.path}' for key in varied.keys)}"
         ),
-        lambda: [{"name": names[at], **state.entry.numbers} for at, state in played.items()],
+        lambda: [{"name": names[at], **state.entry.numbers} for at, state in varied.played.items()],
     )
 
 

@@ -180,13 +180,7 @@ def job_trace(dice: Random) -> Case:
 
 
 def parquet_table(dice: Random) -> Case:
-    """Tables of our own, as Parquet: a timeline, a log of failures, a log of a run."""
-    if dice.random() < 0.5:
-        result, table = corpus.made("run tiny_dp --json r.json --timeline t.parquet", "r.json", "t.parquet")
-        return Case(
-            ["report", "r.json", "--timeline", "t.parquet", "-o", "r.html"],
-            {"r.json": result, "t.parquet": _parquet(dice, table)},
-        )
+    """A log of failures, or of a run, as Parquet."""
     (log,) = corpus.made("train week.yaml --played 1 --log l.parquet", "l.parquet")
     command = dice.choice(
         (

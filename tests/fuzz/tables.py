@@ -77,14 +77,6 @@ def saved_result(dice: Random) -> Case:
     return Case(command, {"a.json": changed, "b.json": text})
 
 
-def timeline(dice: Random) -> Case:
-    """A result's timeline as CSV."""
-    result, table = corpus.made("run tiny_dp --json r.json --timeline t.csv", "r.json", "t.csv")
-    return Case(
-        ["report", "r.json", "--timeline", "t.csv", "-o", "r.html"], {"r.json": result, "t.csv": _text(dice, table)}
-    )
-
-
 def lengths(dice: Random) -> Case:
     """Lengths of documents, or what every rank sends to every other."""
     if dice.random() < 0.5:
@@ -168,7 +160,6 @@ TABLES: dict[str, Callable[[Random], Case]] = {
     "failure log": failure_log,
     "log of a run": replayed_log,
     "saved result": saved_result,
-    "timeline": timeline,
     "lengths and sizes": lengths,
     "losses": losses,
     "fit file": fits,

@@ -7,22 +7,48 @@ page of one variant, with a table of all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 from typing import Any
+from urllib.parse import quote
 
 from simcluster.base.units import format_seconds
-from simcluster.interactive.moving.varied import VariedKey, address, control, digits, names_of, short_names
 from simcluster.show.blocks import TableBar
 from simcluster.show.report import summary
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, bar_html, element, filled, joined, json_block, table, typeset
+from simcluster.show.report.html import Markup, bar_html, element, filled, joined, json_block, table, typeset, void
 from simcluster.show.report.packing import Blob, deflated
 from simcluster.show.report.page import CONTENTS, data_of, hashed, parts_of, script_of, style_sheet, told_of
+from simcluster.show.yaml_text import flow_text
 
-ABOUT_TWO = ("differences", "trace")
-"""Sections that are about more than one run."""
+_ABOUT_TWO = ("differences", "trace")  # sections that are about more than one run
+_MOST_PINNED = 48  # simulated variants of which each can be pinned: pairs are a kilobyte each
+_MOST_BUTTONS = 6  # values that stand side by side; more are a list
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True)
+class VariedKey:
+    """A dotted path of the scenario and the values that it takes."""
+
+    path: str
+    values: tuple[Any, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the values in words, no two alike."""
+        found = [value_label(value) for value in self.values]
+        return [text if found.count(text) == 1 else f"{text} ({at + 1})" for at, text in enumerate(found)]
+
+    @property
+    def slides(self) -> bool:
+        """Return whether it is a slider: at least three numbers that go one way."""
+        numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
+        ordered = numbers in (sorted(numbers), sorted(numbers, reverse=True))
+        return len(numbers) == len(self.values) > 2 and ordered
 
 
 @dataclass(frozen=True)
@@ -40,19 +66,6 @@ class PageState:
     columns: tuple[bytes, ...]
 
 
-def state_of(entry: Entry, most_spans: int) -> PageState:
-    """The state of a run, its timeline of at most so many spans; nothing is played for it but what its faults cost."""
-    shown, blob = replace(entry, replays=False), Blob()
-    data, notes = data_of([shown], blob, most_spans=most_spans)
-    texts = {place: str(part) for place, part in parts_of([shown], notes).items() if place not in ABOUT_TWO}
-    texts["told"] = str(joined(told_of([shown])))
-    light = replace(shown, result=None, scenario=None)  # which hold what cannot be sent
-    return PageState(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
-
-
-_MOST_PINNED = 48  # played variants of which each can be pinned: pairs are a kilobyte each
-
-
 @dataclass(frozen=True)
 class Varied:
     """A grid of variants: its ``keys``, and for every combination, the last key fastest, its state or why there is
@@ -63,71 +76,130 @@ class Varied:
     states: tuple[PageState | str, ...]
     base: int
 
+    @cached_property
     def names(self) -> list[str]:
         """Return what every combination is called: "tp 4, schedule 1f1b"."""
         return names_of([(key.path, key.labels) for key in self.keys])
 
-    def state(self, at: int) -> PageState:
-        """That of a combination that could be played; ValueError of another one."""
-        found = self.states[at]
-        if isinstance(found, str):
-            raise ValueError(f"combination {at} has no state: {found}")
-        return found
+    @cached_property
+    def played(self) -> dict[int, PageState]:
+        """Return the combinations that could be simulated, by their numbers."""
+        return {at: state for at, state in enumerate(self.states) if isinstance(state, PageState)}
 
-    def played(self) -> Iterator[tuple[int, PageState]]:
-        """Combinations that could be played, and their numbers."""
-        return ((at, state) for at, state in enumerate(self.states) if isinstance(state, PageState))
+    def digits(self, number: int) -> list[int]:
+        """Return the place of each key's value in a combination."""
+        found = []
+        for key in reversed(self.keys):
+            number, place = divmod(number, len(key.values))
+            found.append(place)
+        return found[::-1]
+
+    def address(self, at: int) -> str:
+        """Return a combination as the page's address has it behind #; the script reads and writes the same."""
+        pairs = zip(self.keys, self.digits(at), strict=True)
+        return "&".join(f"{quote(key.path, safe='.')}={quote(key.labels[place], safe='')}" for key, place in pairs)
+
+
+def state_of(entry: Entry, most_spans: int) -> PageState:
+    """Return the state of a run, its timeline of at most ``most_spans``; nothing but its faults is simulated for it."""
+    shown, blob = replace(entry, replays=False), Blob()
+    data, notes = data_of([shown], blob, most_spans=most_spans)
+    texts = {place: str(part) for place, part in parts_of([shown], notes).items() if place not in _ABOUT_TWO}
+    texts["told"] = str(joined(told_of([shown])))
+    light = replace(shown, result=None, scenario=None)  # which hold what cannot be sent
+    return PageState(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
 
 
 def moving_page(varied: Varied, *, title: str = "") -> str:
     """Return the page as HTML, which begins with the base."""
-    names = varied.names()
-    base = varied.state(varied.base)
     texts = {
-        at: {**state.texts, "differences": _against(varied, names, varied.base, at)} for at, state in varied.played()
+        at: {**state.texts, "differences": _against(varied, varied.base, at)} for at, state in varied.played.items()
     }
-    states, columns = _data(varied, names, texts)
+    base, shown = varied.played[varied.base].entry, texts[varied.base]
+    states, columns = _data(varied, texts)
     script, sheet = script_of("moving.js"), style_sheet()
-    contents = [("variants", "Variants"), *((place, name) for place, name in CONTENTS if place in texts[varied.base])]
+    contents = [(place, name) for place, name in CONTENTS if place in shown]
+    names = short_names([key.path for key in varied.keys])
+    places = varied.digits(varied.base)
+    controls = [
+        _control(at, key, name, place)
+        for at, (key, name, place) in enumerate(zip(varied.keys, names, places, strict=True))
+    ]
+    bar = filled("moving.html", controls=controls, base=varied.names[varied.base], told=_told(base))
     return "<!doctype html>\n" + filled(
         "page.html",
         policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
-        heading=title or base.entry.document.get("name", base.entry.name), style=Markup(sheet),
-        told=_part("told", texts[varied.base]),
-        contents=(element("a", name, href=f"#{place}") for place, name in contents),
-        sections=joined(_bar(varied, names), _variants(varied, names), (
-            element("section", element("h2", name), _part(place, texts[varied.base]), id=place)
-            for place, name in contents[1:]
+        heading=title or base.document.get("name", base.name), style=Markup(sheet),
+        told=element("div", Markup(shown["told"]), data_state="told"),
+        contents=(element("a", name, href=f"#{place}") for place, name in [("variants", "Variants"), *contents]),
+        sections=joined(bar, _variants(varied), (
+            element("section", element("h2", name), element("div", Markup(shown[place]), data_state=place), id=place)
+            for place, name in contents
         )),
-        version=str(base.entry.numbers.get("version", "")),
+        version=str(base.numbers.get("version", "")),
         data=json_block("states", states), columns=Markup(columns), script=Markup(script),
     ) + "\n"  # fmt: skip
-
-
-def _part(place: str, texts: Mapping[str, str]) -> Markup:
-    return element("div", Markup(texts[place]), data_state=place)
-
-
-def _against(varied: Varied, names: Sequence[str], pinned: int, at: int) -> str:
-    if at == pinned:
-        return str(quiet(f"This is A, which the others are compared with ({names[at]}); choose another one above."))
-    entries = [replace(varied.state(each).entry, name=names[each]) for each in (pinned, at)]
-    return str(summary.differences(entries))
 
 
 # --- the controls -----------------------------------------------------------------------------------------------------
 
 
-def _bar(varied: Varied, names: Sequence[str]) -> Markup:
-    places = digits(varied.base, varied.keys)
-    names_of_keys = short_names([key.path for key in varied.keys])
-    controls = [
-        control(number, key, name, at)
-        for number, (key, name, at) in enumerate(zip(varied.keys, names_of_keys, places, strict=True))
-    ]
-    return filled(
-        "moving.html", controls=controls, base=names[varied.base], told=_told(varied.state(varied.base).entry)
-    )
+def value_label(value: Any) -> str:
+    """Return a value as a control has it; what has parts as YAML has it, [tp, cp]."""
+    if value is None or isinstance(value, bool) or value == []:
+        return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
+    text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the names of all combinations of values of keys, the last one fastest; without keys of one value, where
+    there are others."""
+    keys = [each for each in keys if len(each[1]) > 1] or keys
+    names = short_names([path for path, _ in keys])
+    parts = product(*([f"{name} {label}" for label in labels] for name, (_, labels) in zip(names, keys, strict=True)))
+    return [", ".join(each) for each in parts]
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return the last words of dotted paths; whole paths where two have the same one."""
+    last = [path.rpartition(".")[2] for path in paths]
+    return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
+
+
+def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
+    """Return the control of a key, of which the value at a place is chosen: a slider, buttons, or a list of many."""
+    labels, place = key.labels, f"key-{number}"
+    if key.slides:
+        slider = void("input", type="range", id=place, min="0", max=str(len(labels) - 1), step="1", value=str(chosen),
+                      aria_valuetext=labels[chosen])  # fmt: skip
+        inside = element("span", slider, element("output", labels[chosen], for_=place))
+    elif len(labels) > _MOST_BUTTONS:
+        options = (element("option", label, value=str(at), selected="" if at == chosen else None)
+                   for at, label in enumerate(labels))  # fmt: skip
+        inside = element("select", options, id=place)
+    else:
+        buttons = (
+            element("label", void("input", type="radio", name=place, value=str(at),
+                                  checked="" if at == chosen else None), element("span", label))
+            for at, label in enumerate(labels)
+        )  # fmt: skip
+        hidden = "" if len(labels) == 1 else None  # nothing to choose
+        legend = element("legend", name)
+        return element("fieldset", legend, buttons, data_key=str(number), title=key.path, hidden=hidden)
+    label = element("label", name, for_=place)
+    return element("div", label, inside, class_="slider", data_key=str(number), title=key.path)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def _against(varied: Varied, pinned: int, at: int) -> str:
+    if at == pinned:
+        name = varied.names[at]
+        return str(quiet(f"This is A, which the others are compared with ({name}); choose another one above."))
+    entries = [replace(varied.played[each].entry, name=varied.names[each]) for each in (pinned, at)]
+    return str(summary.differences(entries))
 
 
 def _told(entry: Entry) -> str:
@@ -141,99 +213,79 @@ def _rest_told(entry: Entry) -> str:
     return f"MFU {mfu}; bubble {bubble}; memory {memory}{room}"
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
-
-
-def _variants(varied: Varied, names: Sequence[str]) -> Markup:
-    """Return which is the fastest, and a row for every combination, also for those that cannot be."""
-    base = varied.state(varied.base)
-    longest = max(state.entry.account.step_time for _, state in varied.played())
+def _variants(varied: Varied) -> Markup:
+    """Return which is the fastest, a row for every combination, and why some cannot be."""
+    played = {at: (state.entry.account.step_time, state.entry.shown_numbers) for at, state in varied.played.items()}
+    longest = max(seconds for seconds, _ in played.values())
     header = ["variant", "a step", "", "difference", "MFU", "bubble", "exposed", "memory"]
-    rows = []
-    for at, state in enumerate(varied.states):
-        link = element("a", names[at], href=f"#{address(varied.keys, at)}", data_at=str(at))
+    rows, refused = [], dict[str, list[str]]()
+    for at, (name, state) in enumerate(zip(varied.names, varied.states, strict=True)):
+        link = element("a", name, href=f"#{varied.address(at)}", data_at=str(at))
         if isinstance(state, str):
+            refused.setdefault(state, []).append(name)
             rows.append([link, "refused", *[""] * 6])
             continue
-        seconds, numbers = state.entry.account.step_time, state.entry.shown_numbers
-        change = f"{seconds / base.entry.account.step_time - 1:+.1%}"
+        seconds, numbers = played[at]
+        change = f"{seconds / played[varied.base][0] - 1:+.1%}"
         rows.append([
             link, format_seconds(seconds), bar_html(TableBar(0.0, seconds, "whole"), 0.0, 1000 / longest),
             "A" if at == varied.base else change, f"{numbers['mfu']:.1%}", f"{numbers['bubble_fraction']:.1%}",
             format_seconds(numbers["exposed_communication_s"]),
             f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB" + ("" if numbers.get("fits") else " (does not fit)"),
         ])  # fmt: skip
-    caption = "All variants; differences are from A, which is pinned"
+    reasons = [
+        element("li", element("strong", f"{known[0]}{f' and {len(known) - 1} more' if len(known) > 1 else ''}: "), why)
+        for why, known in refused.items()
+    ]
     return element(
-        "section", element("h2", "Variants"), element("p", _fastest(varied, names), class_="verdict"),
-        table(header, rows, caption=caption, class_="variants tall"), _refused(varied, names), id="variants",
+        "section", element("h2", "Variants"), element("p", _fastest(varied), class_="verdict"),
+        table(header, rows, caption="All variants; differences are from A, which is pinned", class_="variants tall"),
+        element("ul", reasons, class_="notes") if reasons else "", id="variants",
     )  # fmt: skip
 
 
-def _refused(varied: Varied, names: Sequence[str]) -> Markup:
-    of: dict[str, list[str]] = {}
-    for name, state in zip(names, varied.states, strict=True):
-        if isinstance(state, str):
-            of.setdefault(state, []).append(name)
-    said = [
-        element("li", element("strong", f"{known[0]}{f' and {len(known) - 1} more' if len(known) > 1 else ''}: "), why)
-        for why, known in of.items()
-    ]
-    return element("ul", said, class_="notes") if said else Markup()
-
-
-def _fastest(varied: Varied, names: Sequence[str]) -> str:
-    played = list(varied.played())
-    fitting = [(at, state) for at, state in played if state.entry.numbers.get("fits")]
-    at = min(fitting or played, key=lambda each: each[1].entry.account.step_time)[0]
-    refused = len(varied.states) - len(played)
-    told = f"Of {len(varied.states)} variants {names[at]} is the fastest{' that fits' if fitting else ''}: "
-    told += f"{_told(varied.state(at).entry)}."
+def _fastest(varied: Varied) -> str:
+    played = {at: state.entry for at, state in varied.played.items()}
+    fitting = {at: entry for at, entry in played.items() if entry.numbers.get("fits")}
+    among = fitting or played
+    at = min(among, key=lambda each: among[each].account.step_time)
+    refused, large = len(varied.states) - len(played), len(played) - len(fitting)
+    which = f"{varied.names[at]} is the fastest{' that fits' if fitting else ''}"
+    text = f"Of {len(varied.states)} variants {which}: {_told(played[at])}."
     if not fitting:
-        told += " None of them fits its GPU."
-    elif len(fitting) < len(played):
-        told += f" {len(played) - len(fitting)} of them {'do' if len(played) - len(fitting) > 1 else 'does'} not fit."
-    return told + (f" {refused} cannot be." if refused else "")
+        text += " None of them fits its GPU."
+    elif large:
+        text += f" {large} of them {'do' if large > 1 else 'does'} not fit."
+    return text + (f" {refused} cannot be." if refused else "")
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-class _Pieces:
-    """Bytes that are kept once however often they come; a piece is named by its number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-
-    def number(self, piece: bytes) -> int:
-        return self._numbers.setdefault(piece, len(self._numbers))
-
-    def all(self) -> tuple[list[int], bytes]:
-        """Their lengths, and all of them one after the other."""
-        return [len(piece) for piece in self._numbers], b"".join(self._numbers)
-
-
-def _data(varied: Varied, names: Sequence[str], texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
+def _data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
     """Return what the script reads: keys and states as JSON, and the pieces that states are made of.
 
-    A section's texts stand one after the other: they are much alike, and deflate well.
+    Equal pieces are kept once, and named by their number.  A section's texts follow each other: they are much alike,
+    and deflate well.
     """
-    pieces, played = _Pieces(), dict(varied.played())
-    sections = {place: {at: pieces.number(text[place].encode()) for at, text in texts.items()}
-                for place in texts[varied.base]}  # fmt: skip
+    pieces, played = dict[bytes, int](), varied.played
+
+    def kept(piece: str | bytes) -> int:
+        return pieces.setdefault(piece.encode() if isinstance(piece, str) else piece, len(pieces))
+
+    sections = {place: {at: kept(text[place]) for at, text in texts.items()} for place in texts[varied.base]}
     pinnable = list(played) if len(played) <= _MOST_PINNED else [varied.base]
-    against = {at: {pinned: pieces.number(_against(varied, names, pinned, at).encode()) for pinned in pinnable}
-               for at in played}  # fmt: skip
-    data = {at: pieces.number(state.data.encode()) for at, state in played.items()}
+    against = {at: {pinned: kept(_against(varied, pinned, at)) for pinned in pinnable} for at in played}
+    data = {at: kept(state.data) for at, state in played.items()}
+    columns = {at: [kept(column) for column in state.columns] for at, state in played.items()}
     seconds = {at: state.entry.account.step_time for at, state in played.items()}
-    columns = {at: [pieces.number(column) for column in state.columns] for at, state in played.items()}
     states: list[dict[str, Any]] = [
-        {"name": names[at], "seconds": seconds[at], "step": format_seconds(seconds[at]),
+        {"name": name, "seconds": seconds[at], "step": format_seconds(seconds[at]),
          "told": _rest_told(played[at].entry), "against": against[at], "data": data[at], "columns": columns[at],
          "texts": {place: numbers[at] for place, numbers in sections.items()}}
-        if at in played else {"name": names[at], "refused": state}
-        for at, state in enumerate(varied.states)
+        if at in played else {"name": name, "refused": varied.states[at]}
+        for at, name in enumerate(varied.names)
     ]  # fmt: skip
-    sizes, content = pieces.all()
     keys = [{"path": key.path, "labels": key.labels} for key in varied.keys]
-    return {"keys": keys, "base": varied.base, "states": states, "pieces": sizes}, deflated(content, 9)
+    document = {"keys": keys, "base": varied.base, "states": states, "pieces": [len(piece) for piece in pieces]}
+    return document, deflated(b"".join(pieces), 9)

@@ -1,6 +1,4 @@
-"""The moving page of a scenario's variants: each is played, in processes beside this one where there are cores, and
-becomes a state of the page there.
-"""
+"""The variants of a moving page, simulated in other processes where there are cores, where they become its states."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.interactive.controls.settings import value_at
-from simcluster.interactive.moving.moving import PageState, Varied, state_of
-from simcluster.interactive.moving.varied import VariedKey
+from simcluster.interactive.moving.moving import PageState, Varied, VariedKey, state_of
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.show.report import entry_of_result
