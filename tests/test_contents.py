@@ -19,8 +19,6 @@ from simcluster.base.store import Store
 from simcluster.base.version import VERSION
 from simcluster.cli import main
 from simcluster.documents.reading import parse_document
-from simcluster.evidence.validation.run import StoredRows
-from simcluster.evidence.validation.steps import RowTask
 from simcluster.scenario import contents, files
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.scenario import Base, Variant, load
@@ -189,17 +187,12 @@ def stub(variant: Variant) -> Row:
 @pytest.mark.parametrize(
     "reference", ["device under a device under a topology", "schedule in Python", "histogram of data"], indirect=True
 )
-def test_sweeps_plans_and_validation_play_anew_what_names_an_edited_file(reference: dict[str, Any]) -> None:
+def test_sweeps_and_plans_play_anew_what_names_an_edited_file(reference: dict[str, Any]) -> None:
     changes = tuple(reference.items())
     last, value = changes[-1]
     base = Base(TINY, fixed=changes[:-1])
     over, of = make_sweep(base, {last: [value]}), make_sweep(Base(TINY, fixed=changes), {"seed": [1]})
     rows = {"swept over": over, "swept": of}
-    row = RowTask(TINY, Path(), changes)
-    kept = StoredRows(Path("validated"))
-    with kept:
-        kept.add(row, "refused for once")
-        assert kept.find(row) == "refused for once"
 
     def played() -> dict[str, int]:
         return {name: run_sweep(made, store=Path("rows"), measure=stub).played for name, made in rows.items()}
@@ -213,8 +206,6 @@ def test_sweeps_plans_and_validation_play_anew_what_names_an_edited_file(referen
     edit()
     assert played() == {"swept over": 1, "swept": 1}
     assert planned() != plan
-    with StoredRows(Path("validated")) as kept:
-        assert kept.find(row) is None
 
 
 def test_a_shipped_topology_that_is_edited_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

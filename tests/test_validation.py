@@ -8,8 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from simcluster.evidence.validation import load_study, overall, validate_studies
 from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured import InlineTable, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
-from simcluster.evidence.validation.run import StoredRows
 from simcluster.evidence.validation.steps import Missing, RowTask, plan_steps, read_table
 from simcluster.evidence.validation.study import Steps
 from simcluster.planning.footprint import Facts
@@ -357,6 +355,7 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, words in (
         ([study, "--data", str(tmp_path / "nowhere")], "--data names"),
         ([study, "--workers", "0"], "--workers 0"),
+        ([study, "--store", "rows"], "rows of a validation are no longer kept"),
         ([study, "--plot", "picture.txt"], "a picture ends in"),
         ([study, "--json", str(tmp_path)], "is a folder"),
         (["korthikanti_table"], "did you mean 'korthikanti_table5'"),
@@ -640,13 +639,13 @@ def test_a_value_in_a_set_follows_from_the_row(write: Write) -> None:
         tasks_of(path)
 
 
-def test_a_study_that_was_stopped_goes_on_and_says_the_same(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = write(TINY, name="one.yaml"), write(TINY, ("name: tiny", "name: other"), name="two.yaml")
-    files, store, played = [load_study(first), load_study(second)], tmp_path / "kept.db", []
-    whole = validate_studies(files)
-    answer = RowTask.played
+def test_studies_are_told_as_soon_as_they_are_there(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run once, though three rows ask for it; what was scored before an interrupt was reported."""
+    twice = ("[two, 2, 2, 4, 0.002]", "[two, 2, 2, 4, 0.002]\n    - [two, 2, 2, 4, 0.003]")
+    files = [
+        load_study(write(TINY, ("name: tiny", f"name: {name}"), twice, name=f"{name}.yaml")) for name in ("a", "b")
+    ]
+    whole, played, told, answer = validate_studies(files), [], [], RowTask.played
 
     def counted(task: RowTask) -> object:
         played.append(task)
@@ -657,44 +656,7 @@ def test_a_study_that_was_stopped_goes_on_and_says_the_same(
     monkeypatch.setattr(RowTask, "played", counted)
     ended: list[Report] = []
     with pytest.raises(KeyboardInterrupt):
-        validate_studies(files, store=store, ended=ended.append)
-    assert [report.study.name for report in ended] == ["tiny"]  # told as soon as it was there
-    again = validate_studies(files, store=store)
-    assert [report.to_dict() for report in again] == [report.to_dict() for report in whole]
-    assert len(played) == 5  # the other study asks for the same runs, which are there
-    write(TINY, ("0.001]\n    - [two", "0.004]\n    - [two"), ("hidden_size: 256", "hidden_size: 512"), name="one.yaml")
-    validate_studies([load_study(first)], store=store)
-    assert len(played) == 8  # nothing of another model
-
-
-def test_how_long_it_will_take_is_known_after_one_row_of_each_study(write: Write) -> None:
-    told = []
-    files = [load_study(write(TINY, ("name: tiny", f"name: {name}"), name=f"{name}.yaml")) for name in ("a", "b")]
-    validate_studies(files, progress=lambda name, done, rows, left: told.append((name, done, rows, left)))
-    assert [each[:3] for each in told[:2]] == [("one row of each study", 1, 2), ("one row of each study", 2, 2)]
-    left = [each[3] for each in told[2:]]
-    assert None not in left[:-1]
-    assert left[-1] == 0.0
-
-
-def test_no_process_waits_for_the_end_of_a_study(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of all studies are asked for at once, first one of each, each of them once; the answers are the same, and
-    each is stored when it is there, not behind those that were asked for before it."""
-    files = [load_study(write(TINY, ("name: tiny", f"name: {name}"), name=f"{name}.yaml")) for name in ("a", "b")]
-    alone = [report.to_dict() for report in validate_studies(files)]
-    asked: list[list[RowTask]] = []
-
-    @contextmanager
-    def here(call: Callable[[object], object], workers: int, *, as_done: bool) -> Iterator[object]:
-        assert (workers, as_done) == (2, True)  # a long row takes no others with it
-        yield lambda tasks: asked.append([task for _, task in tasks]) or map(call, reversed(tasks))
-
-    monkeypatch.setattr("simcluster.evidence.validation.run.in_workers", here)
-    stored: list[object] = []
-    monkeypatch.setattr(StoredRows, "add", lambda self, task, answer: stored.append(task))
-    assert [report.to_dict() for report in validate_studies(files, workers=2)] == alone
-    (tasks,) = asked
-    assert stored == tasks[::-1]
-    runs = list(dict.fromkeys(repr(task) for task in tasks))
-    assert len(tasks) == 2 * len(runs)
-    assert repr(tasks[0]) == repr(tasks[1]) == runs[0], "one of each study first"
+        validate_studies(files, ended=ended.append, progress=lambda *each: told.append(each))
+    assert [report.to_dict() for report in ended] == [whole[0].to_dict()]
+    assert told == [("a", 1, 3), ("a", 2, 3), ("a", 3, 3), ("b", 1, 3)]
+    assert len(whole[0].points) == 3

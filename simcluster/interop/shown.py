@@ -29,9 +29,10 @@ LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_differenc
 
 
 def _trace_difference_text(found: TraceDifference) -> str:
-    from simcluster.interop.commands.diff_trace import text_of
+    from simcluster.interop.own_trace.text import answer
+    from simcluster.show.text import text_of
 
-    return text_of(found)
+    return text_of(answer(found))
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference_text}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, extras
-from simcluster.cli.common import format_table
 from simcluster.cli.encoding import write_json
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
     from simcluster.evidence.calibration.fit import DeviceFit
     from simcluster.evidence.calibration.table import Measurement
+    from simcluster.show.blocks import Block
 
 
 def run(args: argparse.Namespace) -> None:
@@ -32,11 +32,16 @@ def run(args: argparse.Namespace) -> None:
             if args.json:
                 write_json(args.json, {"table": str(path), "measured": measured})
             return
-    fit = _fitted(args, path, args.name or output.stem)
+    from simcluster.devices.device import load_device
+    from simcluster.evidence.calibration.fit import base_of, fit_device
+    from simcluster.evidence.calibration.table import read_table
     from simcluster.evidence.calibration.written import device_text
 
+    found = read_table(path)
+    base = args.base or base_of(found.machine)
+    fit = fit_device(found, base=load_device(base) if base else None, name=args.name or output.stem)
     common.write_text(output, device_text(fit, path.name))
-    common.answer(args, lambda: "\n".join(_fit_lines(fit, output)), lambda: _as_json(fit))
+    common.answer(args, lambda: _blocks(fit, output), lambda: _as_json(fit))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -73,21 +78,12 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     return len(cases)
 
 
-def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
-    from simcluster.devices.device import load_device
-    from simcluster.evidence.calibration.fit import base_of, fit_device
-    from simcluster.evidence.calibration.table import read_table
-
-    table = read_table(path)
-    base = args.base or base_of(table.machine)
-    return fit_device(table, base=load_device(base) if base else None, name=name)
-
-
-def _fit_lines(fit: DeviceFit, output: Path) -> list[str]:
+def _blocks(fit: DeviceFit, output: Path) -> list[Block]:
     from statistics import median
 
     from simcluster.evidence.calibration.fit import root_mean_square
     from simcluster.evidence.calibration.written import observations
+    from simcluster.show.blocks import Lines, TableBlock
 
     machine = fit.table.machine
     rows = [
@@ -101,20 +97,16 @@ def _fit_lines(fit: DeviceFit, output: Path) -> list[str]:
         for kind, found in fit.kinds().items()
     ]  # fmt: skip
     worst = sorted(fit.rows, key=lambda row: -abs(row.error))[:5]
+    base = f"from {fit.base}" if fit.base else "the best that was measured, without a data sheet"
+    head = f"{machine.device}{f', {machine.date}' if machine.date else ''}, PyTorch {machine.torch}"
+    furthest = "; ".join(f"{row.measurement.case.label} {row.error:+.0%}" for row in worst)
+    constants = [f"{len(fit.constants)} constants on {len(fit.rows)} rows", "start", "fitted", "std. error"]
     return [
-        f"{machine.device}{f', {machine.date}' if machine.date else ''}, PyTorch {machine.torch}; what is not measured "
-        f"is {f'from {fit.base}' if fit.base else 'the best that was measured, without a data sheet'}",
-        "",
-        format_table(
-            [f"{len(fit.constants)} constants on {len(fit.rows)} rows", "start", "fitted", "std. error"], rows
-        ),
-        "",
-        format_table(["model against its rows", "rows", "rms", "median", "worst"], kinds),
-        "",
-        "furthest off: " + "; ".join(f"{row.measurement.case.label} {row.error:+.0%}" for row in worst),
-        *observations(fit.table),
-        "",
-        f"written: {output}; name it where a device goes, as in --cluster.device {output}",
+        Lines([f"{head}; what is not measured is {base}"]),
+        TableBlock(constants, rows),
+        TableBlock(["model against its rows", "rows", "rms", "median", "worst"], kinds),
+        Lines([f"furthest off: {furthest}", *observations(fit.table)]),
+        Lines([f"written: {output}; name it where a device goes, as in --cluster.device {output}"]),
     ]
 
 
@@ -127,13 +119,9 @@ def _as_json(fit: DeviceFit) -> dict[str, Any]:
         "device": fit.device.model_dump(mode="json", exclude_none=True),
         "constants": [asdict(each) for each in fit.constants],
         "rows": [
-            {
-                "case": row.measurement.case.to_dict(),
-                "measured_s": row.measurement.seconds,
-                "modelled_s": row.modelled,
-                "error": row.error,
-            }
+            {"case": row.measurement.case.to_dict(), "measured_s": row.measurement.seconds, "modelled_s": row.modelled,
+             "error": row.error}
             for row in fit.rows
         ],
         "observations": observations(fit.table),
-    }
+    }  # fmt: skip

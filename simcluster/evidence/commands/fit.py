@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation.fitting import chosen, load_fits
 from simcluster.evidence.validation.fitting_run import FitEffort, LeftOut, Outcome, run_fits
 from simcluster.evidence.validation.steps import data_folder
+from simcluster.show.blocks import Block, Lines, TableBlock
 
 _WORST = 5
+_LOSSES = {"squares": "least squares", "robust": "robust least squares", "absolute": "least absolute error"}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -21,10 +23,9 @@ def run(args: argparse.Namespace) -> None:
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     file = load_fits(args.file)
-    names = list(chosen(file, tuple(args.only)))
     outcomes = run_fits(
         file,
-        names,
+        list(chosen(file, tuple(args.only))),
         data=data_folder(args.data),
         workers=args.workers,
         cross_validate=not args.no_cross_validation,
@@ -32,51 +33,44 @@ def run(args: argparse.Namespace) -> None:
     )
     progress()
     first = outcomes[0]
-    common.came_to(
-        args, sum(len(each.rows) for each in outcomes), lambda: f"nothing was fitted: {first.name} {first.skipped}"
-    )
+    rows = sum(len(each.rows) for each in outcomes)
+    common.came_to(args, rows, lambda: f"nothing was fitted: {first.name} {first.skipped}")
     common.answer(
         args,
-        lambda: common.in_blocks([*(_fit_lines(each, all_rows=args.rows) for each in outcomes), _overall(outcomes)]),
+        lambda: [*(block for each in outcomes for block in _blocks(each, all_rows=args.rows)), _overall(outcomes)],
         lambda: {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]},
     )
 
 
-def _fit_lines(outcome: Outcome, *, all_rows: bool) -> list[str]:
+def _blocks(outcome: Outcome, *, all_rows: bool) -> Iterator[Block]:
     head = f"{outcome.name}: {outcome.fit.about}" if outcome.fit.about else outcome.name
     if outcome.skipped:
-        return [head, f"  skipped: {outcome.skipped}"]
+        yield Lines([head, f"  skipped: {outcome.skipped}"])
+        return
+    where = (f"  {each.name}: {', '.join(each.declared.path)}; {each.declared.source}" for each in outcome.constants)
+    yield Lines([head, *where])
     constants = [
-        [each.name, f"{each.declared.unfitted:.4g}", f"{each.today:.4g}", f"{each.value:.4g}",
+        [each.name, *(f"{value:.4g}" for value in (each.declared.unfitted, each.today, each.value)),
          "at its bound" if each.at_bound else "not determined" if each.error is None else f"{each.error:.2g}",
          f"{each.off:+.1%}"]
         for each in outcome.constants
     ]  # fmt: skip
+    yield TableBlock(["constant", "unfitted", "today", "fitted", "std. error", "off today's"], constants)
     scores = [
-        [
-            what,
-            f"{outcome.mean_error(which):.2%}",
-            f"{max(abs(getattr(row, which) / row.measured - 1.0) for row in outcome.rows):.1%}",
-        ]
+        [what, f"{outcome.mean_error(which):.2%}", f"{max(outcome.errors(which)):.1%}"]
         for what, which in (("unfitted", "unfitted"), ("as used today", "today"), ("fitted", "fitted"))
     ]
-    loss = {"squares": "least squares", "robust": "robust least squares", "absolute": "least absolute error"}
-    lines = [
-        head,
-        *(f"  {each.name}: {', '.join(each.declared.path)}; {each.declared.source}" for each in outcome.constants),
-        "",
-        *format_table(["constant", "unfitted", "today", "fitted", "std. error", "off today's"], constants).splitlines(),
-        "",
+    fitted = (
         f"{_count(len(outcome.constants), 'constant')} on {_count(len(outcome.rows), 'row')}, "
-        f"{loss[outcome.fit.loss]} of ln(predicted / measured)" + ("" if outcome.converged else "; NOT converged"),
-        _simulated(outcome.played),
-        *format_table(["rows", "mean error", "worst"], scores).splitlines(),
-        "",
-        *_cross_validated(outcome.left_out),
-    ]
+        f"{_LOSSES[outcome.fit.loss]} of ln(predicted / measured)" + ("" if outcome.converged else "; NOT converged")
+    )
+    yield TableBlock(["rows", "mean error", "worst"], scores, title=[fitted, _simulated(outcome.played)])
+    if outcome.left_out:
+        header = ["left out", "groups", "mean error", "of fitted", "worst", "found"]
+        yield TableBlock(header, list(map(_cross_validated, outcome.left_out)))
     shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_WORST]
     residuals = "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)
-    return [*lines, f"{'residuals' if all_rows else 'furthest off'}: {residuals}"]
+    yield Lines([f"{'residuals' if all_rows else 'furthest off'}: {residuals}"])
 
 
 def _simulated(played: FitEffort) -> str:
@@ -88,41 +82,28 @@ def _simulated(played: FitEffort) -> str:
     )
 
 
-def _cross_validated(left_out: tuple[LeftOut, ...]) -> list[str]:
-    if not left_out:
-        return []
-    rows = [
-        [f"one {each.by}", *((str(each.groups), f"{each.error:.2%}", f"{each.ratio:.2f} x", each.worst, _range(each))
-                             if not each.skipped else ("", "", "", each.skipped, ""))]
-        for each in left_out
-    ]  # fmt: skip
-    return [*format_table(["left out", "groups", "mean error", "of fitted", "worst", "found"], rows).splitlines(), ""]
-
-
-def _range(left: LeftOut) -> str:
+def _cross_validated(left: LeftOut) -> list[str]:
+    if left.skipped:
+        return [f"one {left.by}", "", "", "", left.skipped, ""]
     columns = zip(*(values for _, values in left.values), strict=True)
-    return ", ".join(f"{min(column):.3g} to {max(column):.3g}" for column in columns)
+    found = ", ".join(f"{min(column):.3g} to {max(column):.3g}" for column in columns)
+    return [f"one {left.by}", str(left.groups), f"{left.error:.2%}", f"{left.ratio:.2f} x", left.worst, found]
 
 
-def _overall(outcomes: list[Outcome]) -> list[str]:
+def _overall(outcomes: Sequence[Outcome]) -> Lines:
     done = [each for each in outcomes if not each.skipped]
     constants, rows = sum(len(each.constants) for each in done), sum(len(each.rows) for each in done)
     lines = [f"overall: {_count(constants, 'constant')} on {_count(rows, 'row')} in {_count(len(done), 'fit')}"]
     for each in done:
         for left in each.left_out:
             if not left.skipped and left.ratio > 1.5:
-                alone = (
-                    " (predicted unfitted: no other study decides it)"
-                    if left.by == "study" and left.groups == 1
-                    else ""
-                )
+                alone = left.by == "study" and left.groups == 1
                 lines.append(
                     f"  {each.name}: with one {left.by} left out the error is {left.ratio:.2f} x the fitted one, "
-                    f"above 1.5 x{alone}"
+                    f"above 1.5 x{' (predicted unfitted: no other study decides it)' if alone else ''}"
                 )
-    if len(done) < len(outcomes):
-        lines.append(f"  skipped: {len(outcomes) - len(done)}, for want of their tables")
-    return lines
+    skipped = len(outcomes) - len(done)
+    return Lines([*lines, *[f"  skipped: {skipped}, for want of their tables"] * bool(skipped)])
 
 
 def _count(number: int, word: str) -> str:
@@ -132,29 +113,17 @@ def _count(number: int, word: str) -> str:
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     if outcome.skipped:
         return {"fit": outcome.name, "skipped": outcome.skipped}
+    played = outcome.played
     return {
-        "fit": outcome.name,
-        "about": outcome.fit.about,
-        "loss": outcome.fit.loss,
-        "converged": outcome.converged,
+        "fit": outcome.name, "about": outcome.fit.about, "loss": outcome.fit.loss, "converged": outcome.converged,
         "simulated": {
-            "points": outcome.played.points,
-            "rows": outcome.played.rows,
-            "interpolation_error": outcome.played.error,
-            "interpolation_error_at_folds": outcome.played.fold_error,
+            "points": played.points, "rows": played.rows, "interpolation_error": played.error,
+            "interpolation_error_at_folds": played.fold_error,
         },
         "constants": [
             {
-                "name": each.name,
-                "path": list(each.declared.path),
-                "follow": dict(each.declared.follow),
-                "bounds": list(each.declared.bounds),
-                "source": each.declared.source,
-                "unfitted": each.declared.unfitted,
-                "today": each.today,
-                "fitted": each.value,
-                "standard_error": each.error,
-                "at_bound": each.at_bound,
+                "name": each.name, **each.declared.model_dump(), "today": each.today, "fitted": each.value,
+                "standard_error": each.error, "at_bound": each.at_bound,
             }
             for each in outcome.constants
         ],
@@ -163,25 +132,16 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
             {"left_out": each.by, "skipped": each.skipped}
             if each.skipped
             else {
-                "left_out": each.by,
-                "groups": each.groups,
-                "rows": each.rows,
-                "mean_error": each.error,
-                "of_fitted": each.ratio,
-                "constants": {group: list(values) for group, values in each.values},
+                "left_out": each.by, "groups": each.groups, "rows": each.rows, "mean_error": each.error,
+                "of_fitted": each.ratio, "constants": {group: list(values) for group, values in each.values},
             }
             for each in outcome.left_out
         ],
         "rows": [
             {
-                "label": row.sample.label,
-                "study": row.sample.study,
-                "model": row.sample.model,
-                "scale": row.sample.scale,
-                "measured_s": row.measured,
-                "predicted_s": row.fitted,
-                "error": row.error,
+                **{name: getattr(row.sample, name) for name in ("label", "study", "model", "scale")},
+                "measured_s": row.measured, "predicted_s": row.fitted, "error": row.error,
             }
             for row in outcome.rows
         ],
-    }
+    }  # fmt: skip

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -100,9 +101,13 @@ class Outcome:
     converged: bool = False
     skipped: str = ""
 
+    def errors(self, which: str = "fitted") -> list[float]:
+        """Return |predicted / measured - 1| of the rows: ``fitted``, ``unfitted`` or ``today``."""
+        return [abs(getattr(row, which) / row.measured - 1.0) for row in self.rows]
+
     def mean_error(self, which: str = "fitted") -> float:
-        """Return the mean |predicted / measured - 1| of the rows: ``fitted``, ``unfitted`` or ``today``."""
-        return float(np.mean([abs(getattr(row, which) / row.measured - 1.0) for row in self.rows]))
+        """Return the mean of ``errors``."""
+        return float(np.mean(self.errors(which)))
 
 
 def run_fits(
@@ -130,14 +135,9 @@ def run_fits(
 
 
 def _run(
-    file: FitFile,
-    name: str,
-    fit: Fit,
-    samples: list[Sample],
-    ask: Ask,
-    cross_validate: bool,
+    file: FitFile, name: str, fit: Fit, samples: list[Sample], ask: Ask, cross_validate: bool,
     progress: Callable[[str], object],
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     try:
         today = _today(fit, samples)
         responses = Responses(fit, samples, ask, progress)
@@ -149,24 +149,25 @@ def _run(
         columns = [responses.simulated(values) for values in (found.whole.values, unfitted, today)]
     except InputError as problem:
         raise file.error(name, problem) from None
-    kept = tuple(
+    rows = tuple(
         FitRow(sample, fitted[1], fitted[0], bare[0], now[0])
         for sample, fitted, bare, now in zip(samples, *columns, strict=True)
     )
-    values = {(fold.by, fold.group): each for fold, each in zip(asked, found.folds, strict=True)}
-    left_out = tuple(
-        LeftOut(by, skipped=each) if isinstance(each, str) else _left_out(by, each, values, unfitted, responses, kept)
+    constants = tuple(starmap(FittedValue, zip(
+        fit.constants, fit.constants.values(), today, found.whole.values, found.whole.errors, found.whole.at_bound,
+        strict=True,
+    )))  # fmt: skip
+    played = FitEffort(responses.points, responses.distinct, found.error, found.fold_error)
+    outcome = Outcome(name, fit, constants, rows, (), played, found.converged)
+    values, error = (
+        {(fold.by, fold.group): each for fold, each in zip(asked, found.folds, strict=True)},
+        outcome.mean_error(),
+    )
+    left_out = (
+        LeftOut(by, skipped=each) if isinstance(each, str) else _left_out(by, each, values, unfitted, responses, error)
         for by, each in folds.items()
     )
-    solution = found.whole
-    constants = tuple(
-        FittedValue(each, declared, now, value, error, edge)
-        for (each, declared), now, value, error, edge in zip(
-            fit.constants.items(), today, solution.values, solution.errors, solution.at_bound, strict=True
-        )
-    )
-    played = FitEffort(responses.points, responses.distinct, found.error, found.fold_error)
-    return Outcome(name, fit, constants, kept, left_out, played, found.converged)
+    return replace(outcome, left_out=tuple(left_out))
 
 
 def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
@@ -199,25 +200,15 @@ def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] 
 
 
 def _left_out(
-    by: str,
-    folds: Sequence[Fold],
-    values: Mapping[tuple[str, str], Values],
-    unfitted: Values,
-    responses: Responses,
-    rows: Sequence[FitRow],
-) -> LeftOut:
+    by: str, folds: Sequence[Fold], values: Mapping[tuple[str, str], Values], unfitted: Values, responses: Responses,
+    fitted: float,
+) -> LeftOut:  # fmt: skip
     """Predict each group by the constants that the others give; a study alone, by the unfitted ones."""
     used = {fold.group: values.get((by, fold.group), unfitted) for fold in folds}
     errors = {fold.group: np.abs(np.expm1(responses.interpolated(used[fold.group])[list(fold.out)])) for fold in folds}
-    error = float(np.mean(np.concatenate(list(errors.values()))))
-    fitted = float(np.mean([abs(row.error) for row in rows]))
-    worst = max(errors, key=lambda group: float(errors[group].mean()))
+    rows = np.concatenate(list(errors.values()))
+    error, worst = float(np.mean(rows)), max(errors, key=lambda group: float(errors[group].mean()))
     return LeftOut(
-        by,
-        groups=len(folds),
-        rows=len(rows),
-        error=error,
-        ratio=error / fitted if fitted else float("inf"),
-        worst=f"{worst} ({errors[worst].mean():.1%})",
-        values=tuple(used.items()),
-    )
+        by, len(folds), len(rows), error, error / fitted if fitted else float("inf"),
+        f"{worst} ({errors[worst].mean():.1%})", values=tuple(used.items()),
+    )  # fmt: skip

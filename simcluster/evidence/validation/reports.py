@@ -56,6 +56,10 @@ class Score:
     worst: float
     bias: float
 
+    def to_dict(self) -> dict[str, float]:
+        """Return the score for JSON."""
+        return {"rows": self.rows, "mean_error": self.mean, "worst_error": self.worst, "bias": self.bias}
+
 
 def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
     """Return arithmetic means of |predicted / measured - 1|; None without points."""
@@ -109,6 +113,31 @@ class ScoredPart:
         """Is the error below the aim?  None where there is no aim or no score."""
         return None if self.aim is None or self.score is None else self.score.mean < self.aim
 
+    def to_dict(self, unit: str) -> dict[str, Any]:
+        """Return the part for JSON, measured in this unit."""
+        rows = [
+            _without_empty(
+                {
+                    "label": point.label, "size_bytes": point.size, f"measured_{unit}": point.measured,
+                    f"predicted_{unit}": point.predicted, "error": point.error, "note": point.note,
+                    "breakdown_s": dict(point.breakdown),
+                },
+                "size_bytes", "note", "breakdown_s",
+            )
+            for point in self.points
+        ]  # fmt: skip
+        found = {
+            "name": self.name, "collective": self.collective, "role": self.role, "why": self.why,
+            "score": self.score and self.score.to_dict(),
+            "by": [{"column": column, "value": value, **score.to_dict()} for column, value, score in self.by],
+            "small_sizes": self.small and self.small.to_dict(), "aim": self.aim, "met": self.met, "rows": rows,
+        }  # fmt: skip
+        return _without_empty(found, "collective", "why", "by", "small_sizes")
+
+
+def _without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if value or name not in names}
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -149,7 +178,7 @@ class Report:
             **head,
             "original": study.original,
             "assumed": list(study.assumed),
-            "parts": [_part_dict(part, "bytes" if study.kind == "memory" else "s") for part in self.parts],
+            "parts": [part.to_dict("bytes" if study.kind == "memory" else "s") for part in self.parts],
             "refused": [asdict(each) for each in self.refused],
             "left_out": [{"reason": reason, "rows": rows} for reason, rows in self.left_out],
         }
@@ -207,38 +236,6 @@ def report_of(
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
 
 
-def _part_dict(part: ScoredPart, unit: str) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        **({"collective": part.collective} if part.collective else {}),
-        "role": part.role,
-        **({"why": part.why} if part.why else {}),
-        "score": _score_dict(part.score),
-        **({"by": [{"column": c, "value": v, **(_score_dict(s) or {})} for c, v, s in part.by]} if part.by else {}),
-        **({"small_sizes": _score_dict(part.small)} if part.small else {}),
-        "aim": part.aim,
-        "met": part.met,
-        "rows": [
-            {
-                "label": point.label,
-                **({"size_bytes": point.size} if point.size else {}),
-                f"measured_{unit}": point.measured,
-                f"predicted_{unit}": point.predicted,
-                "error": point.error,
-                **({"note": point.note} if point.note else {}),
-                **({"breakdown_s": dict(point.breakdown)} if point.breakdown else {}),
-            }
-            for point in part.points
-        ],
-    }
-
-
-def _score_dict(score: Score | None) -> dict[str, Any] | None:
-    if score is None:
-        return None
-    return {"rows": score.rows, "mean_error": score.mean, "worst_error": score.worst, "bias": score.bias}
-
-
 @dataclass(frozen=True, slots=True)
 class Overall:
     """All studies together: steps in arithmetic means; all-reduces from the small size up in geometric ones.
@@ -257,28 +254,26 @@ class Overall:
     def to_dict(self) -> dict[str, Any]:
         """Return the scores for JSON."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: _score_dict(value) if isinstance(value, Score) else value for name, value in found.items()}
+        return {name: value.to_dict() if isinstance(value, Score) else value for name, value in found.items()}
 
 
 def overall(reports: Sequence[Report]) -> Overall:
     """Return the scores over all rows of all studies; degraded sets and small sizes do not count."""
 
     def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
-        return [
-            point
-            for report in reports
-            if isinstance(report.study, kind)
-            and not (isinstance(report.study, Schedules) and report.study.against == "calculated")
-            for part in report.parts
-            if part.role in roles
-            for point in part.points
-            if not isinstance(report.study, CollectiveStudy) or point.size >= report.study.small
-        ]
+        found = []
+        for report in reports:
+            study = report.study
+            if isinstance(study, kind) and not (isinstance(study, Schedules) and study.against == "calculated"):
+                small = study.small if isinstance(study, CollectiveStudy) else 0.0
+                parts = (part for part in report.parts if part.role in (roles or ("fitted", "held out")))
+                found += [point for part in parts for point in part.points if point.size >= small]
+        return found
 
     return Overall(
-        steps=relative_score(counted(Steps, "fitted", "held out")),
-        memory=relative_score(counted(MemoryTable, "fitted", "held out")),
-        schedules=relative_score(counted(Schedules, "fitted", "held out")),
+        steps=relative_score(counted(Steps)),
+        memory=relative_score(counted(MemoryTable)),
+        schedules=relative_score(counted(Schedules)),
         collectives_fitted=geometric_score(counted(CollectiveStudy, "fitted")),
         collectives_held_out=geometric_score(counted(CollectiveStudy, "held out")),
         refused_rows=sum(len(report.refused) for report in reports),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +10,14 @@ from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table
 from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
-from simcluster.interop.own_trace.text import tables
+from simcluster.interop.own_trace.text import answer
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
-
-_WIDTH = 120
 
 
 def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
@@ -36,7 +32,7 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
         raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
     steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
     found = diff_trace(scenario, args.other, kernels=args.kernels, steps=steps)
-    common.answer(args, lambda: text_of(found), found.to_dict)
+    common.answer(args, lambda: answer(found), found.to_dict)
     common.draw(args, (args.gantt, lambda: _gantt(args, found, ranks)))
 
 
@@ -50,17 +46,3 @@ def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int
     return picture("compare_gantts")(
         both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.inches(args)
     )
-
-
-def text_of(found: TraceDifference) -> str:
-    ranks, of = len(found.computed), found.result.facts.ranks
-    recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
-    head = [f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"]
-    said = [
-        line
-        for sentence in found.sentences()
-        for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
-    ]
-    shown = [[table.title, *format_table(table.header, table.rows).splitlines()] for table in tables(found)]
-    notes = [f"note: {note}" for note in found.notes]
-    return common.in_blocks([head, said, *shown, notes])

@@ -16,8 +16,9 @@ from simcluster.interop.own_trace.states import MESSAGE, part_of
 from simcluster.interop.own_trace.text import tables
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
+from simcluster.show.blocks import Lines
 from simcluster.show.report.entry import ReportedTrace
-from simcluster.show.report.html import Markup, element, joined, table
+from simcluster.show.report.html import html_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,17 +66,7 @@ def read_trace(path: str | Path, kernels: str | None) -> Callable[[Result], Repo
 
 
 def reported(found: TraceDifference) -> ReportedTrace:
-    """Return a trace as a page shows it."""
-    return ReportedTrace(found.names[1], tuple(sorted(found.computed)), own_trace(found), recorded_step(found))
-
-
-def own_trace(found: TraceDifference) -> Markup:
-    """Return sentences, the largest first, then the tables of the command."""
-    said = element("ul", [element("li", sentence) for sentence in found.sentences()])
-    shown = [
-        joined(element("h3", each.title[:1].upper() + each.title[1:]),
-               table(each.header, each.rows, caption=each.title, class_="large"))
-        for each in tables(found)
-    ]  # fmt: skip
-    notes = [element("p", f"Note: {note}", class_="quiet") for note in found.notes]
-    return joined(said, shown, notes)
+    """Return a trace as a page shows it: sentences, the largest finding first, then the tables of the command."""
+    said, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
+    shown = html_of([said, *tables(found), notes])
+    return ReportedTrace(found.names[1], tuple(sorted(found.computed)), shown, recorded_step(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from simcluster.base.units import format_bytes, format_change, format_seconds
 from simcluster.interop.own_trace.states import MESSAGE, CallPair, KernelPair, StepPair
 from simcluster.results.span_states import EXPOSED
+from simcluster.show.blocks import Block, Lines, TableBlock
 
 PHRASES = {
     "forward": "forward compute",
@@ -244,21 +246,89 @@ def _capital(text: str) -> str:
 MOST = 16
 """Rows of a table that people see; JSON has all."""
 _COLUMNS = ["simulated", "trace", "difference", "ratio"]
-_NAME = 72
+_NAME, _WIDTH = 72, 120
 
 
-class TextTable(NamedTuple):
-    """A table: what it is of, the names of its columns, and its rows, the first column on the left."""
+def answer(found: StepPair) -> list[Block]:
+    """Return the difference as people read it: names, sentences, tables, notes."""
+    ranks, of = len(found.computed), found.result.facts.ranks
+    recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
+    sentences = [
+        line
+        for sentence in in_words(found)
+        for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
+    ]
+    head = Lines([f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"])
+    return [head, Lines(sentences), *tables(found), Lines([f"note: {note}" for note in found.notes])]
 
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
-
-def tables(found: StepPair) -> list[TextTable]:
+def tables(found: StepPair) -> list[TableBlock]:
     """Return tables by cause, kernel, name of those of no known kind, communication, layer and rank; none empty."""
-    made = (_causes, _kernels, _unmatched, _calls, _layers, _ranks)
-    return [table for each in made if (table := each(found)).rows]
+    return [table for table in _tables(found) if table.rows]
+
+
+def _tables(found: StepPair) -> Iterator[TableBlock]:
+    one, two = found.played.states, found.recorded.states
+    names = [name for name in found.causes if one.get(name) or two.get(name)]
+    rows = [[phrase(found, name), *_pair(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
+    rows.append(["step", *_pair(found.played.seconds, found.recorded.seconds)])
+    yield _table("where the step goes (mean of the recorded ranks)", ["", *_COLUMNS], rows)
+
+    kernels = found.kernels[:MOST]
+    rows = [
+        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_pair(k.played.seconds, k.recorded.seconds)]
+        for k in kernels
+    ]
+    what = "stretches of kernels" if found.stretches else "kinds of kernel"
+    title = f"by {what}, a rank and step (what differs most first{_of(len(rows), len(found.kernels))})"
+    yield _table(title, ["", "launches", "in trace", *_COLUMNS], rows)
+
+    rows = [
+        [
+            u.name if len(u.name) <= _NAME else f"{u.name[: _NAME - 3]}...",
+            f"{u.launches:,.4g}",
+            format_seconds(u.seconds),
+        ]
+        for u in found.unmatched[:MOST]
+    ]
+    whole = format_seconds(sum(each.seconds for each in found.unmatched))
+    count = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
+    title = f"kernels of no known kind: {whole} a rank and step, {count} (name them: --kernels FILE)"
+    yield _table(title, ["name", "launches", "time"], rows)
+
+    rows = [
+        [
+            f"{call.axis} {call.kind}",
+            *(f"{side.calls:,.4g}" for side in call[2:]),
+            *(format_bytes(side.bytes) if side.bytes else "-" for side in call[2:]),
+            *(format_seconds(side.seconds) for side in call[2:]),
+            *_pair(call.played.exposed, call.recorded.exposed),
+        ]
+        for call in found.calls[:MOST]
+    ]
+    header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
+    since = "of the kernels" if found.merged else "from the last arrival on"
+    yield _table(f"communication, a rank and step (time {since}; exposed: nothing computes beside it)", header, rows)
+
+    rows = []
+    for each in sorted(found.layers, key=lambda pair: -abs(sum(pair.played or ()) - sum(pair.recorded or ())))[:MOST]:
+        cells = [str(each.layer)]
+        for place in (0, 1):
+            both = [side and side[place] for side in each[1:]]
+            cells += ["-" if value is None else format_seconds(value) for value in both]
+            cells.append(f"{both[1] / both[0]:.2f} x" if both[0] and both[1] else "-")
+        rows.append(cells)
+    title = f"compute by layer, of a rank that has it (what differs most first{_of(len(rows), len(found.layers))})"
+    yield _table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
+
+    every = ratios(found)
+    order = sorted(every, key=lambda rank: -every[rank])[: MOST // 2] if len(every) > 1 else []
+    title = f"compute by rank (slowest against the simulation first{_of(len(order), len(every))})"
+    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_pair(*found.computed[rank])] for rank in order])
+
+
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
+    return TableBlock(header, rows, title=[title])
 
 
 def _pair(one: float, two: float) -> list[str]:
@@ -269,69 +339,3 @@ def _pair(one: float, two: float) -> list[str]:
 
 def _of(shown: int, count: int) -> str:
     return f"; {shown} of {count}" if shown < count else ""
-
-
-def _causes(found: StepPair) -> TextTable:
-    one, two = found.played.states, found.recorded.states
-    rows = [
-        [phrase(found, name), *_pair(one.get(name, 0.0), two.get(name, 0.0))]
-        for name in found.causes
-        if one.get(name) or two.get(name)
-    ]
-    rows.append(["step", *_pair(found.played.seconds, found.recorded.seconds)])
-    return TextTable("where the step goes (mean of the recorded ranks)", ["", *_COLUMNS], rows)
-
-
-def _kernels(found: StepPair) -> TextTable:
-    rows = []
-    for each in found.kernels[:MOST]:
-        one, two = each.played, each.recorded
-        rows.append([each.name, f"{one.launches:,.4g}", f"{two.launches:,.4g}", *_pair(one.seconds, two.seconds)])
-    what = "stretches of kernels" if found.stretches else "kinds of kernel"
-    title = f"by {what}, a rank and step (what differs most first{_of(len(rows), len(found.kernels))})"
-    return TextTable(title, ["", "launches", "in trace", *_COLUMNS], rows)
-
-
-def _unmatched(found: StepPair) -> TextTable:
-    rows = []
-    for each in found.unmatched[:MOST]:
-        name = each.name if len(each.name) <= _NAME else f"{each.name[: _NAME - 3]}..."
-        rows.append([name, f"{each.launches:,.4g}", format_seconds(each.seconds)])
-    whole = format_seconds(sum(each.seconds for each in found.unmatched))
-    names = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
-    title = f"kernels of no known kind: {whole} a rank and step, {names} (name them: --kernels FILE)"
-    return TextTable(title, ["name", "launches", "time"], rows)
-
-
-def _calls(found: StepPair) -> TextTable:
-    rows = []
-    for each in found.calls[:MOST]:
-        sides = each.played, each.recorded
-        cells = [f"{each.axis} {each.kind}", *(f"{side.calls:,.4g}" for side in sides)]
-        cells += [format_bytes(side.bytes) if side.bytes else "-" for side in sides]
-        rows.append([*cells, *(format_seconds(side.seconds) for side in sides), *_pair(*(s.exposed for s in sides))])
-    header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
-    since = "of the kernels" if found.merged else "from the last arrival on"
-    title = f"communication, a rank and step (time {since}; exposed: nothing computes beside it)"
-    return TextTable(title, header, rows)
-
-
-def _layers(found: StepPair) -> TextTable:
-    rows = []
-    for each in sorted(found.layers, key=lambda pair: -abs(sum(pair.played or ()) - sum(pair.recorded or ())))[:MOST]:
-        cells = [str(each.layer)]
-        for place in (0, 1):
-            one, two = each.played and each.played[place], each.recorded and each.recorded[place]
-            cells += ["-" if value is None else format_seconds(value) for value in (one, two)]
-            cells.append(f"{two / one:.2f} x" if one and two else "-")
-        rows.append(cells)
-    title = f"compute by layer, of a rank that has it (what differs most first{_of(len(rows), len(found.layers))})"
-    return TextTable(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
-
-
-def _ranks(found: StepPair) -> TextTable:
-    every = ratios(found)
-    order = sorted(every, key=lambda rank: -every[rank])[: MOST // 2] if len(every) > 1 else []
-    rows = [[f"rank {rank}", *_pair(*found.computed[rank])] for rank in order]
-    title = f"compute by rank (slowest against the simulation first{_of(len(rows), len(every))})"
-    return TextTable(title, ["", *_COLUMNS], rows)
