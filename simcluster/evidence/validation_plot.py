@@ -33,8 +33,6 @@ _LEGEND_COLUMNS = 2
 
 
 class _Series(NamedTuple):
-    """Points that are drawn alike, with their name and the mean error for the legend."""
-
     name: str
     points: Sequence[ScoredPoint]
     hollow: bool
@@ -109,7 +107,6 @@ def _draw(times: Axes, errors: Axes, series: Sequence[_Series], text: Callable[[
 
 
 def _frame(times: Axes, errors: Axes, low: float, high: float, text: Callable[[float], str]) -> None:
-    """Scales, the line where both are equal, and the band around it."""
     ends = np.array([low, high])
     for axes, middle, below, above in (
         (times, ends, ends * (1 - _BAND), ends * (1 + _BAND)),

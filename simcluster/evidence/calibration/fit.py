@@ -224,7 +224,6 @@ def _bounds(path: str) -> tuple[float, float]:
 
 
 def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel]) -> list[str]:
-    """Return the constants that the table decides."""
     paths = ["launch", "memory_efficiency", "memory_half_size"]
     if any(kernel.by_row for kernel in kernels):
         paths.append("by_row")
@@ -247,7 +246,6 @@ def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel
 def _before(
     table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:
-    """Return the device with everything that is not fitted."""
     backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of(case))
     source = source_of(table.machine)
     measured = {
@@ -271,7 +269,6 @@ def _before(
 
 
 def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
-    """Return a device without a data sheet: its peak and bandwidth are the best that was measured."""
     timed = [each for each in table.timed if kernel_of(each.case) is not None]
     rates, bandwidth = dict[str, float](), 1.0
     for each, kernel in zip(timed, kernels, strict=True):

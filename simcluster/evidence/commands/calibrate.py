@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Arguments and what has to be installed, before minutes are spent on measuring."""
     if not args.table:
         from simcluster.evidence.calibration.cases import cases_for
 
@@ -58,7 +57,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace, path: Path) -> int:
-    """Measure what is missing; return how many cases the table now has."""
     from datetime import date
 
     from simcluster.evidence.calibration.cases import cases_for

@@ -74,7 +74,6 @@ def _blocks(outcome: Outcome, *, all_rows: bool) -> Iterator[Block]:
 
 
 def _simulated(played: FitEffort) -> str:
-    """Return how much was simulated, and how good the interpolation was."""
     folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds furthest from them"
     return (
         f"{_count(played.rows, 'row')} played at {_count(played.points, 'point')}, interpolated between: worst row "

@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
-    """Print the scores over all studies."""
     together = overall(reports)
     common.came_to(args, sum(len(report.points) for report in reports), lambda: _nothing(reports))
     common.answer(
@@ -71,7 +70,6 @@ def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
 
 
 def _nothing(reports: Sequence[Report]) -> str:
-    """Return why there is no row to compare."""
     for report in reports:
         for each in report.refused:
             reason = on_one_line(each.reason.replace("<document>: ", ""))
@@ -81,13 +79,11 @@ def _nothing(reports: Sequence[Report]) -> str:
 
 
 def _stopped(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
-    """Print what is there when it was stopped; nothing is learned or drawn of a part."""
     _answer(args, reports)
     print(f"stopped: not scored: {', '.join(file.study.name for file in files[len(reports) :])}", file=sys.stderr)
 
 
 def _learn(reports: Sequence[Report], path: Path) -> None:
-    """Write the table of intervals, and say what it is worth."""
     residuals = residuals_of(reports)
     if not residuals:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
@@ -101,7 +97,6 @@ def _learn(reports: Sequence[Report], path: Path) -> None:
 
 
 def _study_text(report: Report, *, all_rows: bool) -> str:
-    """Return a study's table and summary."""
     study = report.study
     head = [f"{study.name}: {study.about}" if study.about else study.name, f"  source: {study.source}"]
     if report.skipped:

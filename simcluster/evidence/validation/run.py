@@ -71,7 +71,6 @@ def validate_studies(
 
 
 def _answer(task: Any) -> Any:
-    """Return the answer of a task, or the message why there is none."""
     try:
         return task.played()
     except InputError as problem:

@@ -110,8 +110,6 @@ def _task(study: Schedules, row: Row) -> ScheduleTask | str:
 
 
 class _Reader:
-    """The formulas of a study on one row."""
-
     def __init__(self, study: Schedules, row: Row) -> None:
         self._study, self._row = study, row
         self._cells: dict[str, Cell] = row.by_name()
@@ -120,7 +118,6 @@ class _Reader:
             self._cells[name] = parse_formula(formula).value(self._cells)
 
     def task(self) -> ScheduleTask:
-        """Return the row as a pipeline; InputError where a cell or a formula has no meaning."""
         study = self._study
         stages, chunks = self._count("stages", study.stages), self._count("chunks", study.chunks)
         measured = self._number("measured", study.measured)
@@ -168,7 +165,6 @@ class _Reader:
         )
 
     def _sends(self, route: Sequence[int]) -> list[float]:
-        """Return seconds of a message from each stage of a route to the next."""
         formula = self._study.costs.send
         return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
 
@@ -190,7 +186,6 @@ class _Reader:
         )
 
     def _sizes(self, kind: Passes, slices: int) -> list[float]:
-        """Return the size of each slice relative to the mean one."""
         given = self._study.slices.get(kind)
         if given is None or slices == 1:
             return [1.0] * slices

@@ -61,7 +61,6 @@ class _Lowering:
         return InputError(f"{self._trace.name}, rank {rank}: {node.label}: {message}")
 
     def _add(self, rank: int) -> None:
-        """Add all nodes of a rank."""
         number: dict[int, int] = {}
         turns: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
         for node in self._trace.in_order(rank):
@@ -260,8 +259,6 @@ def play_traces(
 
 
 class _Groups:
-    """Which ranks a collective is over."""
-
     def __init__(self, trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> None:
         self._trace, self._dimensions = trace, dimensions
         self._along: dict[tuple[bool, ...], dict[int, tuple[int, ...]]] = {}
@@ -309,7 +306,6 @@ def _costs(cluster: Cluster, nccl: str) -> Cost:
 
 
 def _covered(nodes: Sequence[PlayedNode], kinds: Sequence[str]) -> float:
-    """Return seconds in which at least one node of these kinds is active."""
     total, until = 0.0, 0.0
     for start, end in sorted((node.start, node.end) for node in nodes if node.kind in kinds):
         total += max(0.0, end - max(start, until))

@@ -75,7 +75,6 @@ class _Left:
     items: int
 
     def take(self, message: Any, source: Path) -> None:
-        """Count one node; InputError for more than may be read."""
         self.nodes -= 1
         self.items -= len(message.data_deps) + len(message.ctrl_deps)
         for each in message.attr:

@@ -52,7 +52,6 @@ def _play(args: argparse.Namespace) -> None:
 
 
 def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
-    """The cluster, and the dimensions of an ASTRA-sim network."""
     if args.device:
         overrides = [*overrides, ("device", args.device)]
     dimensions: Sequence[Dimension] = ()

@@ -45,7 +45,6 @@ def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> list[st
 
 
 def _shown(rows: Sequence[AlikeRows], count: int, what: str) -> str:
-    """Return how many are shown where not all are."""
     shown = sum(len(row.names) for row in rows)
     return f" ({shown} of {count} {what})" if shown < count else ""
 

@@ -199,7 +199,6 @@ def _show(
 
 
 def _step(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
-    """Return the seconds of a step, and S with its range over the steps."""
     rows = (
         ("measured", found.measured, measured),
         ("replayed", found.replayed, f"mean error {found.error:.2%}{error}"),
@@ -238,7 +237,6 @@ def _answers_table(answers: Sequence[ReplayAnswer]) -> list[str]:
 
 
 def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[str]:
-    """Return the longest waits of a rank for another."""
     if not pairs:
         return []
     named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)

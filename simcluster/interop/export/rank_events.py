@@ -157,7 +157,6 @@ class RankWork:
 
     @cached_property
     def _made_of(self) -> dict[int, Sequence[KernelShare]]:
-        """The kernels of the work that is made of known ones."""
         if not self.shares:
             return {}
         found, seen = dict[int, Sequence[KernelShare]](), Counter[tuple[object, ...]]()
@@ -267,7 +266,6 @@ def together(own: RankWork, written: Container[int]) -> Iterator[str]:
 
 
 def _places(own: RankWork) -> Iterator[str]:
-    """Yield names of the rank, its threads and streams, in their order."""
     yield named("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
     yield named("process_sort_index", own.rank, 0, sort_index=own.rank)
     threads = [(THREAD, "host: launches"), (_HOST, "host: work")]

@@ -210,7 +210,6 @@ def _times(path: Path, number: int, event: Event) -> tuple[float, float]:
 
 
 def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
-    """Sort the events into the profile's lists."""
     calls: dict[int, TimedEvent] = {}
     device: list[TimedEvent] = []
     syncs: list[Event] = []

@@ -109,18 +109,14 @@ def _let_meet(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, s
 
 
 class _Rank:
-    """One rank's lanes; ``shift`` makes its times those of the step."""
-
     def __init__(self, columns: _Columns, worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float) -> None:
         self._columns, self._worker, self._own, self._ops, self._shift = columns, worker, own, ops, shift
         self._first = len(columns.optype)  # number of the host's first op; those of the streams come after the host's
 
     def add(self) -> float:
-        """Add the host, then the streams; return the seconds of gaps that are left out."""
         return self._add_streams(self._add_host())
 
     def _add_host(self) -> Floats:
-        """Return when each op of the host ends."""
         own, columns, count = self._own, self._columns, self._own.host_ops
         end = np.maximum.accumulate(np.maximum(0.0, own.end + self._shift)) if count else own.end
         begin = np.concatenate([[0.0], end[:-1]]) if count else own.end

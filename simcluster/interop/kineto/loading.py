@@ -238,7 +238,6 @@ def _job_of(
     name: str,
     notes: list[str],
 ) -> ProfiledJob:
-    """Return the job of profiles and what each rank did in each step, by the rank."""
     ranks = [profile.rank for profile in profiles]
     members = {rank for profile in profiles for _, own in profile.groups.known.values() for rank in own}
     members |= {rank for profile in profiles for op in profile.ops if op.comm for rank in op.comm.ranks}

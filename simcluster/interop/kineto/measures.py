@@ -109,7 +109,6 @@ def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
 
 
 def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
-    """Return for every rank its own step, the states, and the overlapped and whole time in collectives."""
     arrived, began, ended = graph.arrived, graph.began[:, 0], graph.ended[:, 0]
     length, found = float(graph.measured[0]), []
     columns = [is_comm(graph), computing(graph), having("types", COPY)(graph), ~having("types", HOST)(graph)]

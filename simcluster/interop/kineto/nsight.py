@@ -124,8 +124,6 @@ Unit = tuple[int | None, int]
 
 
 class _Work(NamedTuple):
-    """A kernel or copy; nanoseconds."""
-
     start: int
     end: int
     stream: int
@@ -135,8 +133,6 @@ class _Work(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call of the host, or an NVTX range; nanoseconds."""
-
     start: int
     end: int
     thread: int
@@ -189,7 +185,6 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
 
 
 def _process(identity: int | None) -> int | None:
-    """Return the process of a globalTid or globalPid, as a globalPid."""
     return None if identity is None else identity - identity % _THREADS
 
 
@@ -215,7 +210,6 @@ def _works(export: NsightFile) -> dict[Unit, list[_Work]]:
 
 
 def _require_ends(export: NsightFile, works: Sequence[_Work | _Call], what: str) -> None:
-    """Raise InputError for work without a start or an end; ranges may lack them."""
     for part in ("start", "end"):
         if any(getattr(work, part) is None for work in works):
             raise InputError(

@@ -36,7 +36,6 @@ def waited_for(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
 
 
 def _streams(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
-    """Return places by stream, as launched."""
     found: dict[int, list[int]] = {}
     for place in by_launch(ops):
         found.setdefault(ops[place].stream, []).append(place)

@@ -70,8 +70,6 @@ def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[RecordedPart, 
 
 
 class _Step:
-    """One rank's events of one step."""
-
     def __init__(
         self, part: RecordedPart, graph: Profiled, times: PathTimes, worker: int, rank: int, begin: int
     ) -> None:

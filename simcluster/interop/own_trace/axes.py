@@ -77,7 +77,6 @@ class AxisNames:
 
     @cached_property
     def _groups(self) -> dict[int, list[tuple[str, str, frozenset[int]]]]:
-        """Return the axis, kind and members of what every rank calls."""
         return {
             rank: [
                 (axis, kind, frozenset(self._communicator(group, rank)[1]))
@@ -89,7 +88,6 @@ class AxisNames:
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
-        """Return axis and members by the name that a trace of a simulation gives a group, and rank."""
         found = {}
         for rank in self._ranks:
             for stream, _, group in self._calls.get(self._result.simulated_for(rank), ()):
@@ -99,7 +97,6 @@ class AxisNames:
         return found
 
     def _communicator(self, group: str, rank: int) -> tuple[str, tuple[int, ...]]:
-        """Return the name and the ranks of a rank's group."""
         communicators, first = self._result.folding.communicators, self._result.ranks.start
         axis = group.rstrip("0123456789")
         members = communicators.ranks(communicators.number(axis, first + rank))

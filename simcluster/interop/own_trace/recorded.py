@@ -69,7 +69,6 @@ def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
 
 
 def _stretches(spans: Spans, weights: dict[int, int]) -> _Sums:
-    """Return launches and seconds by phase and name of span."""
     own = np.flatnonzero(spans.stream == spans.code("compute"))
     weight = np.array([weights[rank] for rank in spans.rank[own].tolist()], dtype=np.float64)
     keys, which = np.unique(np.stack([spans.kind[own], spans.name[own]], 1), axis=0, return_inverse=True)

@@ -149,8 +149,6 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
 
 
 class _RankStep:
-    """One rank's step, cut at every begin and end, so that every state is a mask over the pieces."""
-
     def __init__(self, side: StepSide, rank: int, step: int, stages: int, *, merged: bool) -> None:
         low, high = np.searchsorted(side.spans.rank, [rank, rank + 1])
         own = np.arange(low, high)[side.spans.step[low:high] == step]
@@ -221,7 +219,6 @@ class _RankStep:
                 yield "idle", seconds
 
     def calls(self) -> Iterator[tuple[tuple[str, str], Floats]]:
-        """Yield the numbers of ``CallTime`` by axis and kind."""
         for axis in EXPOSED:
             on_axis = self._stream == self._code(axis)
             for kind in np.unique(self._kind[on_axis]).tolist():
@@ -234,7 +231,6 @@ class _RankStep:
                 yield (axis, self._words[kind]), np.array(numbers, dtype=np.float64)
 
     def layers(self) -> Iterator[tuple[int, Floats]]:
-        """Yield seconds of forward and backward by layer."""
         compute = (self._stream == self._code("compute")) & (self._layer >= 0)
         took = self._end - self._start
         phases = [compute & (self._kind == self._code(phase)) for phase in ("forward", "backward")]

@@ -73,7 +73,6 @@ def _strange(trace: Trace) -> list[str]:
 
 
 def _refuse_rows(trace: Trace) -> None:
-    """Refuse times that are not numbers, and workers and steps that are not counted from 0."""
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_WAY_OUT}"
     rules = (
         (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is no number of seconds.  {_WAY_OUT}"),
@@ -93,7 +92,6 @@ def _refuse_rows(trace: Trace) -> None:
 
 
 def _refuse_workers(trace: Trace) -> None:
-    """Refuse workers that do not fill the grid of dp ranks and stages."""
     replicas, stages = trace.replicas, trace.stages
     if replicas * stages > len(trace):  # no table of those that are missing: a damaged number may be 2^62
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
@@ -114,7 +112,6 @@ def _refuse_workers(trace: Trace) -> None:
 
 
 def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
-    """Leave out steps that not every worker has."""
     stages, worker = trace.stages, trace.worker
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)

@@ -173,7 +173,6 @@ class RecordedPart:
         return found
 
     def _make_program(self) -> ExplicitProgram:
-        """Return the program, without durations."""
         graph, program = self.graph, ExplicitProgram()
         meeting = np.full(len(graph), -1, dtype=np.int64)
         known: dict[int, CommunicationKind] = {}

@@ -80,7 +80,6 @@ class LongestPath:
         return np.asarray(self._sweep(seconds)[1].max(axis=0))
 
     def _sweep(self, seconds: Floats) -> tuple[Floats, Floats]:
-        """Return the start and end of every node; the last one is the beginning of time."""
         count, cases = len(self._first), seconds.shape[1]
         start, end = np.zeros((count + 1, cases)), np.zeros((count + 1, cases))
         end[:count] = seconds[self._first]  # durations, until the ends are known

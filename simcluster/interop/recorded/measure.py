@@ -220,7 +220,6 @@ def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Fl
 
 
 def _by_worker(worker: Ints, count: int) -> list[Ints]:
-    """Return places in ``worker`` of each worker."""
     order = np.argsort(worker, kind="stable")
     return np.split(order, np.searchsorted(worker[order], np.arange(1, count)))
 

@@ -47,8 +47,6 @@ def rebuild(trace: Trace) -> tuple[StepGraph, ...]:
 
 
 class _Pass(NamedTuple):
-    """A forward or backward of one microbatch through one chunk; ``place`` is the chunk's in the whole model."""
-
     op: int
     forward: bool
     worker: int
@@ -110,7 +108,6 @@ class _Rebuilding:
                 ops.sort(key=lambda op: self._seq[op])
 
     def _passes(self) -> dict[int, _Pass]:
-        """Return the passes of all microbatches by op, in each worker's order; gmc is their chunk if recorded."""
         trace, rows = self._trace, self._rows[:, 0]
         share = np.maximum(trace.mc, 0) * self._stages + trace.stage
         place = np.where(trace.gmc < 0, share, trace.gmc)[rows].tolist()

@@ -108,7 +108,6 @@ def _meets(graph: StepGraph, place: Ints, replicas: int) -> Ints | None:
 
 
 def _only(graph: StepGraph, ops: Ints) -> StepGraph:
-    """Return the graph of these ops, of whole replicas; its groups are without those that are left out."""
     number = np.full(len(graph), -1)
     number[ops] = np.arange(len(ops))
     of, chosen = number.tolist(), ops.tolist()
@@ -233,6 +232,5 @@ class Recorded:
         return self._in_order(times), count
 
     def _in_order(self, of_parts: Sequence[Floats]) -> Floats:
-        """Return values of the steps, given part by part, in the order of ``steps``."""
         steps = np.array([step for graph in self.graphs for step in graph.steps])
         return np.concatenate(list(of_parts))[np.argsort(steps)]

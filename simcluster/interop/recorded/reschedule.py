@@ -74,8 +74,6 @@ def rescheduled(graph: StepGraph, schedule: Schedule) -> StepGraph:
 
 
 class _Rescheduling:
-    """The graph in the order of another schedule, in the making."""
-
     def __init__(self, old: StepGraph, schedule: Schedule) -> None:
         self._old, self._schedule = old, schedule
         self._ops: list[tuple[str, int, int, int]] = []  # type, worker, microbatch, place of the chunk
@@ -124,7 +122,6 @@ class _Rescheduling:
         self, lane: str, optype: str, worker: int, seconds: Floats, *, microbatch: int = -1, chunk: int = -1,
         after: Sequence[int] = (),
     ) -> int:  # fmt: skip
-        """Add an op at the end of a lane of a worker."""
         self._ops.append((optype, worker, microbatch, chunk))
         self._took.append(seconds)
         self._after.append(list(after))
@@ -132,7 +129,6 @@ class _Rescheduling:
         return len(self._ops) - 1
 
     def _recorded_transfers(self) -> dict[tuple[str, int, int, int], Floats]:
-        """Return seconds by kind, sending worker, receiving worker and microbatch."""
         old, found = self._old, {}
         served = {other: op for op in range(len(old)) for other in old.after[op] if old.optype[other] in MESSAGES}
         for group in old.groups:

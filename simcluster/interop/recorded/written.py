@@ -41,8 +41,6 @@ _Passes = dict[tuple[int, str, int, int], tuple[float, float]]
 
 
 class _Span(NamedTuple):
-    """What is looked at of a span."""
-
     stream: str
     kind: str
     name: str
@@ -105,7 +103,6 @@ def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: 
 
 
 def _ops(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return what a recorder would write of one rank: a pass is one op, from its first kernel to its last."""
     import pandas as pd
 
     passes: _Passes = {}
