@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.composing import of_json
@@ -71,9 +70,7 @@ def read_profile(path: Path) -> RankProfile:
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
-    for number, event in timed:
-        _check_event(path, number, event)
-    begin, length = _microseconds(path, timed)
+    begin, length = np.array([_checked(path, number, event) for number, event in timed]).T
     first = math.floor(begin.min())
     named = re.search(r"rank[_-]?(\d+)", path.name)
     profile = RankProfile(
@@ -85,9 +82,9 @@ def read_profile(path: Path) -> RankProfile:
     )
     start = begin - first
     numbers, there = zip(*timed, strict=True)
-    _sort_in(
-        profile, list(map(TimedEvent, numbers, there, (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist()))
-    )
+    sort_in(profile, list(map(TimedEvent, numbers, there, (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist())))
+    following = [*(begin for _, begin, _ in profile.steps), math.inf][1:]  # none reaches into the next, if rounded
+    profile.steps = [(*step[:2], min(step[2], after)) for step, after in zip(profile.steps, following, strict=True)]
     return profile
 
 
@@ -140,8 +137,8 @@ def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
     return about, spread, events
 
 
-def _check_event(path: Path, number: int, event: Event) -> None:
-    """Check that threads, streams and correlations are whole numbers; convert those in text in place.
+def _checked(path: Path, number: int, event: Event) -> tuple[float, float]:
+    """Return start and duration (us); convert threads, streams and correlations in text to whole numbers in place.
 
     ROCm's Kineto writes streams in hexadecimal text, as in "0x0".
     """
@@ -171,45 +168,26 @@ def _check_event(path: Path, number: int, event: Event) -> None:
         raise wrong("tid", event["tid"], "a whole number")
     if args.get("Group size", 0) > MOST_RANKS:
         raise wrong("Group size", args["Group size"], f"at most {MOST_RANKS:,}")
+    times = []
+    for name, given in (("ts", event.get("ts")), ("dur", event.get("dur", 0.0))):
+        try:
+            times.append(float(given))  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            times.append(math.nan)
+        if not math.isfinite(times[-1]) or (name == "dur" and times[-1] < 0):
+            raise wrong(name, given, f"a number of microseconds{' from 0 on' * (name == 'dur')}")
+    return times[0], times[1]
 
 
 def _is_whole(value: object) -> bool:
     return type(value) is int and -_LARGEST < value < _LARGEST
 
 
-def _microseconds(path: Path, timed: Sequence[tuple[int, Event]]) -> tuple[Floats, Floats]:
-    """Return starts and durations of events, as the file has them."""
-    try:
-        start = np.array([event["ts"] for _, event in timed], dtype=np.float64)
-        duration = np.array([event.get("dur", 0.0) for _, event in timed], dtype=np.float64)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        start, duration = np.full(1, math.nan), np.zeros(1)
-    if not (np.isfinite(start) & np.isfinite(duration) & (duration >= 0)).all():
-        found = [_times(path, number, event) for number, event in timed]  # names the first that is wrong
-        start, duration = (np.array(column) for column in zip(*found, strict=True))
-    return start, duration
-
-
-def _times(path: Path, number: int, event: Event) -> tuple[float, float]:
-    where = f"{path}, event {number} ({event.get('name')}"
-    try:
-        start, duration = float(event["ts"]), float(event.get("dur", 0.0))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise InputError(f"{where}): ts and dur must be numbers of microseconds") from None
-    if not (math.isfinite(start) and math.isfinite(duration)):
-        raise InputError(f"{where}): ts or dur is no number of microseconds; record it again, or take the event out")
-    if duration < 0:
-        raise InputError(
-            f"{where}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it begins.  Take the "
-            "event out of the file, or record it again"
-        )
-    return start, duration
-
-
 # --- from events to a profile -----------------------------------------------------------------------------------------
 
 
-def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
+def sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
+    """Sort events into the profile's lists."""
     calls: dict[int, TimedEvent] = {}
     device: list[TimedEvent] = []
     syncs: list[Event] = []
@@ -241,9 +219,7 @@ def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
         _gloo_ops(profile, {each.number: each.event.get("args") or {} for each in timed})
     profile.ops.sort(key=lambda op: (op.start, op.event))
     profile.wait_calls.sort()
-    steps = sorted(profile.steps, key=lambda step: step[1:])
-    following = [*(begin for _, begin, _ in steps), math.inf][1:]  # none reaches into the next: durations are rounded
-    profile.steps = [(step[0], step[1], min(step[2], after)) for step, after in zip(steps, following, strict=True)]
+    profile.steps.sort(key=lambda step: step[1:])
     profile.operators.sort(key=lambda call: (call.start, -call.end, call.event))
     profile.annotations.sort(key=lambda call: (call.start, -call.end, call.event))
     for event in syncs:  # where PyTorch recorded them (experimental_config, enable_cuda_sync_events)

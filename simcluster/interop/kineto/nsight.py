@@ -20,19 +20,19 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.interop.kineto.comm import Comm, ProcessGroups, is_comm, kind_of
-from simcluster.interop.kineto.events import BLOCKING
-from simcluster.interop.kineto.profile import HostCall, RankProfile, StreamOp
+from simcluster.interop.kineto.comm import ProcessGroups
+from simcluster.interop.kineto.events import TimedEvent, sort_in
+from simcluster.interop.kineto.profile import HostCall, RankProfile
 
 NSIGHT = (".sqlite", ".sqlite3")
 """How exports of Nsight Systems end."""
 _THREADS = 0x1000000
 _TEXTS = ("value", "text", "name")
-_NEEDED, _TIMES = ("start",), ("start", "end", "utcEpochNs")
+_TIMES = ("start", "end", "utcEpochNs")
 _LARGEST = 2**61
 """Nanoseconds: 73 years."""
 _STEPS, _STEPS_A_BYTE, _EVERY = 1_000_000, 200, 100_000
@@ -74,24 +74,25 @@ class NsightFile:
         """Does the table exist, with rows?"""
         return table in self._columns and bool(self._query(f'SELECT 1 FROM "{table}" LIMIT 1'))
 
-    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return these columns of a table, row by row; None for a column that it lacks, no rows without the table."""
+    def rows(self, table: str, columns: Sequence[str], needed: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        """Return these columns of a table, row by row; None for a column that it lacks, no rows without the table.
+
+        Raises InputError for what is no whole number, and for a column that is ``needed`` and empty.
+        """
         there = self._columns.get(table)
         if there is None:
             return []
         wanted = ", ".join(f'"{name}"' if name in there else "NULL" for name in columns)
         found = self._query(f'SELECT {wanted} FROM "{table}"')
-        whole = [place for place, name in enumerate(columns) if name not in _TEXTS]
-        times = [place for place, name in enumerate(columns) if name in _TIMES]
-        needed = [place for place, name in enumerate(columns) if name in _NEEDED and name in there]
+        whole = [(place, name) for place, name in enumerate(columns) if name not in _TEXTS]
         for number, row in enumerate(found):
-            for place in whole:
+            for place, name in whole:
                 value = row[place]
-                far = place in times and type(value) is int and abs(value) >= _LARGEST
-                if far or (type(value) is not int and (value is not None or place in needed)):
+                far = name in _TIMES and type(value) is int and abs(value) >= _LARGEST
+                if far or (type(value) is not int and (value is not None or name in needed)):
                     raise InputError(
-                        f"cannot read {self.path}: {table}, row {number}: {columns[place]} is {shown(value)}, no whole "
-                        "number; the file is damaged: export the report again"
+                        f"cannot read {self.path}: {table}, row {number}: {name} is {shown(value)}, no whole number; "
+                        "the file is damaged: export the report again"
                     )
         return found
 
@@ -121,22 +122,8 @@ _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 Unit = tuple[int | None, int]
 """A process (globalPid) and a device of it."""
-
-
-class _Work(NamedTuple):
-    start: int
-    end: int
-    stream: int
-    correlation: int | None
-    name: str
-    copy: bool
-
-
-class _Call(NamedTuple):
-    start: int
-    end: int
-    thread: int
-    name: str
+Recorded = tuple[int, int, dict[str, Any]]
+"""Begin and end (ns), and the event as PyTorch would have written it."""
 
 
 def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
@@ -188,109 +175,86 @@ def _process(identity: int | None) -> int | None:
     return None if identity is None else identity - identity % _THREADS
 
 
-def _works(export: NsightFile) -> dict[Unit, list[_Work]]:
+def _works(export: NsightFile) -> dict[Unit, list[Recorded]]:
     """Return kernels, copies and memsets by process and device, of the devices that ran kernels."""
-    found: dict[Unit, list[_Work]] = defaultdict(list)
-    common = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+    found: dict[Unit, list[Recorded]] = defaultdict(list)
+    times = ("start", "end")
+    common = (*times, "deviceId", "streamId", "correlationId", "globalPid")
+
+    def add(category: str, row: Sequence[Any], name: str) -> None:
+        start, end, device, stream, correlation, process, *_ = row
+        if category == "kernel" or (process, device or 0) in found:
+            args = {"stream": stream or 0, "Process Group Name": f"stream {stream or 0}", "Group size": 1}
+            args |= {} if correlation is None else {"correlation": correlation}  # its group is not known: it meets none
+            found[process, device or 0].append((start, end, {"cat": category, "name": name, "args": args}))
+
     texts = export.texts
-    for start, end, device, stream, correlation, process, long, short in export.rows(
-        KERNELS, (*common, "demangledName", "shortName")
-    ):
-        name = texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}"
-        found[process, device or 0].append(_Work(start, end, stream or 0, correlation, name, copy=False))
-    for table, what in (("MEMCPY", "copyKind"), ("MEMSET", "value")):
-        for start, end, device, stream, correlation, process, kind in export.rows(
-            f"CUPTI_ACTIVITY_KIND_{table}", (*common, what)
-        ):
-            if (process, device or 0) in found:
-                name = f"Memcpy {_COPIES.get(kind, 'other')}" if table == "MEMCPY" else "Memset"
-                found[process, device or 0].append(_Work(start, end, stream or 0, correlation, name, copy=True))
-    _require_ends(export, [work for works in found.values() for work in works], "a kernel or copy")
+    for row in export.rows(KERNELS, (*common, "demangledName", "shortName"), times):
+        long, short = row[-2:]
+        add("kernel", row, texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}")
+    for row in export.rows("CUPTI_ACTIVITY_KIND_MEMCPY", (*common, "copyKind"), times):
+        add("gpu_memcpy", row, f"Memcpy {_COPIES.get(row[-1], 'other')}")
+    for row in export.rows("CUPTI_ACTIVITY_KIND_MEMSET", common, times):
+        add("gpu_memset", row, "Memset")
     return dict(found)
 
 
-def _require_ends(export: NsightFile, works: Sequence[_Work | _Call], what: str) -> None:
-    for part in ("start", "end"):
-        if any(getattr(work, part) is None for work in works):
-            raise InputError(
-                f"cannot read {export.path}: {what} has no {part}; the file is damaged: export the report again"
-            )
-
-
-def _calls(export: NsightFile) -> dict[int | None, dict[int, _Call]]:
+def _calls(export: NsightFile) -> dict[int | None, dict[int, Recorded]]:
     """Return calls of the runtime and driver by process and correlation; under None all, for kernels of no process."""
-    found: dict[int | None, dict[int, _Call]] = defaultdict(dict)
+    found: dict[int | None, dict[int, Recorded]] = defaultdict(dict)
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        for start, end, thread, correlation, name in export.rows(
-            table, ("start", "end", "globalTid", "correlationId", "nameId")
-        ):
-            call = _Call(start, end, thread or 0, _VERSION.sub("", export.texts.get(name, "")))
+        for start, end, thread, correlation, name in export.rows(table, columns, columns[:2]):
+            event = {"cat": "cuda_runtime", "name": _VERSION.sub("", export.texts.get(name, "")), "tid": thread or 0,
+                     "args": {"correlation": correlation}}  # fmt: skip
             for process in (_process(thread), None):
-                found[process].setdefault(correlation, call)
-    _require_ends(export, list(found[None].values()), "a call")
+                found[process].setdefault(correlation, (start, end, event))
     return found
 
 
-def _ranges(export: NsightFile) -> dict[int | None, list[_Call]]:
-    """Return NVTX ranges by process; under None all."""
-    found: dict[int | None, list[_Call]] = defaultdict(list)
-    for start, end, kind, text, name, thread in export.rows(
-        "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid")
-    ):
-        if start is not None and end is not None and kind in _RANGES:
+def _ranges(export: NsightFile) -> dict[int | None, list[Recorded]]:
+    """Return NVTX ranges by process (under None all): operators of autograd's (``emit_nvtx``), and annotations."""
+    found: dict[int | None, list[Recorded]] = defaultdict(list)
+    columns = ("start", "end", "eventType", "text", "textId", "globalTid")
+    for start, end, kind, text, number, thread in export.rows("NVTX_EVENTS", columns, columns[:1]):
+        if end is not None and kind in _RANGES:
+            name = str(text or export.texts.get(number, ""))
+            event: dict[str, Any] = {"cat": "user_annotation", "name": name, "tid": thread or 0}
+            if sequence := _SEQUENCE.search(name):
+                backward = name.startswith("autograd::")
+                event |= {"cat": "cpu_op", "args": {"Sequence number": int(sequence[1]), "Fwd thread id": backward}}
             for process in (_process(thread), None):
-                found[process].append(_Call(start, end, thread or 0, str(text or export.texts.get(name, ""))))
+                found[process].append((start, end, event))
     return found
 
 
 def _fill(
-    profile: RankProfile, works: Sequence[_Work], calls: dict[int, _Call], ranges: Iterable[_Call],
+    profile: RankProfile, works: Sequence[Recorded], calls: dict[int, Recorded], ranges: Iterable[Recorded],
     names: dict[int, str],
 ) -> None:  # fmt: skip
     """Fill a rank's lists, in seconds from its first work; an export's times count from the begin of its session."""
-    own = [calls.get(work.correlation) if work.correlation is not None else None for work in works]
-    first = min([work.start for work in works] + [call.start for call in own if call is not None])
+    launches = [calls[number] for _, _, event in works if (number := event["args"].get("correlation")) in calls]
+    first = min(start for start, _, _ in (*works, *launches))
+    threads = {event["tid"] for _, _, event in launches}
     profile.origin += first
-
-    def on_host(call: _Call, number: int) -> HostCall:
-        return HostCall(call.name, call.thread, (call.start - first) * 1e-9, (call.end - first) * 1e-9, number)
-
-    for number, (work, call) in enumerate(zip(works, own, strict=True)):
-        comm = None
-        if not work.copy and is_comm(work.name, {}):  # its group is not known: nobody that it could be matched with
-            comm = Comm(kind_of(work.name), f"stream {work.stream}", "", (), 1, math.nan, "", -1, None)
-        called = on_host(call, number) if call else HostCall("", -1, math.nan, math.nan, number)
-        profile.ops.append(StreamOp(
-            work.name, work.stream, (work.start - first) * 1e-9, (work.end - first) * 1e-9, called.start, called.end,
-            called.thread, number, work.copy, comm,
-        ))  # fmt: skip
-    profile.ops.sort(key=lambda op: (op.start, op.event))
-    for number, each in enumerate(ranges):
-        _add_range(profile, on_host(each, number))
-    threads = {op.thread for op in profile.ops}
-    for call in calls.values():
-        if call.thread in threads:
-            if call.name in BLOCKING:
-                profile.syncs.append(on_host(call, 0))
-            elif "StreamWaitEvent" in call.name:
-                profile.wait_calls.append((call.start - first) * 1e-9)
-    profile.wait_calls.sort()
-    profile.steps.sort(key=lambda step: step[1:])
+    rest = []
+    for start, end, event in ranges:
+        if step := STEP.fullmatch(event["name"].strip()):
+            profile.steps.append((int(step[1]), (start - first) * 1e-9, (end - first) * 1e-9))
+        else:
+            rest.append((start, end, event))
+    launching = sorted(
+        (each for each in calls.values() if each[2]["tid"] in threads), key=lambda each: (each[0], -each[1])
+    )
+    sort_in(profile, [
+        TimedEvent(number, event, (start - first) * 1e-9, (end - first) * 1e-9)
+        for each in (works, launching, rest)
+        for number, (start, end, event) in enumerate(each)
+    ])  # fmt: skip
     if not any(call.sequence >= 0 for call in profile.operators):
         _add_phases(profile, names)
-    for calls_ in (profile.operators, profile.annotations, profile.syncs):
-        calls_.sort(key=lambda call: (call.start, -call.end, call.event))
-
-
-def _add_range(profile: RankProfile, call: HostCall) -> None:
-    """Add an NVTX range: a step, an operator of autograd's (``emit_nvtx``), or an annotation."""
-    if step := STEP.fullmatch(call.name.strip()):
-        profile.steps.append((int(step[1]), call.start, call.end))
-    elif sequence := _SEQUENCE.search(call.name):
-        backward = call.name.startswith("autograd::")
-        profile.operators.append(call._replace(sequence=int(sequence[1]), forward=not backward))
-    else:
-        profile.annotations.append(call)
+        for calls_ in (profile.operators, profile.annotations):
+            calls_.sort(key=lambda call: (call.start, -call.end, call.event))
 
 
 def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
