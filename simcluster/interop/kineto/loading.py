@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.processes import Crew
+from simcluster.base.processes import context
 from simcluster.base.units import format_seconds
 from simcluster.documents.given_files import why_missing
 from simcluster.interop.kineto.chrome import ENDINGS
@@ -128,13 +131,37 @@ def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int
     """
     size = sum(file.stat().st_size * (_PACKED if file.name.endswith(".gz") else 1) for file in files)
     workers = 1 if size < _SMALL else min(workers, len(files))
-    if workers > 1:
-        return _read_in_parallel(files, steps, workers, progress)
+    pool = ProcessPoolExecutor(workers, context(), _without_interrupts) if workers > 1 else None
+    alone = ((_steps_of_rank(read_profile(file), steps), []) for file in files)
+    answers = pool.map(partial(_read_packed, steps), files) if pool else alone
     read = []
-    for done, file in enumerate(files, 1):
-        read.append(_steps_of_rank(read_profile(file), steps))
-        progress(done, len(files))
+    try:
+        with collector_off():
+            for done, (found, ops) in enumerate(answers, 1):
+                found.profile.ops += map(StreamOp._make, zip(*ops, strict=True))
+                read.append(found)
+                progress(done, len(files))
+    except BrokenProcessPool:
+        raise InputError(
+            f"cannot read {files[len(read)]}: a process that read profiles was ended (memory?); read fewer ranks or "
+            "steps"
+        ) from None
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
     return read
+
+
+def _without_interrupts() -> None:
+    """Ignore interrupts, which a terminal sends to all processes: the one that began this one ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _read_packed(steps: Sequence[int] | None, file: Path) -> tuple[RankSteps, list[tuple[object, ...]]]:
+    """Read a file; its ops are columns, which pass between processes four times as fast."""
+    found = _steps_of_rank(read_profile(file), steps)
+    return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
 
 
 @collector_off()
@@ -153,48 +180,6 @@ def _steps_of_rank(profile: RankProfile, steps: Sequence[int] | None) -> RankSte
         ),
         parts,
     )
-
-
-_Packed = tuple[RankSteps, list[tuple[object, ...]]] | InputError
-
-
-def _read_packed(steps: Sequence[int] | None, file: Path) -> _Packed:
-    """Read a file; its ops are columns, which pass between processes four times as fast."""
-    try:
-        found = _steps_of_rank(read_profile(file), steps)
-    except InputError as problem:
-        return problem
-    return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
-
-
-def _read_in_parallel(
-    files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: Read
-) -> list[RankSteps]:
-    crew, at, todo = Crew(partial(_read_packed, steps), workers), dict[int, int](), list(range(len(files)))[::-1]
-    found: dict[int, _Packed] = {}
-    try:
-        while len(found) < len(files):
-            for member in range(workers):
-                if member not in at and todo:
-                    at[member] = todo.pop()
-                    crew.begin(member, files[at[member]])
-            for member, answer in crew.finished(list(at)):
-                number = at.pop(member)
-                found[number] = answer or InputError(
-                    f"cannot read {files[number]}: the process that read it was ended (memory?); read fewer ranks or "
-                    "steps"
-                )
-                progress(len(found), len(files))
-    finally:
-        crew.close(now=len(found) < len(files))
-    read = []
-    with collector_off():
-        for _, answer in sorted(found.items()):
-            if isinstance(answer, InputError):
-                raise answer
-            read.append(answer[0])
-            answer[0].profile.ops += map(StreamOp._make, zip(*answer[1], strict=True))
-    return read
 
 
 # --- from profiles to a job -------------------------------------------------------------------------------------------
