@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -124,6 +124,9 @@ def _files(path: Path) -> list[Path]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+_Read = tuple[RankSteps, list[tuple[object, ...]]]
+
+
 def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: Read) -> list[RankSteps]:
     """Read every file, in the order given, and do all that a rank alone allows.
 
@@ -132,8 +135,9 @@ def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int
     size = sum(file.stat().st_size * (_PACKED if file.name.endswith(".gz") else 1) for file in files)
     workers = 1 if size < _SMALL else min(workers, len(files))
     pool = ProcessPoolExecutor(workers, context(), _without_interrupts) if workers > 1 else None
-    alone = ((_steps_of_rank(read_profile(file), steps), []) for file in files)
-    answers = pool.map(partial(_read_packed, steps), files) if pool else alone
+    answers: Iterable[_Read] = ((_steps_of_rank(read_profile(file), steps), []) for file in files)
+    if pool:
+        answers = pool.map(partial(_read_packed, steps), files)
     read = []
     try:
         with collector_off():
@@ -158,7 +162,7 @@ def _without_interrupts() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _read_packed(steps: Sequence[int] | None, file: Path) -> tuple[RankSteps, list[tuple[object, ...]]]:
+def _read_packed(steps: Sequence[int] | None, file: Path) -> _Read:
     """Read a file; its ops are columns, which pass between processes four times as fast."""
     found = _steps_of_rank(read_profile(file), steps)
     return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
