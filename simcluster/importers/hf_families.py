@@ -1,50 +1,101 @@
-"""What every ``model_type`` of transformers means: ``hf_families.yaml`` beside this file, and here what is no table."""
+"""The meaning of every ``model_type`` of transformers: ``hf_families.yaml`` beside this file, and rules of no row.
+
+Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
+counts that come out are tested against published ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.hf_config import (
-    Config,
-    behind_dense,
-    ernie,
-    glm4,
-    gpt_oss,
-    latent,
-    llama4,
-    minimax,
-    mixtral,
-    predicted,
-    qwen_moe,
-    unweighted_norms,
-)
+from simcluster.importers.hf_config import Config
+from simcluster.importers.layer_lists import MOST_LAYERS, places
 
 Fields = dict[str, Any]
-"""Fields of ``Model``; None for what the config leaves out."""
+"""Fields of ``Model``; None for one that the config does not give."""
+_INHERITED = ("keys", "implied", "fallback", "refused", "moe")
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What one ``model_type`` means, in the words of ``hf_families.yaml``.
+def add_window(
+    config: Config, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
+) -> None:
+    """Set ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and
+    ``every`` are transformers' defaults, ``keys`` where a config writes the latter."""
+    if every is not None:
+        every = _period_of(config.layer_types(fields["layers"]), config.size(keys) or every)
+    window = config.size("sliding_window") or size
+    if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
+        return
+    fields["attention_window"] = window
+    if every is not None:
+        fields["full_attention_every"] = every
 
-    ``further`` change the fields, in turn, by what else the config says; ``assumed`` says what is left out.
+
+def _period_of(types: list[str] | None, default: int) -> int | None:
+    """Return every which layer attends to all (None: none does); InputError where they do not repeat like that."""
+    if types is None:
+        return default
+    full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
+    every = full[0] if full else None
+    if full != (list(range(every, len(types) + 1, every)) if every else []):
+        raise InputError("layer_types: full_attention in every n-th layer is modelled, and these come otherwise")
+    return every
+
+
+def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
+    """Set the mixture of experts that a row describes: how many experts, how wide, in which layers.
+
+    Layers from ``first`` to ``last`` have one, every ``step``-th of them (``from``: 0 or ``first`` is such a layer, by
+    default the step-th), but those of the list ``dense``; or those that are ``listed``.
     """
+    layers, experts = fields["layers"], config.needed(row["experts"])
+    width = config.needed(row["width"]) if "width" in row else fields["ffn_hidden_size"]
+    top_k = config.needed("num_experts_per_tok experts_per_token moe_k moe_top_k")
+    if top_k > experts:
+        raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
+    if layers > MOST_LAYERS:
+        raise InputError(f"experts of {layers:,} layers are not read; a model has at most {MOST_LAYERS:,}")
+    first = config.natural(*row["first"]) if "first" in row else 0
+    step, begin = config.size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
+    to_the_end = "last" not in row or config.value(row["last"]) in (None, -1)
+    dense, listed = (frozenset(config.numbers(row[name])) if name in row else () for name in ("dense", "listed"))
+    where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
+    if dense or listed:
+        here = range(first, layers)
+        where = places([n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here])
+    if where is None or first >= layers or not (to_the_end or config.natural(row["last"], 0) >= layers - 1):
+        named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
+        keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
+        raise InputError(
+            f"{keys}: MLPs in the first layers, and a mixture in every n-th behind them, is modelled, and those of "
+            f"these {layers} layers come otherwise; leave them out, or name the first layers alone"
+        )
+    more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
+    if isinstance(switch := row.get("router_bias"), list):
+        more["router_bias"] = config.switch(*switch)
+    for name, keys in row.get("sizes", {}).items():
+        more[name] = config.needed(keys)
+    if "shared" in row:
+        key, default = row["shared"]
+        for each in reversed(key.split()):
+            default = config.natural(each, default)
+        more["shared_experts"] = default
+    if row.get("groups"):
+        groups, top_groups = config.size("n_group") or 1, config.size("topk_group") or 1
+        more |= {"groups": groups, "top_groups": top_groups} if top_groups < groups else {}
+    kept = {name: value for name, value in (more | where).items() if value and (name, value) != ("every", 1)}
+    fields["moe"] = {"experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, **kept}
 
-    keys: Mapping[str, str]
-    implied: Mapping[str, Any]
-    fallback: Mapping[str, int]
-    four_times: bool
-    bias: tuple[str, bool, str | bool] | None
-    window: Mapping[str, Any] | None
-    refused: Mapping[str, tuple[bool, str]]
-    further: tuple[Callable[[Config, Fields], None], ...]
-    assumed: Callable[[Config], tuple[str, ...]] | None
+
+def _latent(config: Config, fields: Fields) -> None:
+    """Add latent attention (MLA)."""
+    needed = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    query = config.size("q_lora_rank")
+    fields["mla"] = {name: config.needed(name) for name in needed} | ({"q_lora_rank": query} if query else {})
 
 
 def _llama(config: Config, fields: Fields) -> None:
@@ -54,6 +105,16 @@ def _llama(config: Config, fields: Fields) -> None:
             "mlp_bias is true and attention_bias false: biases of the MLP alone are not modelled; set both to one value"
         )
     fields["bias"] = True if mlp else "attention" if attention else False
+
+
+def _llama4(config: Config, fields: Fields) -> None:
+    """Require attention in chunks that are as long as the sequence, which is plain attention."""
+    chunk = config.size("attention_chunk_size") or 8192
+    if fields["sequence_length"] > chunk:
+        raise InputError(
+            f"attention_chunk_size {chunk} is shorter than the sequence of {fields['sequence_length']}, and attention "
+            f"in chunks is not modelled; give a sequence_length of at most {chunk}"
+        )
 
 
 def _qwen_window(config: Config, fields: Fields) -> None:
@@ -71,40 +132,6 @@ def _qwen_window(config: Config, fields: Fields) -> None:
         fields["attention_window"] = window
 
 
-def add_window(
-    config: Config, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
-) -> None:
-    """Set ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and
-    ``every`` are what transformers assumes, ``keys`` where a config writes the latter."""
-    if every is not None:
-        every = period_of(config.layer_types(fields["layers"]), config.size(keys) or every)
-    window = config.size("sliding_window") or size
-    if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
-        return
-    fields["attention_window"] = window
-    if every is not None:
-        fields["full_attention_every"] = every
-
-
-def period_of(types: list[str] | None, default: int) -> int | None:
-    """Every which layer attends to all (None: none does); InputError where they do not repeat like that."""
-    if types is None:
-        return default
-    full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
-    every = full[0] if full else None
-    if full != (list(range(every, len(types) + 1, every)) if every else []):
-        raise InputError("layer_types: full_attention in every n-th layer is modelled, and these come otherwise")
-    return every
-
-
-def _gpt2(config: Config, fields: Fields) -> None:
-    fields["position_rows"] = config.size("n_positions n_ctx")
-
-
-def _gpt_neox(config: Config, fields: Fields) -> None:
-    fields["parallel_residual"] = config.switch("use_parallel_residual", True) or None
-
-
 def _opt(config: Config, fields: Fields) -> None:
     projection, hidden = config.size("word_embed_proj_dim"), fields["hidden_size"]
     if projection is not None and projection != hidden:
@@ -117,18 +144,16 @@ def _opt(config: Config, fields: Fields) -> None:
 
 
 def _falcon(config: Config, fields: Fields) -> None:
-    new = config.switch("new_decoder_architecture", False)
+    new, parallel = config.switch("new_decoder_architecture", False), config.switch("parallel_attn", True)
     if new:
         norms = config.natural("num_ln_in_parallel_attn", 2) or 2
         fields["kv_heads"] = config.size("num_kv_heads") or fields["heads"]
     else:
-        norms = 1 if config.switch("parallel_attn", True) else 2
+        norms = 1 if parallel else 2
         fields["kv_heads"] = 1 if config.switch("multi_query", True) else fields["heads"]
     if norms not in (1, 2):
         raise InputError(f"num_ln_in_parallel_attn {norms} is not modelled; 1 or 2 is")
-    if norms == 1:
-        fields["layer_norms"] = 1
-    fields["parallel_residual"] = new or config.switch("parallel_attn", True) or None
+    fields |= {"layer_norms": 1 if norms == 1 else None, "parallel_residual": new or parallel or None}
     fields["position"] = "none" if config.switch("alibi", False) else "rope"
 
 
@@ -140,37 +165,38 @@ def _mpt(config: Config, fields: Fields) -> None:
 
 
 def _fla(config: Config, fields: Fields) -> None:
-    """Width, window and norms of flash-linear-attention's transformer: of its GatedMLP, in steps of 256."""
+    """Set width and window of flash-linear-attention's transformer: of its GatedMLP, in steps of 256."""
     ratio = config.size("hidden_ratio") or 4
     fields["ffn_hidden_size"] = fields["ffn_hidden_size"] or 256 * -(-int(fields["hidden_size"] * ratio * 2 / 3) // 256)
-    fields["qk_norm"] = "head" if config.switch("qk_norm", False) else None
     if window := config.size("window_size"):
         add_window(config, fields, window)
 
 
-_FURTHER = {
+FURTHER: dict[str, Callable[[Config, Fields], None]] = {
     made.__name__.removeprefix("_"): made
-    for made in (
-        _llama, _qwen_window, _gpt2, _gpt_neox, _opt, _falcon, _mpt, _fla, mixtral, qwen_moe, latent, glm4,
-        behind_dense, ernie, minimax, llama4, gpt_oss,
+    for made in (_latent, _llama, _llama4, _qwen_window, _opt, _falcon, _mpt, _fla)
+}
+"""Rules by the name that a row gives them."""
+
+
+def predicted(config: Config) -> tuple[str, ...]:
+    """Return the sentence about layers for multi-token prediction, which the model is taken to be without."""
+    number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
+    layers = f"{number} layer{'s' * (number > 1)}"
+    said = (
+        f"without the {layers} of multi-token prediction, in time and in the parameters (mtp_layers: {number} of the "
     )
-}  # fmt: skip
-_ASSUMED = {made.__name__: made for made in (predicted, unweighted_norms)}
-_INHERITED = ("keys", "implied", "fallback", "refused")
-_ALONE: dict[str, Any] = {"four_times": False, "bias": None, "window": None, "further": {}, "assumed": ""}
+    return (f"{said}model has them)",) if number else ()
 
 
-def _families() -> dict[str, Family]:
-    """Return the entries of ``hf_families.yaml``, each with what its base has."""
+def _families() -> dict[str, dict[str, Any]]:
+    """Return the rows of ``hf_families.yaml``, each with the settings of its base."""
     found: dict[str, dict[str, Any]] = {}
-    for kind, entry in read_document(Path(__file__).with_suffix(".yaml")).data.items():
-        base = found.get(entry.get("base"), {})
-        found[kind] = {name: {**base.get(name, {}), **entry.get(name, {})} for name in _INHERITED}
-        found[kind] |= {name: entry.get(name, value) for name, value in _ALONE.items()}
-    for entry in found.values():
-        entry["further"] = tuple(partial(_FURTHER[name], **given) for name, given in entry["further"].items())
-        entry["assumed"] = _ASSUMED.get(entry["assumed"])
-    return {kind: Family(**entry) for kind, entry in found.items() if not kind.startswith("_")}
+    for kind, row in read_document(Path(__file__).with_suffix(".yaml")).data.items():
+        base = found.get(row.get("base"), {})
+        found[kind] = row | {name: {**base.get(name, {}), **row.get(name, {})} for name in _INHERITED}
+    return {kind: row for kind, row in found.items() if not kind.startswith("_")}
 
 
 FAMILIES = _families()
+"""The row of every ``model_type``."""

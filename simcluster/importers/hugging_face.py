@@ -1,7 +1,7 @@
 """A model from the ``config.json`` that Hugging Face transformers publishes beside the weights.
 
-What each ``model_type`` means is in ``hf_families``, its experts in ``hf_config``.  Anything else is refused rather
-than guessed, and so is what a known family has that is not modelled.
+The meaning of each ``model_type`` is in ``hf_families``.  Anything else is refused rather than guessed, and so is
+what a known family has that is not modelled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, parse_json, read_document, unique_keys, validate
 from simcluster.importers.hf_config import Config
-from simcluster.importers.hf_families import FAMILIES, Family, add_window
+from simcluster.importers.hf_families import FAMILIES, FURTHER, add_mixture, add_window, predicted
 from simcluster.model.parameters import ParameterCount, parameters
 from simcluster.model.transformer import Model
 
@@ -73,7 +73,7 @@ def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
     """
     read = _read(config, 1)[2]
     family = FAMILIES[read.kind]
-    keys, default = family.keys["sequence_length"], family.fallback.get("sequence_length")
+    keys, default = family["keys"]["sequence_length"], family["fallback"].get("sequence_length")
     longest, told = read.size(keys), dict[str, str]()
     if longest is None and default:
         longest = default
@@ -145,7 +145,9 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
-    assumed = (*without, *(family.assumed(config) if family.assumed else ()), *_dropped(data), *_stored(config))
+    left_out = (said for key, (on, said) in family.get("without", {}).items() if config.switch(key, on))
+    assumed = (*without, *left_out, *(predicted(config) if "predicts" in family else ()), *_dropped(data))
+    assumed += _stored(config)
     return {name: value for name, value in fields.items() if value is not None}, assumed, config
 
 
@@ -158,34 +160,36 @@ def _unknown(kind: Any) -> InputError:
     return InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
 
 
-def _fields(config: Config, family: Family, sequence_length: int | None) -> dict[str, Any]:
+def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
     """Return the fields of ``Model``, None where there is a default."""
-    fields: dict[str, Any] = {name: config.size(keys, name) for name, keys in family.keys.items()}
-    for name, value in family.fallback.items():
+    fields: dict[str, Any] = {name: config.size(keys, name) for name, keys in family["keys"].items()}
+    for name, value in family["fallback"].items():
         fields[name] = value if fields[name] is None else fields[name]
     if sequence_length is not None:
         fields["sequence_length"] = sequence_length
-    defaulted = ("kv_heads", "head_dim", *(("ffn_hidden_size",) if family.four_times else ()))
-    missing = [name for name in family.keys if fields[name] is None and name not in defaulted]
+    defaulted = ("kv_heads", "head_dim", "position_rows", *(("ffn_hidden_size",) if "four_times" in family else ()))
+    missing = [name for name in family["keys"] if fields[name] is None and name not in defaulted]
     if missing:
-        named = ", ".join(f"{family.keys[name].replace(' ', ' or ')} ({name})" for name in missing)
+        named = ", ".join(f"{family['keys'][name].replace(' ', ' or ')} ({name})" for name in missing)
         beside = "; sequence_length may also stand beside the preset" if "sequence_length" in missing else ""
         raise InputError(
             f"the config of model_type {config.kind!r} lacks {named}, which must be there; add what is missing to it"
             + beside
         )  # fmt: skip
-    fields |= family.implied
+    fields |= family["implied"]
     fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])
-    for key, (needed, why) in family.refused.items():
+    for key, (needed, why) in family["refused"].items():
         if config.switch(key, needed) != needed:
             raise InputError(why)
-    if family.bias is not None:
-        key, default, kind = family.bias
-        fields["bias"] = kind if config.switch(key, default) else False
-    if family.window is not None:
-        add_window(config, fields, **family.window)
-    for further in family.further:
-        further(config, fields)
+    bias = {"bias": family["bias"]} if "bias" in family else {}
+    for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
+        fields[field] = value if config.switch(key, default) else False if field == "bias" else None
+    if (window := family.get("window")) is not None:
+        add_window(config, fields, **window)
+    for name in family.get("further", "").split():
+        FURTHER[name](config, fields)
+    if family["moe"]:
+        add_mixture(config, fields, family["moe"])
     moe = fields.get("moe")
     if moe and not moe.keys() & {"first_dense_layers", "every"}:
         fields["ffn_hidden_size"] = None  # no layer has an MLP of its own

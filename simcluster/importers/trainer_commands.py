@@ -1,4 +1,4 @@
-"""The command that starts a training with DeepSpeed: its options, those of a file, and what accelerate says.
+"""The command that starts a training with DeepSpeed: its options, those of a file, and the settings of accelerate.
 
 LLaMA-Factory's command takes a YAML file in the place of options, programs of TRL behind ``--config``.  Names and
 defaults of accelerate are those of its commands/launch.py and of DeepSpeedPlugin in its utils/dataclasses.py.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
 TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
-"""What becomes of every option."""
-_CONFIGS, _MICROS = (TABLES[name].split() for name in ("configurations", "micro_batches"))
+"""The place of every option."""
+CONFIGS = TABLES["configurations"].split()
+"""Options that name a configuration of DeepSpeed."""
+_MICROS = TABLES["micro_batches"].split()
 _FILE = re.compile(r"^(model_name_or_path|per_device_train_batch_size):[ \t]", re.MULTILINE)
 _YAML = re.compile(r"(?:--config=)?([^=\s]+\.ya?ml)")
 _SETTING = re.compile(r"(\w+)=(.*)", re.DOTALL)
@@ -31,13 +33,12 @@ _ACCELERATE = re.compile(r"^['\"]?(compute_environment|distributed_type)['\"]?:"
 _READ = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
 _DEVICES = ("offload_optimizer_device", "offload_param_device")
 _NOT_OF_A_STEP, _IDLE = (frozenset(TABLES[f"accelerate_{name}"].split()) for name in ("no_effect", "idle"))
-_COUNTS = {"num_machines": "nnodes", "num_processes": "nproc-per-node"}
 
 
 @dataclass(frozen=True)
 class TrainerCommand:
-    """A command: its options, the file that says how DeepSpeed trains (empty where accelerate's options do), and the
-    words around it."""
+    """A command: its options, the file that configures DeepSpeed (empty where accelerate's options do), and the words
+    around it."""
 
     arguments: Arguments
     config: str
@@ -52,7 +53,7 @@ def is_trainer_file(text: str) -> bool:
 def training_of_file(text: str, source: str) -> TrainerCommand:
     """Return the training of a YAML of options alone; InputError where it names no configuration of DeepSpeed."""
     arguments = Arguments(_options_of(text, source))
-    if not (config := arguments.said(*_CONFIGS)):
+    if not (config := arguments.said(*CONFIGS)):
         raise InputError(
             f"{source}: says nothing of DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
             "configuration of accelerate beside it, or write the scenario with simcluster import hugging-face"
@@ -63,80 +64,77 @@ def training_of_file(text: str, source: str) -> TrainerCommand:
 def first_training(state: State) -> TrainerCommand:
     """Return the first command of a script that names a configuration of DeepSpeed; InputError where none does."""
     found: list[TrainerCommand] = []
+    nothing = (
+        "starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not Megatron-DeepSpeed (of which use "
+        "simcluster import megatron); give the script that does, or the configuration itself"
+    )
     without = missing = ""
     for words, around in state.commands:
         arguments, absent = _arguments(words, state)
-        if any(key.endswith("num-layers") for key in arguments.options):  # of Megatron-DeepSpeed
+        options, launched = arguments.options, arguments.launched
+        if any(key.endswith("num-layers") for key in options):  # of Megatron-DeepSpeed
             continue
-        config = arguments.said(*_CONFIGS)
-        by_accelerate = is_of_accelerate(words) and not {"config-file", "use-deepspeed"}.isdisjoint(arguments.launched)
-        if config or by_accelerate:
-            name = (
-                config or arguments.launched.get("deepspeed-config-file") or arguments.launched.get("config-file", "")
-            )
+        by_accelerate = any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
+        by_accelerate = by_accelerate and not {"config-file", "use-deepspeed"}.isdisjoint(launched)
+        by_program = "deepspeed" in options and arguments.said("zero-stage").isdecimal()
+        name = arguments.said(*CONFIGS)
+        if by_accelerate and not name:
+            name = launched.get("deepspeed-config-file") or launched.get("config-file", "")
+        if name or by_accelerate or by_program:
             found.append(TrainerCommand(arguments, name, around))
-        elif "deepspeed" in arguments.options and arguments.said("zero-stage").isdecimal():
-            found.append(TrainerCommand(arguments, "", around))
         elif absent:
-            missing = missing or absent
-        elif not arguments.options.keys().isdisjoint(_MICROS):
-            without = without or " ".join(arguments.launcher[-2:])[-60:]
+            missing = (
+                missing or f"goes on in {absent}, which is neither beside it nor in a folder around it; put it there"
+            )
+        elif not options.keys().isdisjoint(_MICROS):
+            program = " ".join(arguments.launcher[-2:])[-60:]
+            without = without or f"starts {program} without DeepSpeed (with no --deepspeed FILE): {BY_CONFIG}"
     if not found:
-        raise InputError(f"{state.source}: {_nothing(without, missing)}")
+        raise InputError(f"{state.source}: {missing or without or nothing}")
     if len({str(each.arguments.options) for each in found}) > 1:
         state.assumed[f"the first of {len(found)} trainings that the script starts"] = None
     return found[0]
 
 
-def _nothing(without: str, missing: str) -> str:
-    """Why no command of a script trains with DeepSpeed, and what would help."""
-    if missing:
-        return f"goes on in {missing}, which is neither beside it nor in a folder around it; put it there"
-    if without:
-        return f"starts {without} without DeepSpeed (with no --deepspeed FILE): {BY_CONFIG}"
-    return (
-        "starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not Megatron-DeepSpeed (of which use "
-        "simcluster import megatron); give the script that does, or the configuration itself"
-    )
-
-
 def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
-    """Return the options of a command, with those of a file that it names, and such a file that is not there."""
+    """Return the options of a command, with those of a file that it names, and such a file that is not there.
+
+    The file is behind LLaMA-Factory's ``train``, a program, or its ``--config``; in the first two cases NAME=VALUE
+    behind it are options.
+    """
     arguments = from_words(words, repeated=True)
-    before = ["", *words[:-1]]
-    place = next((place for place, word in enumerate(words) if _names_options(word, before[place])), None)
-    if place is None:
-        return arguments, ""
-    match = _YAML.fullmatch(words[place])
-    name = match[1] if match else ""
-    behind = words[place + 1 :]
-    if before[place] != "--config" and "=" not in words[place]:  # the file stands in the place of options
-        settings = {found[1].replace("_", "-"): (found[2],) for word in behind if (found := _SETTING.fullmatch(word))}
-        own = from_words([word for word in behind if not _SETTING.fullmatch(word)], repeated=True).options
-        arguments = replace(from_words([*words[:place], "--"], repeated=True), options={**own, **settings})
-        arguments = replace(arguments, launcher=tuple(words[:place]))
-    text = state.text_named(name)
-    if text is None:
-        return arguments, name
-    own = {key: value for key, value in arguments.options.items() if key not in ("config", "")}
-    return replace(arguments, options={**_options_of(text, name), **own}), ""
-
-
-def _names_options(word: str, before: str) -> bool:
-    """Return whether a word is a file of options: behind LLaMA-Factory's ``train``, a program or its ``--config``."""
-    stands = before in ("train", "--config") or before.endswith(".py") or word.startswith("--config=")
-    return stands and _YAML.fullmatch(word) is not None
+    for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
+        dashed = before == "--config" or word.startswith("--config=")
+        match = _YAML.fullmatch(word) if dashed or before == "train" or before.endswith(".py") else None
+        if not match:
+            continue
+        own = arguments.options
+        if not dashed:
+            behind = words[place + 1 :]
+            settings = {
+                found[1].replace("_", "-"): (found[2],) for each in behind if (found := _SETTING.fullmatch(each))
+            }
+            own = (
+                from_words([each for each in behind if not _SETTING.fullmatch(each)], repeated=True).options | settings
+            )
+            started = from_words([*words[:place], "--"], repeated=True)
+            arguments = replace(started, options=own, launcher=tuple(words[:place]))
+        if (text := state.text_named(match[1])) is None:
+            return arguments, match[1]
+        own = {key: value for key, value in own.items() if key not in ("config", "")}
+        return replace(arguments, options={**_options_of(text, match[1]), **own}), ""
+    return arguments, ""
 
 
 def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of a YAML as options; null is not given, and false is said."""
+    """Return the fields of a YAML as options: null is not given, false is, and an empty text is a word."""
     data = parse_document(text, source=source).data
-    return {str(name).replace("_", "-"): _words(value) for name, value in data.items() if value is not None}
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    """As of other files of options, but that an empty text is a word: what has none is a switch here."""
-    return ("",) if isinstance(value, str) and not value.strip() else option_words(value)
+    empty = {name for name, value in data.items() if isinstance(value, str) and not value.strip()}
+    return {
+        str(name).replace("_", "-"): ("",) if name in empty else option_words(value)
+        for name, value in data.items()
+        if value is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -144,18 +142,13 @@ class Accelerated:
     """A configuration of DeepSpeed as JSON, or the file that has it; processes, and the format of mixed precision."""
 
     config: str
-    named: str
-    launched: Mapping[str, str]
-    precision: str
-    assumed: tuple[str, ...]
+    named: str = ""
+    launched: Mapping[str, str] = field(default_factory=dict)
+    precision: str = ""
+    assumed: tuple[str, ...] = ()
     no_effect: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     mapped: tuple[str, ...] = ()
-
-
-def is_of_accelerate(words: Sequence[str]) -> bool:
-    """Return whether a command starts its program by accelerate."""
-    return any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
 
 
 def is_accelerate_file(text: str) -> bool:
@@ -163,8 +156,7 @@ def is_accelerate_file(text: str) -> bool:
 
 
 def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False) -> Accelerated:
-    """Return what the file says, and the launcher's options go before; InputError where it is not DeepSpeed that
-    trains.
+    """Return the settings of the file, over which the launcher's options go; InputError for another than DeepSpeed.
 
     ``steps_said``: the program says itself how many micro batches it accumulates, which is to be the same.
     """
@@ -175,19 +167,15 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
     given = {name.replace("-", "_"): value for name, value in options.items()}
     said: dict[str, Any] = data.get("deepspeed_config") or {}
     own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ, *_DEVICES) if name in given}}
-    stage, steps = _whole(own.get("zero_stage", 2)), _whole(own.get("gradient_accumulation_steps", 1))
-    zero: dict[str, Any] = {"stage": stage}
-    for name in _DEVICES:
-        device = str(own.get(name, "none")).lower()
-        if device != "none":
-            zero[name.removesuffix("_device")] = {"device": device}
-    config = {
-        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto" if steps_said else steps, "zero_optimization": zero,
-        "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
-    }  # fmt: skip
-    counts = {key: _whole(given.get(name, data.get(name))) for name, key in _COUNTS.items()}
-    nodes, total = counts["nnodes"] or 1, counts["nproc-per-node"]
+    zero: dict[str, Any] = {"stage": _whole(own.get("zero_stage", 2))}
+    devices = {name.removesuffix("_device"): str(own.get(name, "none")).lower() for name in _DEVICES}
+    zero |= {name: {"device": device} for name, device in devices.items() if device != "none"}
+    auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}
+    steps = "auto" if steps_said else _whole(own.get("gradient_accumulation_steps", 1))
+    formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+    config = {**auto, "gradient_accumulation_steps": steps, "zero_optimization": zero, **formats}
+    nodes, total = (_whole(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
+    nodes = nodes or 1
     whole = isinstance(nodes, int) and isinstance(total, int) and total % nodes == 0
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
     over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ, *_DEVICES, *_NOT_OF_A_STEP)]

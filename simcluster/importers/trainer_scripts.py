@@ -1,7 +1,7 @@
 """A training that a shell script starts with a configuration of DeepSpeed and the options of Hugging Face's Trainer.
 
 Names and defaults of options are those of transformers' training_args.py; what takes the place of ``auto`` in the
-configuration is that of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig).  What becomes of every option is in
+configuration is that of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig).  The place of every option is in
 ``trainer_scripts.yaml`` beside this file.
 """
 
@@ -25,6 +25,7 @@ from simcluster.importers.processes import processes_in, processes_of, seen_in_a
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.trainer_commands import (
+    CONFIGS,
     TABLES,
     Accelerated,
     TrainerCommand,
@@ -35,18 +36,18 @@ from simcluster.importers.trainer_commands import (
     training_of_file,
 )
 
-_CONFIGS, _LENGTHS, _MODELS, _RECOMPUTES, _MICROS, _ACCUMULATIONS = (
-    TABLES[name].split()
-    for name in ("configurations", "lengths", "models", "recomputes", "micro_batches", "accumulations")
+_LENGTHS, _MODELS, _RECOMPUTES, _MICROS, _ACCUMULATIONS = (
+    TABLES[name].split() for name in ("lengths", "models", "recomputes", "micro_batches", "accumulations")
 )
-_READ = frozenset((*_CONFIGS, *_LENGTHS, *_MODELS, *_RECOMPUTES, *_MICROS, *_ACCUMULATIONS, *TABLES["read"].split()))
+_READ = frozenset((*CONFIGS, *_LENGTHS, *_MODELS, *_RECOMPUTES, *_MICROS, *_ACCUMULATIONS, *TABLES["read"].split()))
 _NO_EFFECT = frozenset(TABLES["no_effect"].split())
-_MODELLED_OTHERWISE, _REFUSED = (
+_OTHERWISE, _REFUSED = (
     {name: said for said, names in TABLES[table].items() for name in names.split()}
     for table in ("otherwise", "refused")
 )
 _PROGRAMS: dict[str, dict[str, Any]] = TABLES["programs"]
 _OFF = ("false", "0", "no", "none", "")
+_FORMATS = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
 _MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _USUAL_MICRO = 8
 """Of TrainingArguments."""
@@ -65,7 +66,7 @@ def scenario_of_trainer(
     beside: Beside,
     source: str = "<script>",
 ) -> Imported:
-    """Return the scenario of what the script starts on a cluster (as ``cluster`` stands in a scenario).
+    """Return the scenario of the training that the script starts on a cluster (a scenario's ``cluster`` section).
 
     ``model`` and ``sequence_length`` are the user's and go before the script's, ``given`` are values of the script's
     variables and options.  Raises InputError for a script that names no configuration of DeepSpeed or one that is not
@@ -75,10 +76,10 @@ def scenario_of_trainer(
     alone = is_trainer_file(text)
     training = training_of_file(text, source) if alone else first_training(read_script(text, state))
     arguments = with_given(training.arguments, given or {})
-    run = _Started(arguments, source, beside)
+    run = _Started(arguments, source)
     run.require(named=not model)
     config = _config(training, run, state)
-    named = model or run.model()
+    named = model or run.model(beside)
     section = dict(named.section)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
@@ -108,7 +109,7 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
     """Raise InputError for a command of Hugging Face's Trainer, or another that says no sizes and starts DeepSpeed."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
-    config = arguments.said(*_CONFIGS)
+    config = arguments.said(*CONFIGS)
     if not sizes and (config or any(name in options for name in ("model-name-or-path", "per-device-train-batch-size"))):
         program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "its program")
         with_it = "starts DeepSpeed" if config else "takes the options of Hugging Face's Trainer"
@@ -117,17 +118,18 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
 
 
 def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerated:
-    """Return what says how DeepSpeed trains: the file that the command names, as it is or as accelerate reads it."""
-    options, name = training.arguments.launched, training.config
+    """Return the configuration of DeepSpeed: the file that the command names, as it is or as accelerate reads it."""
+    name = training.config
     if own := run.own_config(name):
-        return Accelerated(own, "", {}, "", ())
+        return Accelerated(own)
     text = state.text_named(name) if name else ""
-    found = Accelerated(text or "", "", {}, "", ())
+    found = Accelerated(text or "")
     if text is not None and (not name or is_accelerate_file(text)):
-        found = accelerated(text, options, f"{state.source}: {name}".removesuffix(": "), steps_said=run.says_steps)
-        if found.named:
-            name, text = found.named, state.text_named(found.named)
-            found = replace(found, config=text or "")
+        where = f"{state.source}: {name}".removesuffix(": ")
+        found = accelerated(text, training.arguments.launched, where, steps_said=run.says_steps)
+        if name := found.named or name:
+            text = state.text_named(found.named) if found.named else text
+            found = replace(found, config=text or "") if found.named else found
     if text is None:
         raise InputError(
             f"{state.source}: starts DeepSpeed with {name}, which is neither beside it nor in a folder around it; put "
@@ -138,50 +140,45 @@ def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerate
 
 def _launched(training: TrainerCommand, config: Accelerated, state: State, program: str) -> Mapping[str, str]:
     """Return how many processes start, as the launcher, its configuration or variables of the shell set it."""
-    launcher, around = training.arguments.launcher, training.around
-    launched = processes_of(launcher, around)
+    launched = processes_of(training.arguments.launcher, training.around)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
     launched = (processes_in(state) if program else {}) | launched
     seen = joined(state.get("CUDA_VISIBLE_DEVICES") or "")
     if "nproc-per-node" not in launched and seen and "$" not in seen:
         launched["nproc-per-node"] = str(len(seen.split(",")))
-    return launched if launched.get("nproc-per-node") else {}
+    return launched
 
 
 def _count(launched: Mapping[str, str]) -> int | None:
-    """Return how many processes start; None where that is not said."""
+    """Return how many processes start; None where that is not stated."""
     each = launched.get("nproc-per-node")
     return int(launched.get("nnodes", "1")) * int(each) if each else None
 
 
 class _Started:
-    """The options of one command."""
+    """The options of one command, and the defaults of the program that it starts."""
 
-    def __init__(self, arguments: Arguments, source: str, beside: Beside) -> None:
+    def __init__(self, arguments: Arguments, source: str) -> None:
         self._options = Settings(arguments.options)
-        self._arguments = replace(arguments, options=self._options)
-        self._source, self._beside = source, beside
+        self._arguments, self._source = replace(arguments, options=self._options), source
         self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
         self._usual: dict[str, Any] = _PROGRAMS.get(self.program, {})
-        self._reads = _READ | {self._usual.get("micro_batch", "")}
-        self.no_effect = [name for name in self._options if name in _NO_EFFECT]
+        reads = _READ | {self._usual.get("micro_batch", "")}
+        known = _OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
+        self.no_effect: list[str] = []
         self.assumed: list[str] = []
         self.unknown: list[str] = []
-        known = _MODELLED_OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
-        off: list[str] = []
-        for name in self._options:
-            if name in self._reads | _NO_EFFECT:
+        for name, words in self._options.items():
+            if name in reads:
                 continue
-            if (said := _MODELLED_OTHERWISE.get(name)) and self._on(name):
+            if (said := _OTHERWISE.get(name)) and self._on(name):
                 self.assumed.append(f"--{name}: {said}")
-            elif name in known:
+            elif name in _NO_EFFECT or name in known or is_off(name, " ".join(words)):
                 self.no_effect.append(name)
-            elif is_off(name, " ".join(self._options[name])):
-                off.append(name)
             else:
                 self.unknown.append(f"--{name}")
-        self.no_effect += off
+        self._reads = reads
         self.says_steps = any(self._options.get(name) for name in _ACCUMULATIONS)
 
     @property
@@ -206,8 +203,7 @@ class _Started:
 
     def own_config(self, name: str) -> str:
         """Return a configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
-        zero = self._usual.get("configurations", {}).get(name)
-        stage = self._arguments.said("zero-stage")
+        zero, stage = self._usual.get("configurations", {}).get(name), self._arguments.said("zero-stage")
         if zero:
             self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
         elif not name and stage.isdecimal():
@@ -224,16 +220,16 @@ class _Started:
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
 
     def require(self, *, named: bool) -> None:
-        """InputError for what is no training of a decoder as a whole; ``named``: as far as its model's name says."""
+        """Raise InputError for what is no training of a whole decoder; ``named``: as far as its model's name says."""
         for name, why in _REFUSED.items():
             name, sign, value = re.split("([=>]|$)", name, maxsplit=1)
             said = self._arguments.said(name)
             more = not said.isdecimal() or int(said) > 1
             if self._on(name) and (more if sign == ">" else value in ("", said.lower())):
                 raise InputError(f"{self._source}: --{name} {said[:40]}: {why}")
-        whole = self._usual.get("all") in self._arguments.launcher
-        tuners = [] if whole else self._usual.get("tuners", "").split()
-        if tuners and not any(name in self._options for name in tuners):
+        tuners = self._usual.get("tuners", "").split()
+        whole = self._usual.get("all") in self._arguments.launcher or any(name in self._options for name in tuners)
+        if tuners and not whole:
             raise InputError(
                 f"{self._source}: {self.program} trains adapters beside weights that stand still unless --{tuners[0]} "
                 "full is given: not modelled"
@@ -254,37 +250,35 @@ class _Started:
         return int(words)
 
     def length(self) -> int | None:
-        """Tokens of a sequence, to which samples are cut."""
+        """Return the tokens of a sequence, to which samples are cut."""
         name, _ = self._first(_LENGTHS)
-        length = self.number(name) if name else None
-        if length:
+        if length := self.number(name):
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are cut")
         elif length := self._usual.get("length"):
             self.assumed.append(f"every sequence has {length} tokens, to which {self.program} cuts samples")
         return length
 
-    def model(self) -> NamedModel:
+    def model(self, beside: Beside) -> NamedModel:
         """Return the model that the script names; InputError where its sizes are not known."""
         name, path = self._first(_MODELS)
+        give = "--model llama3-8b, or"
         if not path:
-            raise InputError(
-                f"{self._source}: does not say which model it trains; name it: --model llama3-8b, or a config.json"
-            )
+            raise InputError(f"{self._source}: does not say which model it trains; name it: {give} a config.json")
         try:
-            found = model_named(path, self._source, self._beside)
+            found = model_named(path, self._source, beside)
         except InputError as problem:
             if "is not known here" not in str(problem):
                 raise
             raise InputError(
                 f"{self._source}: of the model only the name is said (--{name} {path[:60]}), not its sizes; give them: "
-                "--model llama3-8b, or the path of its config.json"
+                f"{give} the path of its config.json"
             ) from None
         self.assumed += found.assumed
         self.unknown += found.unknown
         return found
 
     def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
-        """What takes the place of ``auto``, by the configuration's names; ``precision`` is the launcher's format."""
+        """Return the values in the place of ``auto``; ``precision`` is the launcher's format."""
         program = self._usual
         micro, steps = (self.number(self._first(names)[0]) for names in (_MICROS, _ACCUMULATIONS))
         micro = micro or self.number(program.get("micro_batch", ""))
@@ -296,26 +290,19 @@ class _Started:
         if micro and not steps and gpus and (least := program.get("least_batch")):
             steps = -(-least // (micro * gpus))
             self.assumed.append(f"{steps} micro batches a step, as {self.program} takes for {least} sequences")
-        found: dict[str, Any] = {_MICRO: micro, _STEPS: steps or (1 if micro else None)}
-        found = {name: value for name, value in found.items() if value}
-        on = next((name for name in ("bf16", "fp16") if self._on(name)), precision or self._usual_format())
+        found: dict[str, Any] = {_MICRO: micro, _STEPS: steps or 1} if micro else {_STEPS: steps} if steps else {}
+        said = self._arguments.said("torch-dtype", "dtype").lower()
+        usual = precision or _FORMATS.get(said, str(program.get("format", "")))
+        on = next((name for name in ("bf16", "fp16") if self._on(name)), usual)
         return found | {f"{name}.enabled": name == on for name in ("bf16", "fp16") if trains or name == on}
 
-    def _usual_format(self) -> str:
-        """Return the format of mixed precision that a program takes of the model's, where none is said."""
-        usual = str(self._usual.get("format", ""))
-        said = self._arguments.said("torch-dtype", "dtype").lower()
-        known = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
-        return known.get(said, usual)
-
     def training(self) -> dict[str, Any]:
-        """Return what the command line says of the passes."""
+        """Return the settings of recompute and of attention's kernel."""
         found: dict[str, Any] = {}
+        off = self._usual.get("off", "")
         if any(self._on(name) for name in _RECOMPUTES):
             found["recompute"] = "full"
-        off = self._usual.get("off", "")
-        without = self._on(off) if off.startswith("disable") else off in self._options
-        if "recompute" not in found and off and not without:
+        elif off and not (self._on(off) if off.startswith("disable") else off in self._options):
             found["recompute"] = "full"
             self.assumed.append(f"layers are run again in the backward pass, as {self.program} does by itself")
         kernels = {self._arguments.said(name).lower() for name in ("attn-implementation", "flash-attn")}
