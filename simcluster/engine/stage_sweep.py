@@ -12,9 +12,9 @@ same time, as all ranks of a tensor-parallel group have after each of its collec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -52,16 +52,6 @@ class _Meeting(NamedTuple):
     groups: int = 0
 
 
-@dataclass(slots=True)
-class _Node:
-    """An op of all ranks of a stage.  ``before``: nodes that end first, at the same place of their stage."""
-
-    stage: int
-    number: int
-    before: list[int] = field(default_factory=list)
-    meeting: _Meeting | None = None
-
-
 class StageSweep:
     """The order in which the ops of a job can be timed; made once, used for many cases.
 
@@ -73,12 +63,10 @@ class StageSweep:
     def __init__(self, programs: Sequence[StageProgram], layout: RankLayout) -> None:
         self.stage_ranks: list[Ints] = layout.stage_ranks()
         self.ops: list[list[tuple[Item, Op]]] = []
-        self._nodes: list[_Node] = []
-        self._link(programs, layout)
-        self._order = _order(self._nodes)
-        self._waiting = [0] * len(self._nodes)  # how many nodes wait for each
-        for other in chain.from_iterable(node.before for node in self._nodes):
-            self._waiting[other] += 1
+        self._nodes: list[tuple[int, int]] = []  # the stage and the number of each op
+        self._before: list[list[int]] = []  # the nodes that end first, at the same place of their stage
+        self._order = self._sorted([*self._meetings(self._link(programs), layout)])
+        self._waiting = np.bincount([*chain.from_iterable(self._before)], minlength=len(self._nodes)).tolist()
 
     def __call__(self, seconds: Seconds, cases: int) -> Floats:
         """Return when the last op ends, in seconds, [case]."""
@@ -90,7 +78,7 @@ class StageSweep:
                     ends[number] = end
                 else:
                     np.maximum(total, end.max(axis=1), out=total)
-            for other in chain.from_iterable(self._nodes[number].before for number in meeting.nodes):
+            for other in chain.from_iterable(self._before[number] for number in meeting.nodes):
                 waiting[other] -= 1
                 if not waiting[other]:
                     ends[other] = None
@@ -98,25 +86,23 @@ class StageSweep:
 
     def _ends(self, meeting: _Meeting, seconds: Seconds, ends: Sequence[Any], cases: int) -> Iterator[Floats]:
         """Yield the ends of nodes that meet."""
-        nodes = [self._nodes[number] for number in meeting.nodes]
-        ready = [[ends[other] for other in node.before] or [np.zeros((cases, 1))] for node in nodes]
+        nodes = meeting.nodes
+        ready = [[ends[other] for other in self._before[node]] or [np.zeros((cases, 1))] for node in nodes]
         if meeting.members is None:
-            end = self._end(nodes[0], [each for own in ready for each in own], seconds)
-            yield from [end] * len(nodes)
+            yield from [self._end(nodes[0], [each for own in ready for each in own], seconds)] * len(nodes)
         elif meeting.groups:
             yield self._end(nodes[0], [_at_groups(each, meeting.groups) for each in ready[0]], seconds)
         else:
-            sizes = [len(self.stage_ranks[node.stage]) for node in nodes]
+            sizes = [len(self.stage_ranks[self._nodes[node][0]]) for node in nodes]
             wide = [_widen(_latest_of(own), size) for own, size in zip(ready, sizes, strict=True)]
             whole = np.concatenate(wide, axis=1)
             whole[:, meeting.members] = whole[:, meeting.members].max(axis=2)[:, :, None]
             for node, start in zip(nodes, np.split(whole, np.cumsum(sizes)[:-1], axis=1), strict=True):
                 yield self._end(node, [np.ascontiguousarray(start)], seconds)
 
-    def _end(self, node: _Node, ready: Sequence[Floats], seconds: Seconds) -> Floats:
+    def _end(self, node: int, ready: Sequence[Floats], seconds: Seconds) -> Floats:
         """Return when a node ends that begins at the latest of the ``ready`` times."""
-        begin = _latest_of(ready)
-        took = seconds(node.stage, node.number)
+        begin, took = _latest_of(ready), seconds(*self._nodes[node])
         scale, factor = took if isinstance(took, tuple) else (1.0, np.atleast_2d(took))
         if factor.shape[1] == 1:
             return np.asarray(begin + scale * factor)
@@ -124,8 +110,8 @@ class StageSweep:
             factor = np.repeat(factor, len(begin), axis=0)
         return add_product(begin, scale, np.ascontiguousarray(factor))
 
-    def _link(self, programs: Sequence[StageProgram], layout: RankLayout) -> None:
-        """Add the nodes in the order of the programs, what each waits for, and their meetings."""
+    def _link(self, programs: Sequence[StageProgram]) -> dict[tuple[Any, ...], list[int]]:
+        """Add the nodes in the order of the programs, and what each waits for; return those that meet, by name."""
         segments = SegmentOps(programs)
         for op in segments.ops:
             if type(op.work) not in PROVED:
@@ -137,35 +123,37 @@ class StageSweep:
             items = list(chain.from_iterable(programs[stage].lanes.values()))
             pairs = zip(own.item.tolist(), own.place.tolist(), strict=True)
             self.ops.append([(items[item], segments.ops[place]) for item, place in pairs])
-            nodes = [_Node(stage, number) for number in range(len(own))]
-            self._nodes += nodes
             last: dict[int, int] = {}  # by lane
-            for node, lane in zip(nodes, own.lane.tolist(), strict=True):
-                node.before += [last[lane]] if lane in last else []
-                last[lane] = first[stage] + node.number
+            for number, lane in enumerate(own.lane.tolist()):
+                self._nodes.append((stage, number))
+                self._before.append([last[lane]] if lane in last else [])
+                last[lane] = first[stage] + number
             for number, other, whose in zip(*(column.tolist() for column in own.waits(columns)), strict=True):
-                nodes[number].before.append(first[stage if whose < 0 else whose] + other)
+                self._before[first[stage] + number].append(first[stage if whose < 0 else whose] + other)
             meets = np.flatnonzero(own.group >= 0)
             for number, name in zip(meets.tolist(), own.meeting_names(meets), strict=True):
                 work = self.ops[stage][number][1].work
                 if work.axis or work.joins or work.parties(1) > 1:
                     called.setdefault((work.axis or "send", *name), []).append(first[stage] + number)
-        shared = {axis: self._shared_groups(axis, layout) for axis in {name[0] for name in called} - {"send"}}
-        for (axis, *_), numbers in called.items():
-            for meeting in [_Meeting(tuple(numbers))] if axis == "send" else self._meet(axis, numbers, shared[axis]):
-                for number in meeting.nodes:
-                    self._nodes[number].meeting = meeting
+        return called
 
-    def _meet(self, axis: str, numbers: Sequence[int], shared: Sequence[_Meeting]) -> Iterator[_Meeting]:
-        """Yield the meetings of ops of one name, one for the stages that share groups of its axis."""
-        by_stage = {self._nodes[number].stage: number for number in numbers}
-        assert len(by_stage) == len(numbers), axis
-        for each in shared:
-            if each.nodes[0] not in by_stage:
-                continue
-            if not by_stage.keys() >= set(each.nodes):
-                raise InputError(f"ranks of stages {each.nodes} are to meet ({axis}), and some of them never do")
-            yield each._replace(nodes=tuple(by_stage[stage] for stage in each.nodes))
+    def _meetings(self, called: Mapping[tuple[Any, ...], Sequence[int]], layout: RankLayout) -> Iterator[_Meeting]:
+        """Yield the meetings of ops of one name, one for the stages that share groups of its axis; then other ops."""
+        shared = {axis: self._shared_groups(axis, layout) for axis in {name[0] for name in called} - {"send"}}
+        alone = dict.fromkeys(range(len(self._nodes)))
+        for (axis, *_), numbers in called.items():
+            by_stage = {self._nodes[number][0]: number for number in numbers}
+            assert len(by_stage) == len(numbers), axis
+            for each in shared.get(axis, [_Meeting(tuple(by_stage))]):
+                if each.nodes[0] not in by_stage:
+                    continue
+                if not by_stage.keys() >= set(each.nodes):
+                    raise InputError(f"ranks of stages {each.nodes} are to meet ({axis}), and some of them never do")
+                meeting = each._replace(nodes=tuple([by_stage[stage] for stage in each.nodes]))
+                yield meeting
+                for number in meeting.nodes:
+                    del alone[number]
+        yield from (_Meeting((number,)) for number in alone)
 
     def _shared_groups(self, axis: str, layout: RankLayout) -> list[_Meeting]:
         """Return the groups of an axis by the stages that share them, whose numbers stand for nodes."""
@@ -185,30 +173,23 @@ class StageSweep:
             found.append(_Meeting(stages, places, len(groups) if neighbours else 0))
         return found
 
-
-def _order(nodes: Sequence[_Node]) -> list[_Meeting]:
-    """Return meetings so that each follows what its nodes wait for (Kahn's algorithm)."""
-    missing, arrived = [len(node.before) for node in nodes], dict[int, int]()
-    waiters: list[list[int]] = [[] for _ in nodes]
-    for number, node in enumerate(nodes):
-        for other in node.before:
-            waiters[other].append(number)
-    order: list[_Meeting] = []
-    free = [number for number, count in enumerate(missing) if not count]
-    while free:
-        number = free.pop()  # depth first: fresh times are in the caches
-        meeting = nodes[number].meeting or _Meeting((number,))
-        arrived[id(meeting)] = arrived.get(id(meeting), 0) + 1
-        if arrived[id(meeting)] < len(meeting.nodes):
-            continue
-        order.append(meeting)
-        for waiter in chain.from_iterable(waiters[done] for done in meeting.nodes):
-            missing[waiter] -= 1
-            if not missing[waiter]:
-                free.append(waiter)
-    if sum(len(meeting.nodes) for meeting in order) < len(nodes):
-        raise InputError(f"{sum(map(bool, missing))} ops wait for each other, as the engine would say")
-    return order
+    def _sorted(self, meetings: Sequence[_Meeting]) -> list[_Meeting]:
+        """Return meetings so that each follows what its nodes wait for; depth first: fresh times are in the caches."""
+        of_node = {node: number for number, each in enumerate(meetings) for node in each.nodes}
+        sorter = TopologicalSorter[int]()
+        for number, each in enumerate(meetings):
+            sorter.add(number, *(of_node[other] for node in each.nodes for other in self._before[node]))
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            raise InputError(f"{len(error.args[1]) - 1} ops wait for each other, as the engine would say") from None
+        order, free = [], [*sorter.get_ready()]
+        while free:
+            number = free.pop()
+            order.append(meetings[number])
+            sorter.done(number)
+            free += sorter.get_ready()
+        return order
 
 
 def _latest_of(times: Sequence[Floats]) -> Floats:
