@@ -6,7 +6,9 @@ package is installed without compiled modules: it gives the same results, slowly
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
 import time
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -45,15 +47,18 @@ def compiled(source: Path) -> Path:
     return source.with_suffix(EXTENSION_SUFFIXES[0])
 
 
+def parts(source: Path) -> list[Path]:
+    """Return the modules of the same folder that are compiled as one with a module, and the module itself, the last."""
+    found = re.search(r"^PARTS = (\(.*?\))", source.read_text(), re.MULTILINE | re.DOTALL)
+    return [*(source.with_name(f"{name}.py") for name in (ast.literal_eval(found[1]) if found else ())), source]
+
+
 def outdated(root: Path = ROOT) -> list[Path]:
-    """Return the modules without a compiled form that is newer than their source, all .pxd files and this file."""
+    """Return the modules without a compiled form that is newer than their sources, all .pxd files and this file."""
     found = sources(root)
     shared = max(path.stat().st_mtime for path in (Path(__file__), *(each.with_suffix(".pxd") for each in found)))
-    return [
-        each
-        for each in found
-        if not compiled(each).exists() or compiled(each).stat().st_mtime < max(shared, each.stat().st_mtime)
-    ]
+    newest = {each: max(shared, *(part.stat().st_mtime for part in parts(each))) for each in found}
+    return [each for each in found if not compiled(each).exists() or compiled(each).stat().st_mtime < newest[each]]
 
 
 def compile_modules(modules: list[Path], into: Path, root: Path = ROOT) -> None:
@@ -71,7 +76,7 @@ def compile_modules(modules: list[Path], into: Path, root: Path = ROOT) -> None:
         with TemporaryDirectory() as scratch:
             extensions = cythonize(
                 [
-                    Extension(name, [str(path.relative_to(root))], extra_compile_args=flags)
+                    Extension(name, [written(path, root, Path(scratch))], extra_compile_args=flags)
                     for name, path in zip(names, modules, strict=True)
                 ],
                 compiler_directives=DIRECTIVES,
@@ -87,6 +92,16 @@ def compile_modules(modules: list[Path], into: Path, root: Path = ROOT) -> None:
             command.run()
     finally:
         os.chdir(before)
+
+
+def written(module: Path, root: Path, scratch: Path) -> str:
+    """Return the file to compile for a module: its own, or one in ``scratch`` that has the text of all its parts."""
+    if len(texts := [path.read_text() for path in parts(module)]) == 1:
+        return str(module.relative_to(root))
+    future = "from __future__ import annotations\n"
+    joined = scratch / module.name
+    joined.write_text(future + "".join(text.replace(future, "") for text in texts))
+    return str(joined)
 
 
 def rebuild(root: Path = ROOT) -> list[Path]:

@@ -17,6 +17,7 @@ import pytest
 from simcluster.base import compilation, pointers
 from simcluster.base.errors import InputError
 from simcluster.base.telling import notes_to
+from simcluster.engine import events
 
 ROOT = Path(__file__).parent.parent
 HOOK = SimpleNamespace(**runpy.run_path(str(ROOT / "hatch_build.py")))
@@ -58,6 +59,10 @@ def test_the_modules_compiled_are_those_with_a_pxd_file() -> None:
 def test_this_suite_runs_compiled_modules_that_are_current() -> None:
     assert HOOK.outdated() == []
     assert compilation.is_compiled(pointers.__file__)
+    code = "import sys; from simcluster import *; from simcluster.studies.sweep import step_tables; print(*sys.modules)"
+    loaded = set(run_python(code, ROOT).split())
+    assert "simcluster.engine.events" in loaded
+    assert not loaded & {f"simcluster.engine.{part}" for part in events.PARTS}, "plain Python, in place of events"
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler")
@@ -68,6 +73,12 @@ def test_what_changed_is_compiled_in_place(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.c"))
     assert run_python("from simcluster.engine.fast import twice; print(twice(2))", tmp_path) == "4.0\n"
     os.utime(source, (newer := HOOK.compiled(source).stat().st_mtime + 1, newer))
+    assert HOOK.outdated(tmp_path) == [source]
+    (part := source.with_name("part.py")).write_text("from __future__ import annotations\nTHREE = 3\n")
+    source.write_text('from __future__ import annotations\nPARTS = ("part",)\nSIX = 2 * THREE\n' + MODULE)
+    assert HOOK.rebuild(tmp_path) == [source]
+    assert run_python("from simcluster.engine.fast import SIX; print(SIX)", tmp_path) == "6\n"
+    os.utime(part, (newer := HOOK.compiled(source).stat().st_mtime + 1, newer))
     assert HOOK.outdated(tmp_path) == [source]
     source.with_suffix(".pxd").unlink()
     assert HOOK.rebuild(tmp_path) == []

@@ -47,11 +47,11 @@ def stale_modules() -> list[str]:
     compiled = [
         (name, Path(file)) for name, file in files.items() if name.startswith("simcluster.") and is_compiled(file)
     ]
-    sources = [path.with_name(f"{name.rpartition('.')[2]}.py") for name, path in compiled]
     return [
         name
-        for (name, path), source in zip(compiled, sources, strict=True)
-        if not source.exists() or source.stat().st_mtime > path.stat().st_mtime
+        for name, path in compiled
+        for part in (*getattr(sys.modules[name], "PARTS", ()), name.rpartition(".")[2])  # see ``hatch_build.py``
+        if not (source := path.with_name(f"{part}.py")).exists() or source.stat().st_mtime > path.stat().st_mtime
     ]
 
 

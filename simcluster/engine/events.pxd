@@ -1,12 +1,367 @@
 cimport cython
+from libc.math cimport rint
 
-from simcluster.base.pointers cimport Buffers
-from simcluster.base.event_queue cimport EventQueue
-from simcluster.engine.lanes cimport LaneStates
-from simcluster.engine.links cimport LinkActivities
-from simcluster.engine.meetings cimport MeetingStates
-from simcluster.engine.ranks cimport RankActivities
-from simcluster.engine.rounds cimport RoundsUnderWay
+from simcluster.base.pointers cimport Buffers, prefetch
+
+
+cdef double INFINITE
+
+
+cdef struct Chain:
+    double time
+    int first
+
+
+cdef struct Event:
+    int key
+    int following
+
+
+@cython.final
+cdef class EventQueue:
+    cdef Buffers buffers
+    cdef Chain* chains
+    cdef Event* events
+    cdef public double now
+    cdef double ticks
+    cdef readonly int count
+    cdef int _room
+    cdef int _events
+    cdef int _free
+    cdef int _latest
+    cdef double _latest_time
+    cdef void put(self, double time, int key) noexcept
+    cdef double rounded(self, double seconds) noexcept
+    cdef int key(self) noexcept
+    cdef int pop(self) noexcept
+    cdef void _put_chain(self, double time, int first) noexcept
+    cdef void _remove_chain(self) noexcept
+    cdef void _make_room(self, int room) noexcept
+    cdef void _make_events(self, int room) noexcept
+
+
+cdef struct Membership:
+    double weight
+    int member
+    int following
+    int container
+    int previous
+    int sibling
+    int unused
+
+
+@cython.final
+cdef class Memberships:
+    cdef Buffers buffers
+    cdef int* head
+    cdef int* count
+    cdef int* first
+    cdef Membership* entry
+    cdef int _free
+    cdef int _room
+    cdef int _members
+    cdef void add(self, int container, int member, double weight) noexcept
+    cdef void remove_all(self, int member) noexcept
+    cdef void _make_room(self, int room) noexcept
+    cdef void _make_members(self, int members) noexcept
+
+
+@cython.final
+cdef class LinkFill:
+    cdef Buffers buffers
+    cdef double* want
+    cdef double* flows
+    cdef double* _partial
+    cdef void make_room(self, int room) noexcept
+    cdef double level(self, double capacity, int count) noexcept
+    cdef double _sum(self, int count, double low, double high) noexcept
+
+
+@cython.final
+cdef class MaxMin:
+    cdef Buffers buffers
+    cdef Memberships users
+    cdef EventQueue queue
+    cdef LinkFill fill
+    cdef double* capacity
+    cdef double* level
+    cdef double* rate
+    cdef double* bound
+    cdef double* before
+    cdef int* usage
+    cdef int* usage_first
+    cdef int* usage_link
+    cdef double* usage_flows
+    cdef int* owner
+    cdef unsigned char* is_due
+    cdef unsigned char* is_waiting
+    cdef unsigned char* is_touched
+    cdef int* due
+    cdef int* touched
+    cdef readonly int due_count
+    cdef readonly int touched_count
+    cdef void make_room(self, int room) noexcept
+    cdef void join(self, int activity, int traffic, double bound) noexcept
+    cdef double reserve(self, int activity, int traffic, double bound) noexcept
+    cdef void cancel(self, int traffic) noexcept
+    cdef void leave(self, int activity) noexcept
+    cdef void set_capacity(self, int link, double capacity) noexcept
+    cdef void solve(self) noexcept
+    cdef void _touch(self, int activity) noexcept
+    cdef void _look_again(self, int link) noexcept
+    cdef void _visit(self, int link) noexcept
+    cdef void _update(self, int activity, int link) noexcept
+    cdef double _level_of(self, int link) noexcept
+
+
+cdef struct Activity:
+    double due
+    double remaining
+    double round_seconds
+    double updated
+    double drag
+    int traffic
+    int phase
+    int kind
+    int meeting
+    int stage
+    int hop
+
+
+@cython.final
+cdef class LinkActivities:
+    cdef Buffers buffers
+    cdef EventQueue queue
+    cdef readonly MaxMin shares
+    cdef Activity* state
+    cdef readonly int under_way
+    cdef readonly long long events
+    cdef double* _bytes
+    cdef double* _rounds
+    cdef double* _latency
+    cdef double* _bound
+    cdef double* _nominal
+    cdef int _free
+    cdef readonly int room
+    cdef bint changed(self) noexcept
+    cdef int take(self) noexcept
+    cdef void give_back(self, int activity) noexcept
+    cdef void begin(self, int activity, int traffic, double drag) noexcept
+    cdef bint advance(self, int activity) noexcept
+    cdef void settle(self) noexcept
+    cdef void set_drag(self, int activity, double drag) noexcept
+    cdef void set_factor(self, int link, double factor) noexcept
+    cdef void _release(self, int activity) noexcept
+    cdef double _seconds_of_round(self, int activity, double rate) noexcept
+    cdef void _reckon(self, int activity) noexcept
+    cdef void _make_room(self, int room) noexcept
+
+
+cdef struct TemplateOp:
+    double seconds
+    double sensitivity
+    int slot
+    int work
+    int place
+    int wait_first
+    int wait_end
+    int lane
+    int at
+    int run
+    int open
+
+
+@cython.final
+cdef class TemplateOps:
+    cdef Buffers buffers
+    cdef TemplateOp* ops
+    cdef int* wait_op
+    cdef int* wait_peer
+    cdef int* _peer
+    cdef int _peers
+    cdef int whose(self, int instance, int wait) noexcept
+    cdef object _close(self, object templates, object instances)
+    cdef object _find_runs(self, object templates)
+    cdef bint _computes(self, int place) noexcept
+
+
+cdef struct LaneState:
+    double due
+    double since
+    double left
+    double factor
+    double changed
+    double pressure
+    double speed
+    double slowness
+    int last
+    int stop
+    int base
+    int template
+    int instance
+    int own
+    int rank
+    int number
+    int waits_from
+    int awaited
+    int waiters
+    int meeting
+    int joined
+    int next
+
+
+@cython.final
+cdef class LaneStates:
+    cdef readonly Buffers buffers
+    cdef EventQueue queue
+    cdef readonly int count
+    cdef readonly int lanes_over
+    cdef bint keeps_times
+    cdef LaneState* state
+    cdef TemplateOps _templates
+    cdef TemplateOp* ops
+    cdef int* at
+    cdef int* following
+    cdef readonly long long events
+    cdef int* ready_lanes
+    cdef int ready_count
+    cdef double* end
+    cdef int* _lane_op
+    cdef double* _own
+    cdef double* _lane_end
+    cdef int* _lane_first
+    cdef int* _template_first
+    cdef object _put_at_first_ops(self, object tables)
+    cdef int place(self, int lane, int at) noexcept
+    cdef int op(self, int lane, int at) noexcept
+    cdef void keep(self, int lane, int at, double end) noexcept
+    cdef bint begins(self, int lane) noexcept
+    cdef int run_ahead(self, int lane) noexcept
+    cdef double seconds(self, int lane, int at) noexcept
+    cdef bint end_run(self, int lane) noexcept
+    cdef bint settle(self, int lane, double pressure, double speed) noexcept
+    cdef void _come_to_now(self, int lane) noexcept
+    cdef double _end_of_run(self, int lane) noexcept
+    cdef double _factor(self, int lane, int at) noexcept
+    cdef double _left(self, int lane, double time) noexcept
+    cdef double _rounded(self, double seconds) noexcept
+    cdef void end_op(self, int lane) noexcept
+    cdef int _awaited_lane(self, int lane, int place) noexcept
+    cdef void _join_waiters(self, int lane, int awaited_lane, int at) noexcept
+    cdef void _wake(self, int ended) noexcept
+    cpdef int op_at(self, int lane)
+    cpdef bint is_over(self, int instance, int number)
+
+
+cdef struct Meeting:
+    double since
+    int arrived
+    int kind
+    int head
+    int latest
+    int last
+    int number
+
+
+@cython.final
+cdef class MeetingStates:
+    cdef Buffers buffers
+    cdef EventQueue queue
+    cdef LaneStates lanes
+    cdef Meeting* record
+    cdef long long over
+    cdef int* _slots
+    cdef int _group_count
+    cdef int* _kinds
+    cdef int* _parties
+    cdef object _in_rounds
+    cdef void find(self, int lane, int place) noexcept
+    cdef int count(self, int lane) noexcept
+    cdef void join(self, int lane) noexcept
+    cdef void expect(self, int lane) noexcept
+    cdef bint is_full(self, int meeting) noexcept
+    cdef bint is_due(self, int meeting) noexcept
+    cdef bint are_there(self, int meeting) noexcept
+    cdef bint note(self, int lane, bint first) noexcept
+    cpdef object kept_times(self)
+    cpdef tuple arrived(self, int meeting)
+
+
+cdef struct RankState:
+    double speed
+    int lane
+    int is_changed
+
+
+@cython.final
+cdef class RankActivities:
+    cdef Buffers buffers
+    cdef EventQueue queue
+    cdef LaneStates lanes
+    cdef LinkActivities links
+    cdef MeetingStates meetings
+    cdef Memberships flights
+    cdef readonly int computing_lanes
+    cdef readonly int changed
+    cdef readonly bint drags
+    cdef int* _changed
+    cdef RankState* _state
+    cdef double* _pressure
+    cdef double* _drag
+    cdef int* _rank_first
+    cdef int* _kind_rank
+    cdef void begin(self, int lane, bint joins) noexcept
+    cdef void end(self, int lane) noexcept
+    cdef void take_off(self, int flight, int kind) noexcept
+    cdef void land(self, int flight, int kind) noexcept
+    cdef void set_speed(self, int rank, double factor) noexcept
+    cdef void settle(self) noexcept
+    cdef void _change(self, int rank) noexcept
+    cdef void _settle_lanes(self, int rank) noexcept
+    cdef void _settle_flights(self, int rank) noexcept
+
+
+cdef struct Collective:
+    int members
+    int blocks
+    int channels
+    int hops
+    int first_hop
+    int first_port
+    int free
+
+
+cdef struct Hop:
+    int block
+    int repeats
+    int source
+    int target
+    int source_port
+    int target_port
+    int traffic
+
+
+@cython.final
+cdef class RoundsUnderWay:
+    cdef Buffers buffers
+    cdef LinkActivities links
+    cdef int* left_lane
+    cdef int left
+    cdef Collective* _collectives
+    cdef Hop* _hops
+    cdef int* _port_first
+    cdef int* _port_hop
+    cdef int* _state
+    cdef int _used
+    cdef int _room
+    cdef int allocate(self, int collective) noexcept
+    cdef void arrive(self, int state, int position, int lane) noexcept
+    cdef void end_hop(self, int activity) noexcept
+    cdef int _hop(self, int state, int hop) noexcept
+    cdef void _continue(self, int state, int port) noexcept
+    cdef void _leave(self, int state, int position, int block) noexcept
+    cdef void _enter(self, int state, int position, int block) noexcept
+    cdef void _try(self, int state, int hop) noexcept
 
 
 @cython.final

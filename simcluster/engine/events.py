@@ -6,28 +6,34 @@ anew and computations continue at their new speed, which may cause more events a
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import cython
 
 from simcluster.engine.hop_tables import hop_tables
-from simcluster.engine.tables import Tables
+from simcluster.engine.tables import Instances, Tables, Templates
 
 if not cython.compiled:
-    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
+    from simcluster.engine.event_queue import INFINITE, EventQueue
     from simcluster.engine.lanes import LaneStates
     from simcluster.engine.links import LinkActivities
     from simcluster.engine.meetings import MeetingStates
     from simcluster.engine.ranks import RankActivities
     from simcluster.engine.rounds import RoundsUnderWay
+    from simcluster.engine.template_ops import TemplateOps
+
+PARTS = ("event_queue", "memberships", "max_min", "links", "template_ops", "lanes", "meetings", "ranks", "rounds")
+"""The modules that are compiled as one with this one, in this order: calls between them cost little."""
 
 OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
 """What ``Engine.run`` returns: all lanes are over; as many events are processed as the caller asked for; the caller has
 to load more changes of links and speeds; the clock leaves its grid; nothing can happen any more."""
 
-_INFINITE = cython.declare(cython.double, math.inf)
+
+def read_ops(templates: Templates, instances: Instances) -> TemplateOps:
+    """Return the ops of templates as ``Tables.ops`` takes them; engines may share them."""
+    return TemplateOps(templates, instances)
 
 
 class Engine:
@@ -81,10 +87,10 @@ class Engine:
             if self.events() >= stop:
                 return 1
             time = self._next_time()
-            if self._more_changes and self._change_time[self._changes - 1] <= time < _INFINITE:
+            if self._more_changes and self._change_time[self._changes - 1] <= time < INFINITE:
                 return 2
-            if time >= self._until or time == _INFINITE:
-                return 3 if time < _INFINITE else self._stop()
+            if time >= self._until or time == INFINITE:
+                return 3 if time < INFINITE else self._stop()
             self.queue.now = time
 
     def _stop(self) -> cython.int:
@@ -113,7 +119,7 @@ class Engine:
             if time == queue.chains[0].time:
                 return time
             queue.pop()  # it was put off, or came earlier
-        return _INFINITE
+        return INFINITE
 
     def _apply_changes(self) -> cython.void:
         of: cython.int

@@ -10,15 +10,12 @@ import numpy as np
 from simcluster.engine.tables import Tables
 
 if not cython.compiled:
-    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers, prefetch
+    from simcluster.engine.event_queue import INFINITE, EventQueue
     from simcluster.engine.template_ops import TemplateOps
 
     rint = np.rint
     LaneState = SimpleNamespace
-
-
-_INFINITE = cython.declare(cython.double, np.inf)
 
 
 LANE = [
@@ -160,7 +157,7 @@ class LaneStates:
             self._wake(lane)
         self.state[lane].last = self.at[lane]
         self.at[lane] += 1
-        self.state[lane].due = _INFINITE
+        self.state[lane].due = INFINITE
         if self.at[lane] == self.state[lane].stop:
             self._lane_end[lane] = self.queue.now
         self.state[lane].waits_from = -1
@@ -181,7 +178,7 @@ class LaneStates:
         Only the last pressure and speed of an instant count.
         """
         due: cython.double = self.state[lane].due
-        if due < _INFINITE:
+        if due < INFINITE:
             if pressure == self.state[lane].pressure and speed == self.state[lane].speed:
                 return False
             if self.state[lane].changed < self.queue.now:

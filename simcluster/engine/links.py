@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -17,13 +16,12 @@ from simcluster.engine.tables import Traffics
 from simcluster.traffic.traffic import Traffic
 
 if not cython.compiled:
-    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
+    from simcluster.engine.event_queue import INFINITE, EventQueue
     from simcluster.engine.max_min import MaxMin
 
     Activity = SimpleNamespace
 
-_INFINITE = cython.declare(cython.double, math.inf)
 _JOINED = cython.declare(cython.int, 1)
 _RESERVED = cython.declare(cython.int, 2)
 ACTIVITY = [
@@ -87,7 +85,7 @@ class LinkActivities:
         self.under_way += 1
         self.state[activity].traffic = traffic
         self.state[activity].remaining = self._rounds[traffic]
-        self.state[activity].round_seconds = _INFINITE
+        self.state[activity].round_seconds = INFINITE
         self.state[activity].drag = drag
         self.state[activity].phase = 0
         self.state[activity].due = self.queue.now + self._latency[traffic]
@@ -104,7 +102,7 @@ class LinkActivities:
         place: cython.int
         owner: cython.int
         self.events += 1
-        self.state[activity].due = _INFINITE
+        self.state[activity].due = INFINITE
         if self.state[activity].phase:
             if self.state[activity].phase == _RESERVED:
                 self.shares.cancel(traffic)
@@ -129,7 +127,7 @@ class LinkActivities:
         self.shares.cancel(traffic)
         if self.queue.now <= self.state[activity].updated:  # its latency ends later
             self.state[activity].phase = 0
-            self.state[activity].round_seconds = _INFINITE
+            self.state[activity].round_seconds = INFINITE
             self.state[activity].due = self.state[activity].updated
             self.queue.put(self.state[activity].due, 2 * activity + 1)
             return
@@ -179,8 +177,8 @@ class LinkActivities:
             self.state[activity].remaining = left
         self.state[activity].updated = self.queue.now
         if rate <= 0 and size > 0:  # a dead link: nothing moves before its capacity comes back
-            self.state[activity].round_seconds = _INFINITE
-            self.state[activity].due = _INFINITE
+            self.state[activity].round_seconds = INFINITE
+            self.state[activity].due = INFINITE
             return
         seconds = self._seconds_of_round(activity, rate)
         self.state[activity].round_seconds = seconds

@@ -10,18 +10,15 @@ how many activities represent equal flows.  (Links that send each other only wha
 
 from __future__ import annotations
 
-import math
-
 import cython
 
 from simcluster.base.arrays import Floats, Int32s
 
 if not cython.compiled:
-    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
+    from simcluster.engine.event_queue import INFINITE, EventQueue
     from simcluster.engine.memberships import Memberships
 
-_INFINITE = cython.declare(cython.double, math.inf)
 _PARTIALS = 64  # a sum of float64 numbers has at most 40
 
 
@@ -232,8 +229,8 @@ class LinkFill:
     def level(self, capacity: cython.double, count: cython.int) -> cython.double:
         """Return the level at which users share a link when some want less; infinite when all do."""
         left: cython.double = capacity
-        share: cython.double = capacity / self._sum(count, 0.0, _INFINITE)
-        want: cython.double = _INFINITE
+        share: cython.double = capacity / self._sum(count, 0.0, INFINITE)
+        want: cython.double = INFINITE
         following: cython.double
         i: cython.int
         for i in range(count):
@@ -241,7 +238,7 @@ class LinkFill:
                 want = self.want[i]
         while want < share:
             left -= self._sum(count, want, want) * want
-            following = _INFINITE
+            following = INFINITE
             rest: cython.bint = False
             for i in range(count):
                 if self.want[i] > want:
@@ -249,9 +246,9 @@ class LinkFill:
                     if self.want[i] < following:
                         following = self.want[i]
             if not rest:
-                return _INFINITE
+                return INFINITE
             want = following
-            following = left / self._sum(count, want, _INFINITE)
+            following = left / self._sum(count, want, INFINITE)
             if following > share:
                 share = following
         return share

@@ -11,8 +11,8 @@ from simcluster.engine.op_times import KeptTimes
 from simcluster.engine.tables import Tables
 
 if not cython.compiled:
-    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
+    from simcluster.engine.event_queue import EventQueue
     from simcluster.engine.lanes import LaneStates
 
     Meeting = SimpleNamespace

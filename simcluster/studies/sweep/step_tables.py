@@ -14,6 +14,7 @@ import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.base.kept import Kept
+from simcluster.engine.events import read_ops
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import (
     CommunicationKind,
@@ -25,7 +26,6 @@ from simcluster.engine.tables import (
     int32s,
     one_instance,
 )
-from simcluster.engine.template_ops import TemplateOps
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Action, Schedule
 
@@ -229,9 +229,9 @@ class StepTemplate:
 
 
 @lru_cache(2)
-def _ops_of(template: StepTemplate) -> TemplateOps:
+def _ops_of(template: StepTemplate) -> object:
     """Return the ops of a template that nothing slows down."""
-    return TemplateOps(template.templates, template.instances)
+    return read_ops(template.templates, template.instances)
 
 
 def step_seconds(template: StepTemplate, costs: Sequence[Costs], capacity: Sequence[float], kept: Kept) -> float:

@@ -13,7 +13,7 @@ if not cython.compiled:
     rint = np.rint
     Chain = Event = SimpleNamespace
 
-_INFINITE = cython.declare(cython.double, np.inf)
+INFINITE = cython.declare(cython.double, np.inf)
 CHAIN = [("time", np.float64), ("first", np.int32)]
 """Fields of a Chain, events at the same time (see the .pxd file)."""
 EVENT = [("key", np.int32), ("following", np.int32)]
@@ -105,7 +105,7 @@ class EventQueue:
         child: cython.int = 1
         other: cython.int
         self.count = count
-        self.chains[count].time = _INFINITE
+        self.chains[count].time = INFINITE
         while child < count:  # without branches, which the processor could not predict
             other = child + 2 + (self.chains[child + 3].time < self.chains[child + 2].time)
             child += self.chains[child + 1].time < self.chains[child].time
@@ -125,7 +125,7 @@ class EventQueue:
         # the children of a chain are in one cache line
         self.chains = cython.cast(cython.pointer(Chain), records) + 3 if cython.compiled else records
         for i in range(self._room, room + 4):  # after the last chain there are four more
-            self.chains[i].time = _INFINITE
+            self.chains[i].time = INFINITE
         self._room = room
 
     def _make_events(self, room: cython.int) -> cython.void:
