@@ -8,13 +8,14 @@ inferred (``waits``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats
 from simcluster.base.runs import opens
 from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.profile import WAIT, StreamOp, TraceLabel
@@ -48,25 +49,6 @@ class Profiled(StepGraph):
         return np.minimum(arrived, self.ended[:, 0])
 
 
-@dataclass
-class _Columns:
-    """The graph in the making, rank by rank, with what was recorded; times in seconds of the step.  ``gaps`` are the
-    pauses before ops that count with them."""
-
-    optype: list[str] = field(default_factory=list)
-    worker: list[Ints] = field(default_factory=list)
-    lanes: dict[Lane, tuple[int, ...]] = field(default_factory=dict)
-    after: list[tuple[int, ...]] = field(default_factory=list)
-    seconds: list[Floats] = field(default_factory=list)
-    began: list[Floats] = field(default_factory=list)
-    ended: list[Floats] = field(default_factory=list)
-    gaps: list[Floats] = field(default_factory=list)
-    source: list[StreamOp | None] = field(default_factory=list)
-    labels: list[TraceLabel] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    left_out: dict[int, float] = field(default_factory=dict)
-
-
 def rebuild(
     step: int,
     steps: Mapping[int, RankStep],
@@ -78,21 +60,27 @@ def rebuild(
 ) -> Profiled:
     """Return the graph of a step from those of its ranks; ``shift`` is what to add to each rank's times."""
     begin = min(own.begin + shift[rank] for rank, own in steps.items())
-    columns, first = _Columns(), dict[int, int]()
+    parts: list[dict[str, Any]] = []
+    first, left_out, lanes, count = dict[int, int](), dict[int, float](), dict[Lane, tuple[int, ...]](), 0
     for worker, (rank, own) in enumerate(steps.items()):
-        first[rank] = len(columns.optype) + own.host_ops
-        columns.worker.append(np.full(own.host_ops + len(ops[rank]), worker))
-        columns.left_out[rank] = _Rank(columns, worker, own, ops[rank], shift[rank] - begin).add()
+        first[rank] = count + own.host_ops
+        columns, left_out[rank] = _of_rank(lanes, worker, own, ops[rank], shift[rank] - begin, count)
+        parts.append(columns)
+        count += own.host_ops + len(ops[rank])
     groups = tuple([tuple([first[rank] + place for rank, place in each]) for each in meet if len(each) > 1])
-    began, ended, seconds, gaps = map(np.concatenate, (columns.began, columns.ended, columns.seconds, columns.gaps))
+    began, ended, seconds, gaps, worker_of = (
+        np.concatenate([part[name] for part in parts]) for name in ("began", "ended", "seconds", "gaps", "worker")
+    )
     _let_meet(groups, began, ended, seconds, gaps)
-    nowhere = np.full(len(began), -1)
+    nowhere = np.full(count, -1)
+    texts = {
+        name: tuple(chain.from_iterable([part[name] for part in parts]))
+        for name in ("optype", "after", "source", "labels", "names")
+    }
     return Profiled(
-        stages=1, steps=(step,), optype=tuple(columns.optype), worker=np.concatenate(columns.worker),
-        microbatch=nowhere, chunk=nowhere, lanes=columns.lanes, after=tuple(columns.after), groups=groups,
-        seconds=seconds[:, None], began=began[:, None], ended=ended[:, None], source=tuple(columns.source),
-        labels=tuple(columns.labels), names=tuple(columns.names), offset=begin, left_out=columns.left_out,
-        on_device=on_device,
+        stages=1, steps=(step,), worker=worker_of, microbatch=nowhere, chunk=nowhere, lanes=lanes, groups=groups,
+        seconds=seconds[:, None], began=began[:, None], ended=ended[:, None], offset=begin, left_out=left_out,
+        on_device=on_device, **texts,
     )  # fmt: skip
 
 
@@ -108,73 +96,55 @@ def _let_meet(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, s
     seconds[ops] = np.maximum(0.0, ended[ops] - arrived) + gap[group]
 
 
-class _Rank:
-    def __init__(self, columns: _Columns, worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float) -> None:
-        self._columns, self._worker, self._own, self._ops, self._shift = columns, worker, own, ops, shift
-        self._first = len(columns.optype)  # number of the host's first op; those of the streams come after the host's
+def _of_rank(
+    lanes: dict[Lane, tuple[int, ...]], worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float, first: int
+) -> tuple[dict[str, Any], float]:
+    """Return the columns of a rank's ops, the host's before those of streams, and the seconds of gaps left out.
 
-    def add(self) -> float:
-        return self._add_streams(self._add_host())
-
-    def _add_host(self) -> Floats:
-        own, columns, count = self._own, self._columns, self._own.host_ops
-        end = np.maximum.accumulate(np.maximum(0.0, own.end + self._shift)) if count else own.end
-        begin = np.concatenate([[0.0], end[:-1]]) if count else own.end
-        columns.began.append(begin)
-        columns.ended.append(end)
-        columns.gaps.append(np.zeros(count))
-        columns.seconds.append(end - np.maximum(begin, np.minimum(end, own.held + self._shift)))
-        names = [name or HOST for name in own.name]
-        columns.names += names
-        columns.optype += [
-            HOST if name in (WAIT, HOST) else label.phase for name, label in zip(names, own.host_labels, strict=True)
-        ]
-        columns.labels += own.host_labels
-        columns.source += [None] * count
-        columns.after += [
-            tuple([self._first + count + place for place in own.after.get(number, ())]) for number in range(count)
-        ]
-        if count:
-            columns.lanes[self._worker, MAIN] = tuple(range(self._first, self._first + count))
-        return end
-
-    def _add_streams(self, host_end: Floats) -> float:
-        own, columns, ops, base = self._own, self._columns, self._ops, self._first + self._own.host_ops
-        start = np.array([op.start for op in ops], dtype=np.float64) + self._shift
-        end = np.array([op.end for op in ops], dtype=np.float64) + self._shift
-        ready = np.zeros(len(ops))  # when the op before each on its stream was over
-        by_stream: dict[int, list[int]] = {}
-        for place, op in enumerate(ops):
-            by_stream.setdefault(op.stream, []).append(place)
-        for stream, places in by_stream.items():
-            ready[places[1:]] = np.maximum.accumulate(np.maximum(0.0, end[places]))[:-1]
-            columns.lanes[self._worker, f"stream {stream}"] = tuple([base + place for place in places])
-        after: list[tuple[int, ...]] = [()] * len(ops)
-        by_host = np.flatnonzero(own.launches >= 0)
-        launched = own.launches[by_host]
-        ready[launched] = np.maximum(ready[launched], host_end[by_host])
-        for place, number in zip(launched.tolist(), by_host.tolist(), strict=True):
-            after[place] = (self._first + number,)
-        for place, others in own.waits.items():
-            ready[place] = max(ready[place], *(end[other] for other in others))
-            after[place] += tuple([base + other for other in others])
-        gaps = start - ready
-        counted = (gaps > 0) & (gaps <= GAP)
-        left = np.cumsum(np.maximum(gaps[~counted], 0.0))  # one after the other
-        gaps[~counted] = 0.0
-        columns.began.append(start)
-        columns.ended.append(end)
-        columns.gaps.append(gaps)
-        columns.seconds.append(end - start + np.where([op.comm is None for op in ops], gaps, 0.0))
-        columns.names += [op.name for op in ops]
-        columns.optype += [
-            op.comm.type if op.comm else COPY if op.copy else label.phase
-            for op, label in zip(ops, own.labels, strict=True)
-        ]
-        columns.labels += own.labels
-        columns.source += ops
-        columns.after += after
-        return float(left[-1]) if len(left) else 0.0
+    Adds its lanes; ``shift`` makes its times those of the step, ``first`` is the number of its first op.
+    """
+    count, base = own.host_ops, first + own.host_ops
+    host_end = np.maximum.accumulate(np.maximum(0.0, own.end + shift)) if count else own.end
+    host_begin = np.concatenate([[0.0], host_end[:-1]]) if count else own.end
+    host_names = [name or HOST for name in own.name]
+    if count:
+        lanes[worker, MAIN] = tuple(range(first, base))
+    start = np.array([op.start for op in ops], dtype=np.float64) + shift
+    end = np.array([op.end for op in ops], dtype=np.float64) + shift
+    ready = np.zeros(len(ops))  # when the op before each on its stream was over
+    by_stream: dict[int, list[int]] = {}
+    for place, op in enumerate(ops):
+        by_stream.setdefault(op.stream, []).append(place)
+    for stream, places in by_stream.items():
+        ready[places[1:]] = np.maximum.accumulate(np.maximum(0.0, end[places]))[:-1]
+        lanes[worker, f"stream {stream}"] = tuple([base + place for place in places])
+    after: list[tuple[int, ...]] = [()] * len(ops)
+    by_host = np.flatnonzero(own.launches >= 0)
+    launched = own.launches[by_host]
+    ready[launched] = np.maximum(ready[launched], host_end[by_host])
+    for place, number in zip(launched.tolist(), by_host.tolist(), strict=True):
+        after[place] = (first + number,)
+    for place, others in own.waits.items():
+        ready[place] = max(ready[place], *(end[other] for other in others))
+        after[place] += tuple([base + other for other in others])
+    gaps = start - ready
+    counted = (gaps > 0) & (gaps <= GAP)
+    left = np.cumsum(np.maximum(gaps[~counted], 0.0))  # one after the other
+    gaps[~counted] = 0.0
+    host_seconds = host_end - np.maximum(host_begin, np.minimum(host_end, own.held + shift))
+    seconds = end - start + np.where([op.comm is None for op in ops], gaps, 0.0)
+    host_types = [HOST if name in (WAIT, HOST) else label.phase
+                  for name, label in zip(host_names, own.host_labels, strict=True)]  # fmt: skip
+    types = [op.comm.type if op.comm else COPY if op.copy else label.phase
+             for op, label in zip(ops, own.labels, strict=True)]  # fmt: skip
+    columns = {
+        "worker": np.full(count + len(ops), worker), "began": np.concatenate([host_begin, start]),
+        "ended": np.concatenate([host_end, end]), "gaps": np.concatenate([np.zeros(count), gaps]),
+        "seconds": np.concatenate([host_seconds, seconds]), "names": host_names + [op.name for op in ops],
+        "optype": host_types + types, "labels": [*own.host_labels, *own.labels], "source": [None] * count + [*ops],
+        "after": [tuple([base + place for place in own.after.get(number, ())]) for number in range(count)] + after,
+    }  # fmt: skip
+    return columns, float(left[-1]) if len(left) else 0.0
 
 
 @dataclass(frozen=True)
