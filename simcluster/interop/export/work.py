@@ -97,7 +97,55 @@ class RunWork:
 
     def of_rank(self, rank: int) -> list[WorkRow]:
         """Return all that a simulated rank did, in the order of its lanes."""
-        return _Rank(self, rank).work()
+        ops, times, receives = self.ops, self.times, self.receives[rank]
+        sends = {int(ops.meeting[send]): send for send, _ in receives}
+        found: list[WorkRow] = []
+        before: list[list[int]] = []  # places of what each waited for
+        places: dict[int, int] = {}  # by op
+        received: dict[int, int] = {}  # send -> the place of its receive here
+
+        def add(op: int, previous: int, track: Track, label: Label, ready: float, timed: int, peer: int) -> None:
+            kind, layer, axis = (RECEIVE, -1, "") if track[2] >= 0 else (label.kind, label.layer, label.axis)
+            found.append(WorkRow(
+                track, kind, label.name, layer, axis, label.bytes, int(ops.step[op]), int(ops.chunk[op]),
+                int(ops.microbatch[op]), float(ready), float(times.start[timed]), float(times.end[timed]), peer,
+            ))  # fmt: skip
+            before.append([previous] if previous >= 0 else [])
+
+        def receive(send: int, op: int, previous: int, ready: float) -> None:
+            """Add the receiver's side of a message."""
+            received[send] = len(found)
+            lane = ops.lane[send]
+            track = "pp", ops.lane_name[lane], self.stage[lane]
+            add(op, previous, track, ops.labels[ops.label[send]], ready, send, self.stage[lane])
+
+        for lane in self.lanes[rank]:
+            previous = -1
+            for op in ops.lanes[lane].tolist():
+                places[op] = len(found)
+                if ops.label[op] >= 0:
+                    label, peer = ops.labels[ops.label[op]], self.receiver.get(op, -1)
+                    add(op, previous, (label.stream, ops.lane_name[lane], -1), label, times.ready[op], op, peer)
+                else:
+                    receive(sends[int(ops.meeting[op])], op, previous, times.ready[op])
+                previous = places[op]
+        for send, op in receives:
+            if send not in received:  # it was not posted: it begins with the message
+                receive(send, op, -1, times.start[send])
+            before[places[op]].append(received[send])
+        waits = ops.waits
+        for op, place in places.items():
+            awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
+            before[place] += [places[other] for other in awaited if other in places]
+        for place, (work, others) in enumerate(zip(found, before, strict=True)):
+            latest: dict[Track, int] = {}  # of what it waited for, the last on every other track
+            for other in others:
+                track, end = found[other].track, found[other].end
+                if track != work.track and (track not in latest or end >= found[latest[track]].end):
+                    latest[track] = other
+            if latest:
+                found[place] = work._replace(after=tuple(latest.values()))
+        return found
 
     @cached_property
     def _numbers(self) -> dict[tuple[str, str], int]:
@@ -115,72 +163,6 @@ class RunWork:
         tracks = sorted({work.track for work in works})
         behind = count(20 + len(self._numbers))
         return {track: next(behind) if track[2] >= 0 else self._numbers[track[:2]] for track in tracks}
-
-
-class _Rank:
-    """The work of one rank in the making."""
-
-    def __init__(self, run: RunWork, rank: int) -> None:
-        self._run, self._rank, self._ops, self._times = run, rank, run.ops, run.times
-        self._found: list[WorkRow] = []
-        self._before: list[list[int]] = []
-        self._place: dict[int, int] = {}  # by op
-        self._received: dict[int, int] = {}  # send -> the place of its receive here
-
-    def work(self) -> list[WorkRow]:
-        """Return it in the order of lanes, with the latest on every other track that each waited for."""
-        ops, receives = self._ops, self._run.receives[self._rank]
-        sends = {int(ops.meeting[send]): send for send, _ in receives}
-        for lane in self._run.lanes[self._rank]:
-            previous = -1
-            for op in ops.lanes[lane].tolist():
-                if ops.label[op] >= 0:
-                    self._add(op, lane, ops.labels[ops.label[op]], previous)
-                else:
-                    self._add_receive(sends[int(ops.meeting[op])], op, previous)
-                previous = self._place[op]
-        for send, op in receives:
-            if send not in self._received:
-                self._add_receive(send, op, -1, posted=False)
-            self._before[self._place[op]].append(self._received[send])
-        waits = ops.waits
-        for op, place in self._place.items():
-            awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
-            self._before[place] += [self._place[other] for other in awaited if other in self._place]
-        found = []
-        for work, before in zip(self._found, self._before, strict=True):
-            latest: dict[Track, int] = {}
-            for other in before:
-                track, end = self._found[other].track, self._found[other].end
-                if track != work.track and (track not in latest or end >= self._found[latest[track]].end):
-                    latest[track] = other
-            found.append(work._replace(after=tuple(latest.values())) if latest else work)
-        return found
-
-    def _add(self, op: int, lane: int, label: Label, previous: int) -> None:
-        ops, times = self._ops, self._times
-        self._place[op] = len(self._found)
-        self._found.append(WorkRow(
-            (label.stream, ops.lane_name[lane], -1), label.kind, label.name, label.layer, label.axis, label.bytes,
-            int(ops.step[op]), int(ops.chunk[op]), int(ops.microbatch[op]), float(times.ready[op]),
-            float(times.start[op]), float(times.end[op]), self._run.receiver.get(op, -1),
-        ))  # fmt: skip
-        self._before.append([previous] if previous >= 0 else [])
-
-    def _add_receive(self, send: int, op: int, previous: int, *, posted: bool = True) -> None:
-        """Add the receiver's side of a message; where it was not posted it begins with the message."""
-        ops, times = self._ops, self._times
-        lane, sent, stage = int(ops.lane[send]), ops.labels[ops.label[send]], self._run.stage[ops.lane[send]]
-        self._received[send] = len(self._found)
-        if posted:
-            self._place[op] = len(self._found)
-        ready = times.ready[op] if posted else times.start[send]
-        self._found.append(WorkRow(
-            ("pp", ops.lane_name[lane], stage), RECEIVE, sent.name, -1, "", sent.bytes, int(ops.step[op]),
-            int(ops.chunk[op]), int(ops.microbatch[op]), float(ready), float(times.start[send]),
-            float(times.end[send]), stage,
-        ))  # fmt: skip
-        self._before.append([previous] if previous >= 0 else [])
 
 
 _PHASES = {

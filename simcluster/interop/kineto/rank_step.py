@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ def waited_for(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     """Return the waits of a rank's ops of one step (by start)."""
     if not profile.on_device:
         return {}
-    return _recorded(profile, ops) if profile.waits else _Inferred(profile, ops).waits()
+    return _recorded(profile, ops) if profile.waits else _inferred(ops, profile.wait_calls)
 
 
 def _streams(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
@@ -56,63 +56,50 @@ def _recorded(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     return {place: tuple(sorted(others)) for place, others in found.items()}
 
 
-class _Inferred:
-    def __init__(self, profile: RankProfile, ops: Sequence[StreamOp]) -> None:
-        self._ops, self._calls = ops, profile.wait_calls
-        self._streams = _streams(ops)
-        self._by_launch = by_launch(ops)
-        self._rank = {place: number for number, place in enumerate(self._by_launch)}
-        self._work = [place for place in self._by_launch if ops[place].comm is None]
-        self._by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
-        self._ends = [ops[place].end for place in self._by_end]
+def _inferred(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
+    """Infer the waits from launches, pauses of streams, and calls (their times) that make one stream wait."""
+    streams, order = _streams(ops), by_launch(ops)
+    rank = {place: number for number, place in enumerate(order)}
+    by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
+    ends = [ops[place].end for place in by_end]
+    work = [place for place in order if ops[place].comm is None]
 
-    def waits(self) -> Waits:
-        found: Waits = {}
-        for places in self._streams.values():
-            before = -1.0
-            for place in places:
-                op = self._ops[place]
-                if op.comm:
-                    number = bisect_left(self._work, self._rank[place], key=lambda other: self._rank[other]) - 1
-                    last = self._ops[self._work[number]] if number >= 0 else op
-                    forks = last.stream != op.stream and last.end <= op.start + _EARLY
-                    others = [self._work[number]] if forks else []
-                else:
-                    ready = max(before, op.launched)  # before, where that is not a number
-                    others = [*self._ended_in_the_pause(place, ready), *self._called(place)]
-                if others:
-                    found[place] = tuple(sorted(set(others)))
-                before = max(before, op.end)
-        return found
+    def before(places: Sequence[int], place: int) -> Iterator[int]:
+        last = bisect_left(places, rank[place], key=rank.__getitem__) - 1
+        return map(places.__getitem__, range(last, -1, -1))
 
-    def _ended_in_the_pause(self, place: int, ready: float) -> list[int]:
-        op = self._ops[place]
+    def ended_in_the_pause(op: StreamOp, place: int, ready: float) -> list[int]:
         pause = op.start - ready
-        if pause <= _PAUSE:
-            return []
-        number = bisect_right(self._ends, op.start + _EARLY) - 1
-        while number >= 0 and self._ends[number] > ready:
-            other = self._by_end[number]
-            known = self._ops[other]
-            if known.stream != op.stream and self._rank[other] < self._rank[place]:
-                return [other] if op.start - known.end <= max(_REMAINS, pause / 2) else []
-            number -= 1
+        window = by_end[bisect_right(ends, ready) : bisect_right(ends, op.start + _EARLY)] if pause > _PAUSE else []
+        for other in reversed(window):
+            if ops[other].stream != op.stream and rank[other] < rank[place]:
+                return [other] if op.start - ops[other].end <= max(_REMAINS, pause / 2) else []
         return []
 
-    def _called(self, place: int) -> list[int]:
-        op, number = self._ops[place], self._rank[place]
-        since = self._ops[self._by_launch[number - 1]].issued if number else -1.0
-        if bisect_right(self._calls, op.issued) == bisect_right(self._calls, since):
+    def called(op: StreamOp, place: int) -> list[int]:
+        since = ops[order[rank[place] - 1]].issued if rank[place] else -1.0
+        if bisect_right(calls, op.issued) == bisect_right(calls, since):
             return []
-        found = []
-        for stream, places in self._streams.items():
-            if stream == op.stream or self._ops[places[0]].comm is None:
-                continue
-            for other in reversed(places[: bisect_left(places, number, key=lambda each: self._rank[each])]):
-                if self._ops[other].end <= op.start + _EARLY:
-                    found.append(other)
-                    break
-        return found
+        others = (own for stream, own in streams.items() if stream != op.stream and ops[own[0]].comm is not None)
+        over = (next((each for each in before(own, place) if ops[each].end <= op.start + _EARLY), -1) for own in others)
+        return [other for other in over if other >= 0]
+
+    found: Waits = {}
+    for places in streams.values():
+        until = -1.0
+        for place in places:
+            op = ops[place]
+            if op.comm:
+                last = next(before(work, place), place)
+                forks = ops[last].stream != op.stream and ops[last].end <= op.start + _EARLY
+                others = [last] if forks else []
+            else:
+                ready = max(until, op.launched)  # until, where that is not a number
+                others = [*ended_in_the_pause(op, place, ready), *called(op, place)]
+            if others:
+                found[place] = tuple(sorted(set(others)))
+            until = max(until, op.end)
+    return found
 
 
 @dataclass(frozen=True)
