@@ -6,30 +6,14 @@ read again has the same ops, waits and times (to the nanosecond).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
 
-from simcluster.interop.kineto.chrome import (
-    FIRST_CORRELATION,
-    THREAD,
-    Blocked,
-    KernelEvent,
-    LaunchEvent,
-    StepOnDevice,
-    annotating,
-    arguments,
-    comm_arguments,
-    complete,
-    head_of,
-    make_folder,
-    named,
-    nanoseconds,
-    step_marker,
-    write_trace,
-)
+from simcluster.interop.kineto import chrome
+from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, StepOnDevice, complete
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.job import Profiled, ProfiledJob
 from simcluster.interop.recorded.graph import MAIN, RecordedPart, is_comm
@@ -46,97 +30,76 @@ def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     paths = [folder / f"rank{rank}.json.gz" for rank in job.ranks]
-    make_folder(folder, paths)
+    chrome.make_folder(folder, paths)
     played = [(part, part.play(part.graph.seconds)) for part in job.parts]
     groups = {comm.group: comm for graph in job.steps_of_ranks for op in graph.source if op and (comm := op.comm)}
     on_device = all(graph.on_device for graph in job.steps_of_ranks)
     world = max((max(comm.ranks, default=0) + 1 for comm in groups.values()), default=len(job.ranks))
     for worker, path in enumerate(paths):
-        head = head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
-        write_trace(path, head, _events(job, worker, played))
+        head = chrome.head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
+        chrome.write_trace(path, head, _events(job, worker, played))
     return paths
 
 
 def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[RecordedPart, PathTimes]]) -> Iterator[str]:
     rank = job.ranks[worker]
-    yield named("process_name", rank, 0, name=f"rank {rank:03}")
-    begin, numbers = BEFORE, count(FIRST_CORRELATION)
+    yield chrome.named("process_name", rank, 0, name=f"rank {rank:03}")
+    begin, numbers = BEFORE, count(chrome.FIRST_CORRELATION)
     for part, times in played:
-        graph = part.graph
-        assert isinstance(graph, Profiled)
-        writing = _Step(part, graph, times, worker, rank, begin)
-        yield from writing.on_device(numbers) if graph.on_device else writing.on_host()
-        begin += nanoseconds(float(times.total[0])) + _BETWEEN
+        yield from _step(part, times, worker, rank, begin, numbers)
+        begin += chrome.nanoseconds(float(times.total[0])) + _BETWEEN
 
 
-class _Step:
-    def __init__(
-        self, part: RecordedPart, graph: Profiled, times: PathTimes, worker: int, rank: int, begin: int
-    ) -> None:
-        self._graph, self._rank, self._begin = graph, rank, begin
-        arrives = np.where(is_comm(graph), times.ready[part.first, 0], times.start[part.first, 0])
-        self._start, self._end, self._arrives = (
-            [begin + nanoseconds(time) for time in moments.tolist()]
-            for moments in (times.start[part.last, 0], times.end[part.last, 0], arrives)
-        )
-        ops = {name: each for (at, name), each in graph.lanes.items() if at == worker}
-        self._host = ops.pop(MAIN, ())
-        self._streams = list(ops.values())
-        self._launches = {
-            before: op
-            for each in self._streams
-            for op in each
-            for before in graph.after[op]
-            if graph.source[before] is None
-        }
-
-    def on_device(self, numbers: Iterator[int]) -> Iterator[str]:
-        """Yield the step with a host that launches, and waits for the device."""
-        ops = [op for each in self._streams for op in each]
+def _step(
+    part: RecordedPart, times: PathTimes, worker: int, rank: int, begin: int, numbers: Iterator[int]
+) -> Iterator[str]:
+    """Yield one rank's events of one step."""
+    graph = part.graph
+    assert isinstance(graph, Profiled)
+    arrives = np.where(is_comm(graph), times.ready[part.first, 0], times.start[part.first, 0])
+    start, end, arrives = (
+        (begin + np.rint(moments * 1e9).astype(np.int64)).tolist()
+        for moments in (times.start[part.last, 0], times.end[part.last, 0], arrives)
+    )
+    lanes = {name: each for (at, name), each in graph.lanes.items() if at == worker}
+    host, ops = lanes.pop(MAIN, ()), list(chain.from_iterable(lanes.values()))
+    launches = {before: op for op in ops for before in graph.after[op] if graph.source[before] is None}
+    sources = {op: source for op in ops if (source := graph.source[op]) is not None}
+    if graph.on_device:  # a host that launches, and waits for the device
         places = {op: place for place, op in enumerate(ops)}
-        kernels = []
-        for op in ops:
-            source = self._graph.source[op]
-            assert source is not None
-            after = tuple(places[other] for other in self._graph.after[op] if other in places)
-            kernels.append(KernelEvent(
-                source.name, source.stream, self._arrives[op], self._end[op], _arguments(source.comm),
-                "gpu_memcpy" if source.copy else "kernel", self._graph.labels[op], after,
-            ))  # fmt: skip
-        step = StepOnDevice(self._rank, kernels, numbers)
-        yield from step.events(self._doings(places), self._begin)
-        yield step_marker(self._rank, self._graph.steps[0], self._begin - EARLY, max(step.last, self._begin) + EARLY)
-
-    def _doings(self, places: Mapping[int, int]) -> Iterator[LaunchEvent | Blocked]:
-        before = self._begin
-        for op in self._host:
-            if self._graph.after[op]:
-                yield Blocked(before, self._end[op])
-            before = self._end[op]
-            if op in self._launches:
-                yield LaunchEvent(places[self._launches[op]], before)
-
-    def on_host(self) -> Iterator[str]:
-        """Yield the step of a CPU: operators, and collectives on separate threads; no operator where it waited."""
-        place, last = (self._rank, THREAD), self._begin
-        for op in self._host:
-            start, end = self._start[op], self._end[op]
-            last = max(last, end)
-            if self._graph.after[op]:
-                continue
-            yield complete("cpu_op", self._graph.names[op], place, start, end)
-            for category, name, args in annotating(self._graph.labels[op]):
-                yield complete(category, name, place, start, end, args)
-            if op in self._launches:
-                yield complete("cpu_op", "c10d::collective_", place, end, end)
-        for op in (op for each in self._streams for op in each):
-            source = self._graph.source[op]
-            assert source is not None
-            args = _arguments(source.comm)
-            yield complete(
-                "user_annotation", source.name, (self._rank, source.stream), self._arrives[op], self._end[op], args
+        kernels = [
+            KernelEvent(
+                source.name, source.stream, arrives[op], end[op], _arguments(source.comm),
+                "gpu_memcpy" if source.copy else "kernel", graph.labels[op],
+                tuple(places[other] for other in graph.after[op] if other in places),
             )
-        yield step_marker(self._rank, self._graph.steps[0], self._begin, last)
+            for op, source in sources.items()
+        ]  # fmt: skip
+
+        def doings() -> Iterator[LaunchEvent | Blocked]:
+            before = begin
+            for op in host:
+                if graph.after[op]:
+                    yield Blocked(before, end[op])
+                before = end[op]
+                if op in launches:
+                    yield LaunchEvent(places[launches[op]], before)
+
+        step = StepOnDevice(rank, kernels, numbers)
+        yield from step.events(doings(), begin)
+        yield chrome.step_marker(rank, graph.steps[0], begin - EARLY, max(step.last, begin) + EARLY)
+        return
+    for op in host:  # operators of a CPU, none where it waited
+        if not graph.after[op]:
+            yield complete("cpu_op", graph.names[op], (rank, THREAD), start[op], end[op])
+            for category, name, args in chrome.annotating(graph.labels[op]):
+                yield complete(category, name, (rank, THREAD), start[op], end[op], args)
+            if op in launches:
+                yield complete("cpu_op", "c10d::collective_", (rank, THREAD), end[op], end[op])
+    for op, source in sources.items():  # collectives on separate threads
+        args = _arguments(source.comm)
+        yield complete("user_annotation", source.name, (rank, source.stream), arrives[op], end[op], args)
+    yield chrome.step_marker(rank, graph.steps[0], begin, max([begin, *(end[op] for op in host)]))
 
 
 def _arguments(comm: Comm | None) -> str:
@@ -144,4 +107,4 @@ def _arguments(comm: Comm | None) -> str:
     if comm is None:
         return ""
     size = None if comm.bytes != comm.bytes else int(comm.bytes)
-    return arguments(comm_arguments(comm, None if size is None else (size, size), "Byte"))
+    return chrome.arguments(chrome.comm_arguments(comm, None if size is None else (size, size), "Byte"))
