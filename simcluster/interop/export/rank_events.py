@@ -34,21 +34,8 @@ from simcluster.interop.export.work import (
     process_name,
     track_name,
 )
-from simcluster.interop.kineto.chrome import (
-    APART,
-    FIRST_CORRELATION,
-    THREAD,
-    Blocked,
-    KernelEvent,
-    LaunchEvent,
-    StepOnDevice,
-    complete,
-    flow,
-    join_arguments,
-    named,
-    nanoseconds,
-    step_marker,
-)
+from simcluster.interop.kineto import chrome
+from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, complete, nanoseconds
 from simcluster.interop.kineto.comm import Comm
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
@@ -172,32 +159,24 @@ class RankWork:
     @cached_property
     def kernels(self) -> list[KernelEvent]:
         """What the device did."""
-        described, sequences = self._described, self._sequences
         found: list[KernelEvent] = []
         for place, seats in self.seats.items():
-            work = self.works[place]
-            args = join_arguments(described(work).args, details(work, sequences.get(place, -1)))
+            work, begin, end = self.works[place], self.begun[place], self.ended[place]
+            described, made = self._described(work), self._made_of.get(place, ())
+            args = chrome.join_arguments(described.args, details(work, self._sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
             after = tuple([self.seats[other][-1] for other in work.after if other in self.seats])
-            for name, start, end in self._pieces(place, described(work).name):
-                waits = () if len(found) > seats.start else after
-                found.append(
-                    KernelEvent(name, self.streams[work.track], start, end, args, category, label_of(work), waits)
-                )
+            done, start = 0.0, begin
+            for number in range(len(seats)):  # all of the work is one where its kernels are not known
+                done += made[number].share if made else 1.0
+                name = f"{PREFIX}{made[number].name}" if made else described.name
+                stop = end if number + 1 == len(seats) else begin + round((end - begin) * done)
+                found.append(KernelEvent(
+                    name, self.streams[work.track], start, stop, args, category, label_of(work),
+                    () if number else after,
+                ))  # fmt: skip
+                start = stop
         return found
-
-    def _pieces(self, place: int, name: str) -> Iterator[tuple[str, int, int]]:
-        """Name, begin and end of each kernel of a piece of work; all of it under ``name`` where they are not known."""
-        begin, end = self.begun[place], self.ended[place]
-        made = self._made_of.get(place, ())
-        if not made:
-            yield name, begin, end
-        done, start = 0.0, begin
-        for number, each in enumerate(made, start=1):
-            done += each.share
-            stop = end if number == len(made) else begin + round((end - begin) * done)
-            yield f"{PREFIX}{each.name}", start, stop
-            start = stop
 
     @cached_property
     def _described(self) -> Callable[[WorkRow], Described]:
@@ -244,8 +223,9 @@ def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
     """Yield the events of a rank's own file; ``written`` are the ranks that have one."""
     yield from _places(own)
     yield from _markers(own)
-    step = StepOnDevice(own.rank, own.kernels, count(FIRST_CORRELATION))
-    yield from step.events(_doings(own, written), BEFORE)
+    yield from chrome.step_on_device(
+        own.rank, own.kernels, count(chrome.FIRST_CORRELATION), _doings(own, written), BEFORE
+    )
 
 
 def together(own: RankWork, written: Container[int]) -> Iterator[str]:
@@ -256,29 +236,29 @@ def together(own: RankWork, written: Container[int]) -> Iterator[str]:
         yield complete(kernel.category, kernel.name, (own.rank, kernel.stream), kernel.start, kernel.end, kernel.args)
     for seat, other, number in own.messages():
         kernel = own.kernels[seat]
-        if other not in written or kernel.end - kernel.start < APART:
+        if other not in written or kernel.end - kernel.start < chrome.APART:
             continue
         ends = _RECEIVED in kernel.args
         one, two = (other, own.rank) if ends else (own.rank, other)
         identity = (one * own.ranks + two) * _MESSAGES + number
         time = kernel.end - 1 if ends else kernel.start
-        yield flow(identity, kernel.name, (own.rank, kernel.stream), time, ends=ends)
+        yield chrome.flow(identity, kernel.name, (own.rank, kernel.stream), time, ends=ends)
 
 
 def _places(own: RankWork) -> Iterator[str]:
-    yield named("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
-    yield named("process_sort_index", own.rank, 0, sort_index=own.rank)
+    yield chrome.named("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
+    yield chrome.named("process_sort_index", own.rank, 0, sort_index=own.rank)
     threads = [(THREAD, "host: launches"), (_HOST, "host: work")]
     threads += [(number, track_name(track)) for track, number in own.streams.items() if track[0] != HOST]
     for number, name in sorted(threads):
-        yield named("thread_name", own.rank, number, name=name)
-        yield named("thread_sort_index", own.rank, number, sort_index=number)
+        yield chrome.named("thread_name", own.rank, number, name=name)
+        yield chrome.named("thread_sort_index", own.rank, number, sort_index=number)
 
 
 def _markers(own: RankWork) -> Iterator[str]:
     """Yield steps, what the host computes, and passes of microbatches over the compute stream."""
     for number, begin, end in own.steps:
-        yield step_marker(own.rank, number + 1, begin, end)
+        yield chrome.step_marker(own.rank, number + 1, begin, end)
     for work, begin, end in zip(own.works, own.begun, own.ended, strict=True):
         if work.stream == HOST:
             yield complete("cpu_op", f"{work.kind} {work.name}", (own.rank, _HOST), begin, end)

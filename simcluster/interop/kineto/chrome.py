@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -182,70 +182,53 @@ class Blocked(NamedTuple):
     end: int
 
 
-class StepOnDevice:
-    """One step of a rank; ``numbers`` are its correlations, which steps of one rank share."""
+def step_on_device(
+    rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int], host: Iterable[LaunchEvent | Blocked], begin: int
+) -> Generator[str, None, int]:
+    """Yield one step of a rank on a GPU, all but its marker; return the end of what the host does.
 
-    def __init__(self, rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int]) -> None:
-        self._rank, self._kernels, self._numbers = rank, kernels, numbers
-        self._launched: dict[int, tuple[int, int]] = {}  # correlation and time
-        self.last = 0  # end of what the host does
+    The host does its things one after the other, from ``begin`` on; ``numbers`` are correlations, which steps of one
+    rank share.
+    """
 
-    def events(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
-        """Yield all but the step's marker; the host does these things, one after the other, from the beginning on."""
-        yield from self._host(host, begin)
-        for place, kernel in enumerate(self._kernels):
-            correlation = self._launched[place][0] if place in self._launched else next(self._numbers)
-            args = join_arguments(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
-            where = self._rank, kernel.stream
-            yield complete(kernel.category, kernel.name, where, kernel.start, kernel.end, args)
-            yield from self._waits(place, kernel)
+    def call(name: str, start: int, end: int, correlation: int) -> str:
+        return complete("cuda_runtime", name, (rank, THREAD), start, end, f'"correlation":{correlation}')
 
-    def _host(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
-        latest, label, since = begin - APART, TraceLabel("", ""), begin
-        for each in host:
-            if isinstance(each, Blocked):
-                start = max(each.start, latest + APART)  # behind what was launched
-                if start < each.end:
-                    yield self._call("cudaStreamSynchronize", start, each.end, next(self._numbers))
-                    self.last = max(self.last, each.end)
-                continue
-            now = max(latest + APART, each.earliest)
-            target = self._kernels[each.kernel].label
+    launched: dict[int, tuple[int, int]] = {}  # correlation and time
+    latest, label, since, last = begin - APART, TraceLabel("", ""), begin, 0
+    for each in (*host, None):
+        target = kernels[each.kernel].label if isinstance(each, LaunchEvent) else None
+        if each is None or target not in (None, label):
+            for category, name, args in annotating(label):
+                yield complete(category, name, (rank, THREAD), since, latest + APART // 2, args)
+        if isinstance(each, Blocked):
+            start = max(each.start, latest + APART)  # behind what was launched
+            if start < each.end:
+                yield call("cudaStreamSynchronize", start, each.end, next(numbers))
+                last = max(last, each.end)
+        elif each is not None:
+            latest = max(latest + APART, each.earliest)
             if target is not None and target != label:
-                yield from self._annotations(label, since, latest + APART // 2)
-                label, since = target, now
-            self._launched[each.kernel] = next(self._numbers), now
-            yield self._call("cudaLaunchKernel", now, now, self._launched[each.kernel][0])
-            latest = now
-        self.last = max(self.last, latest)
-        yield from self._annotations(label, since, latest + APART // 2)
-
-    def _annotations(self, label: TraceLabel, start: int, end: int) -> Iterator[str]:
-        for category, name, args in annotating(label):
-            yield complete(category, name, (self._rank, THREAD), start, end, args)
-
-    def _waits(self, place: int, kernel: KernelEvent) -> Iterator[str]:
-        """Yield events between streams: recorded just after the one launch, waited for just before the other.
-
-        The wait stands on the stream where it is over: an earlier one would begin HolisticTraceAnalysis' idle time.
-        """
-        behind = self._launched.get(place)
-        for other in kernel.after:
-            before = self._launched.get(other)
-            if before is None or behind is None:
-                continue
-            record, wait = next(self._numbers), next(self._numbers)
-            recorded, stream = before[1] + APART // 2, kernel.stream
-            yield self._call("cudaEventRecord", recorded, recorded, record)
-            yield self._call("cudaStreamWaitEvent", behind[1], behind[1], wait)
-            args = (
-                f'"stream":{stream},"correlation":{wait},"wait_on_stream":{self._kernels[other].stream},'
-                f'"wait_on_cuda_event_record_corr_id":{record}'
-            )
-            yield complete("cuda_sync", "Stream Wait Event", (self._rank, stream), kernel.start, kernel.start, args)
-
-    def _call(self, name: str, start: int, end: int, correlation: int) -> str:
-        return complete("cuda_runtime", name, (self._rank, THREAD), start, end, f'"correlation":{correlation}')
+                label, since = target, latest
+            launched[each.kernel] = next(numbers), latest
+            yield call("cudaLaunchKernel", latest, latest, launched[each.kernel][0])
+    for place, kernel in enumerate(kernels):
+        correlation = launched[place][0] if place in launched else next(numbers)
+        at, known = (rank, kernel.stream), f'"stream":{kernel.stream},"correlation":{correlation}'
+        yield complete(kernel.category, kernel.name, at, kernel.start, kernel.end, join_arguments(known, kernel.args))
+        # events between streams: recorded just after the one launch, waited for just before the other; the wait is on
+        # the stream where it is over: an earlier one would begin HolisticTraceAnalysis' idle time
+        for other in kernel.after if place in launched else ():
+            if other in launched:
+                record, wait, recorded = next(numbers), next(numbers), launched[other][1] + APART // 2
+                yield call("cudaEventRecord", recorded, recorded, record)
+                yield call("cudaStreamWaitEvent", launched[place][1], launched[place][1], wait)
+                args = (
+                    f'"stream":{kernel.stream},"correlation":{wait},"wait_on_stream":{kernels[other].stream},'
+                    f'"wait_on_cuda_event_record_corr_id":{record}'
+                )
+                yield complete("cuda_sync", "Stream Wait Event", at, kernel.start, kernel.start, args)
+    return max(last, latest)
 
 
 def step_marker(rank: int, number: int, start: int, end: int) -> str:

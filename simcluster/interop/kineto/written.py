@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from simcluster.interop.kineto import chrome
-from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, StepOnDevice, complete
+from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, complete
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.job import Profiled, ProfiledJob
 from simcluster.interop.recorded.graph import MAIN, RecordedPart, is_comm
@@ -85,9 +85,8 @@ def _step(
                 if op in launches:
                     yield LaunchEvent(places[launches[op]], before)
 
-        step = StepOnDevice(rank, kernels, numbers)
-        yield from step.events(doings(), begin)
-        yield chrome.step_marker(rank, graph.steps[0], begin - EARLY, max(step.last, begin) + EARLY)
+        last = yield from chrome.step_on_device(rank, kernels, numbers, doings(), begin)
+        yield chrome.step_marker(rank, graph.steps[0], begin - EARLY, max(last, begin) + EARLY)
         return
     for op in host:  # operators of a CPU, none where it waited
         if not graph.after[op]:

@@ -20,6 +20,7 @@ from simcluster.interop.recorded.graph import TOGETHER, Chosen, Lane, RecordedPa
 
 _MAKING = 100
 """How often an op can be swept in the time in which a program is made of it."""
+_COLUMNS = ("worker", "microbatch", "chunk", "seconds", "began", "ended")
 
 
 class AlikeReplicas:
@@ -112,19 +113,15 @@ def _only(graph: StepGraph, ops: Ints) -> StepGraph:
     number[ops] = np.arange(len(ops))
     of, chosen = number.tolist(), ops.tolist()
     groups = [tuple([of[op] for op in group if of[op] >= 0]) for group in graph.groups]
+    columns = {name: getattr(graph, name)[ops] for name in _COLUMNS}
     return StepGraph(
         stages=graph.stages,
         steps=graph.steps,
         optype=tuple([graph.optype[op] for op in chosen]),
-        worker=graph.worker[ops],
-        microbatch=graph.microbatch[ops],
-        chunk=graph.chunk[ops],
         lanes={lane: tuple([of[op] for op in own]) for lane, own in graph.lanes.items() if of[own[0]] >= 0},
         after=tuple([tuple([of[other] for other in graph.after[op]]) for op in chosen]),
         groups=tuple([group for group in groups if len(group) > 1]),
-        seconds=graph.seconds[ops],
-        began=graph.began[ops],
-        ended=graph.ended[ops],
+        **columns,
     )
 
 
