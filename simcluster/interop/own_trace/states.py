@@ -130,16 +130,16 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
     computed, paused = dict.fromkeys(side.weights, 0.0), dict.fromkeys(side.weights, 0.0)
     late, steps = 0.0, len(side.lengths)
     for (rank, weight), step in product(side.weights.items(), range(steps)):
-        one = _RankStep(side, rank, step, stages, merged=merged)
+        one = _RankStep(side, rank, step, merged=merged)
         share = weight / side.total
-        for name, seconds in one.states():
+        for name, seconds in one.states(stages):
             states[name] += share * seconds
             paused[rank] += seconds / steps if name == "idle" else 0.0
         for key, numbers in one.calls():
             calls[key] = calls[key] + share * numbers
         for layer, numbers in one.layers():
             layers[layer] = layers[layer] + weight * np.append(numbers, 1.0)
-        computed[rank] += one.computed / steps
+        computed[rank] += float(one.length[one.computing].sum()) / steps
         late += share * one.late
     return StepAccount(
         side.seconds, dict(states), {key: CallTime(*numbers.tolist()) for key, numbers in sorted(calls.items())},
@@ -149,26 +149,26 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
 
 
 class _RankStep:
-    def __init__(self, side: StepSide, rank: int, step: int, stages: int, *, merged: bool) -> None:
-        low, high = np.searchsorted(side.spans.rank, [rank, rank + 1])
-        own = np.arange(low, high)[side.spans.step[low:high] == step]
+    """One rank's step, cut at every begin and end, so that every state is a mask over the pieces."""
+
+    def __init__(self, side: StepSide, rank: int, step: int, *, merged: bool) -> None:
         spans = side.spans
-        self._words, self._stages, self._merged = spans.words, stages, merged
-        self._stream, self._kind, self._layer = spans.stream[own], spans.kind[own], spans.layer[own]
-        self._bytes, self._code = spans.bytes[own], spans.code
+        low, high = np.searchsorted(spans.rank, [rank, rank + 1])
+        own = np.arange(low, high)[spans.step[low:high] == step]
+        self._spans, self._merged = part_of(spans, own), merged
         begin, whole = float(side.begins[step]), round(float(side.lengths[step]) / NANO) * NANO
         ready, start, end, self._launched = (
-            np.round((times[own] - begin) / NANO) * NANO
-            for times in (spans.ready, spans.start, spans.end, side.launched)
+            np.round((times - begin) / NANO) * NANO
+            for times in (self._spans.ready, self._spans.start, self._spans.end, side.launched[own])
         )
+        self._on_axis = {axis: self._spans.stream == spans.code(axis) for axis in EXPOSED}
         if merged:
-            start = np.where(np.isin(self._stream, [spans.code(axis) for axis in EXPOSED]), ready, start)
+            start = np.where(np.any(list(self._on_axis.values()), axis=0), ready, start)
         self._ready, self._start, self._end = (np.clip(each, 0.0, whole) for each in (ready, start, end))
         self._edges = np.unique(np.concatenate([self._ready, self._start, self._end, [0.0, whole]]))
-        self._length = np.diff(self._edges)
-        self.late = 0.0
-        self._computing = self._on(self._stream == self._code("compute"))
-        self.computed = float(self._length[self._computing].sum())
+        self.length, self.late = np.diff(self._edges), 0.0
+        self._computes = self._spans.stream == spans.code("compute")
+        self.computing = self._on(self._computes)
 
     def _on(self, which: Bools) -> Bools:
         return inside(self._edges, self._start[which], self._end[which])
@@ -177,39 +177,30 @@ class _RankStep:
         late = which & (self._ready < self._start)
         return inside(self._edges, self._ready[late], self._start[late])
 
-    def states(self) -> Iterator[tuple[str, float]]:
+    def states(self, stages: int) -> Iterator[tuple[str, float]]:
         """Yield the names of states with their seconds; some come more than once."""
-        free = np.ones(len(self._length), dtype=bool)
-
-        def taken(mask: Bools) -> float:
-            nonlocal free
-            seconds = float(self._length[mask & free].sum())
+        spans, free = self._spans, np.ones(len(self.length), dtype=bool)
+        copies = np.isin(spans.stream, [spans.code(way) for way in COPIES if way in spans.words])
+        masks = [(phase, self._on(self._computes & (spans.kind == spans.code(phase)))) for phase in PHASES]
+        masks += [(f"exposed_{axis}", self._on(mask)) for axis, mask in self._on_axis.items()]
+        masks += [("copying", self._on(copies))]
+        masks += [("bubble" if axis == "pp" else f"waiting_{axis}", self._waits(mask))
+                  for axis, mask in self._on_axis.items()]  # fmt: skip
+        for name, mask in masks:
+            yield name, float(self.length[mask & free].sum())
             free &= ~mask
-            return seconds
-
-        compute = self._stream == self._code("compute")
-        for phase in PHASES:
-            yield phase, taken(self._on(compute & (self._kind == self._code(phase))))
-        on_axis = {axis: self._stream == self._code(axis) for axis in EXPOSED}
-        for axis, mask in on_axis.items():
-            yield f"exposed_{axis}", taken(self._on(mask))
-        copies = np.isin(self._stream, [self._code(way) for way in COPIES if way in self._words])
-        yield "copying", taken(self._on(copies))
-        for axis, mask in on_axis.items():
-            yield "bubble" if axis == "pp" else f"waiting_{axis}", taken(self._waits(mask))
-        for name, seconds in self._pauses(free, on_axis["pp"]):
+        for name, seconds in self._pauses(free, pipeline=stages > 1):
             yield "exposed_pp" if self._merged and name == "bubble" else name, seconds
 
-    def _pauses(self, free: Bools, messages: Bools) -> Iterator[tuple[str, float]]:
+    def _pauses(self, free: Bools, *, pipeline: bool) -> Iterator[tuple[str, float]]:
         """Yield the pauses, in which nothing runs, by what ends them."""
-        begun = np.unique(np.searchsorted(self._edges, self._start[messages]))
+        begun = set(np.searchsorted(self._edges, self._start[self._on_axis["pp"]]).tolist())
         edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
-        pipeline = self._stages > 1
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             seconds = float(self._edges[last] - self._edges[first])
-            if last == len(self._length):
+            if last == len(self.length):
                 yield "bubble" if pipeline else "end", seconds
-            elif pipeline and len(begun) and begun[min(np.searchsorted(begun, last), len(begun) - 1)] == last:
+            elif pipeline and last in begun:
                 yield "bubble", seconds
             else:
                 next_ = self._launched[self._start == self._edges[last]]
@@ -219,24 +210,24 @@ class _RankStep:
                 yield "idle", seconds
 
     def calls(self) -> Iterator[tuple[tuple[str, str], Floats]]:
-        for axis in EXPOSED:
-            on_axis = self._stream == self._code(axis)
-            for kind in np.unique(self._kind[on_axis]).tolist():
-                own = on_axis & (self._kind == kind)
+        """Yield the numbers of ``CallTime`` by axis and kind."""
+        for axis, on_axis in self._on_axis.items():
+            for kind in np.unique(self._spans.kind[on_axis]).tolist():
+                own = on_axis & (self._spans.kind == kind)
                 numbers = (
-                    own.sum(), self._bytes[own].sum(), (self._end - self._start)[own].sum(),
-                    self._length[self._on(own) & ~self._computing].sum(),
-                    self._length[self._waits(own) & ~self._computing].sum(),
+                    own.sum(), self._spans.bytes[own].sum(), (self._end - self._start)[own].sum(),
+                    self.length[self._on(own) & ~self.computing].sum(),
+                    self.length[self._waits(own) & ~self.computing].sum(),
                 )  # fmt: skip
-                yield (axis, self._words[kind]), np.array(numbers, dtype=np.float64)
+                yield (axis, self._spans.words[kind]), np.array(numbers, dtype=np.float64)
 
     def layers(self) -> Iterator[tuple[int, Floats]]:
-        compute = (self._stream == self._code("compute")) & (self._layer >= 0)
-        took = self._end - self._start
-        phases = [compute & (self._kind == self._code(phase)) for phase in ("forward", "backward")]
-        for layer in np.unique(self._layer[compute]).tolist():
-            own = self._layer == layer
-            yield layer, np.array([took[own & phase].sum() for phase in phases])
+        """Yield seconds of forward and backward by layer."""
+        spans, took = self._spans, self._end - self._start
+        compute = self._computes & (spans.layer >= 0)
+        phases = [compute & (spans.kind == spans.code(phase)) for phase in ("forward", "backward")]
+        for layer in np.unique(spans.layer[compute]).tolist():
+            yield layer, np.array([took[(spans.layer == layer) & phase].sum() for phase in phases])
 
 
 # --- both sides -------------------------------------------------------------------------------------------------------
