@@ -26,12 +26,6 @@ class AxisNames:
     def __init__(self, result: Result, job: ProfiledJob) -> None:
         self._result, self._ranks = result, [rank for rank in job.ranks if rank < result.facts.ranks]
         self._counted = _counted(job)
-        spans, words = result.spans, result.spans.words
-        keys = np.unique(np.stack([spans.rank, spans.stream, spans.kind, spans.group], 1), axis=0).tolist()
-        self._calls: dict[int, list[tuple[str, str, str]]] = {}
-        for rank, stream, kind, group in keys:
-            if words[stream] in EXPOSED:
-                self._calls.setdefault(rank, []).append((words[stream], words[kind], words[group]))
         self._dealt: dict[int, dict[str, str]] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
@@ -43,14 +37,15 @@ class AxisNames:
         return self._known[key]
 
     def _find(self, comm: Comm, rank: int) -> str:
-        by_name = self._by_name.get((comm.group, rank))
-        if by_name and by_name[1] == comm.ranks:
-            return by_name[0]
+        groups = self._groups.get(rank, ())
+        by_name = [axis for axis, _, name, members in groups if (name, members) == (comm.group, comm.ranks)]
+        if by_name:
+            return by_name[-1]
         described = axis_described(comm)
         if comm.kind in MESSAGES and described in (None, "pp"):
             return "pp"
-        alike = [(axis, kind) for axis, kind, members in self._groups.get(rank, ()) if members == frozenset(comm.ranks)]
-        same = [axis for axis, kind in alike if kind == comm.kind] or [axis for axis, _ in alike]
+        equal = [(axis, kind) for axis, kind, _, members in groups if frozenset(members) == frozenset(comm.ranks)]
+        same = [axis for axis, kind in equal if kind == comm.kind] or [axis for axis, _ in equal]
         if same:
             return described if described in same else same[0]
         if described:
@@ -76,31 +71,23 @@ class AxisNames:
         return found
 
     @cached_property
-    def _groups(self) -> dict[int, list[tuple[str, str, frozenset[int]]]]:
-        return {
-            rank: [
-                (axis, kind, frozenset(self._communicator(group, rank)[1]))
-                for axis, kind, group in self._calls.get(self._result.simulated_for(rank), ())
-                if group
-            ]
-            for rank in self._ranks
-        }
-
-    @cached_property
-    def _by_name(self) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
-        found = {}
-        for rank in self._ranks:
-            for stream, _, group in self._calls.get(self._result.simulated_for(rank), ()):
-                if group:
-                    name, members = self._communicator(group, rank)
-                    found[name, rank] = stream, members
-        return found
-
-    def _communicator(self, group: str, rank: int) -> tuple[str, tuple[int, ...]]:
+    def _groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
+        """The axis, kind, group's name and members of what every rank calls, as a trace of the simulation has them."""
+        spans, words = self._result.spans, self._result.spans.words
         communicators, first = self._result.folding.communicators, self._result.ranks.start
-        axis = group.rstrip("0123456789")
-        members = communicators.ranks(communicators.number(axis, first + rank))
-        return communicators.group_name(axis, first + rank), tuple(each - first for each in members)
+        calls: dict[int, list[list[str]]] = {}
+        keys = np.unique(np.stack([spans.rank, spans.stream, spans.kind, spans.group], 1), axis=0)
+        for rank, *call in keys.tolist():
+            calls.setdefault(rank, []).append([words[code] for code in call])
+        found: dict[int, list[tuple[str, str, str, tuple[int, ...]]]] = {rank: [] for rank in self._ranks}
+        for rank, own in found.items():
+            for stream, kind, group in calls.get(self._result.simulated_for(rank), ()):
+                if stream in EXPOSED and group:
+                    axis = group.rstrip("0123456789")
+                    members = communicators.ranks(communicators.number(axis, first + rank))
+                    name = communicators.group_name(axis, first + rank)
+                    own.append((stream, kind, name, tuple(each - first for each in members)))
+        return found
 
 
 def _dealt(groups: Mapping[str, Counts], planned: Mapping[str, Counts]) -> dict[str, str]:
