@@ -240,9 +240,6 @@ def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel
     return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
 
 
-# --- where the search starts ------------------------------------------------------------------------------------------
-
-
 def _before(
     table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:

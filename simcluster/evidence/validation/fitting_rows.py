@@ -165,9 +165,6 @@ def _number(model: object, path: str, name: str) -> float:
     return float(value)
 
 
-# --- from a fit's rows ------------------------------------------------------------------------------------------------
-
-
 def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Missing:
     """Return the rows of a fit in order; what is missing, if a table is not here.
 
@@ -230,8 +227,6 @@ def _cells(row: Row) -> dict[str, Cell]:
 def _group(formula: str | None, row: Row) -> str:
     return "" if formula is None else str(parse_formula(formula).value(_cells(row)))
 
-
-# --- measured kernels -------------------------------------------------------------------------------------------------
 
 _SHAPE = re.compile(r"(\w+)=(\w+)")
 _ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}

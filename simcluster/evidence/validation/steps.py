@@ -74,8 +74,6 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
     return Missing(f"needs {table}: {why}{original}")
 
 
-# --- what a study asks of its table -----------------------------------------------------------------------------------
-
 Asked = Iterable[tuple[tuple[str | int, ...], str | None]]
 """Columns or formulas that a study asks for, each with its key in the study."""
 

@@ -133,9 +133,6 @@ class Schedules(StudyHead):
     aim: Fraction | None = None
 
 
-# --- training steps ---------------------------------------------------------------------------------------------------
-
-
 class DerivedValue(Spec):
     """A value of a scenario that follows from a row's cells."""
 
@@ -203,9 +200,6 @@ class MemoryTable(OnScenarios):
 
     kind: Literal["memory"]
     measured: tuple[MeasuredBytes, ...]
-
-
-# --- collectives ------------------------------------------------------------------------------------------------------
 
 
 def _platform(value: object) -> object:
@@ -283,9 +277,6 @@ class CollectiveStudy(StudyHead):
 AnyStudy = Steps | MemoryTable | Schedules | CollectiveStudy
 Study = Annotated[AnyStudy, Field(discriminator="kind")]
 _STUDY: DocumentKinds[AnyStudy] = DocumentKinds(Study)
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

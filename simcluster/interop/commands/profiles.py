@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.cli.alike import AlikeRows, alike, together
-from simcluster.cli.common import format_table
+from simcluster.cli.alike import alike, together
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.measures import LayerTime, ProfiledRankTime, Reached, slowdown_by_type
 from simcluster.interop.recorded.measure import Straggling
+from simcluster.show.blocks import TableBlock
 
 if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
@@ -29,48 +29,45 @@ def headline(job: ProfiledJob) -> str:
     return f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}"
 
 
-def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> list[str]:
+def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> TableBlock:
     """Return where the time of ranks went, slowest first."""
-    order = sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
     every = [
         (f"rank {ranks[worker].rank}",
          [f"{found.by_replica[worker]:.4f}", *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
           f"{ranks[worker].overlap:.1%}"])
-        for worker in order
+        for worker in sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
     ]  # fmt: skip
-    rows = alike(every)[:MOST]
-    table = format_table(("rank", "S", *_STATES, "overlap"), [[together(row.names), *row.cells] for row in rows])
     note = "waiting: in a collective that not all have reached; exposed: all have, and nothing computes beside it"
-    return [f"where time went, slowest first{_shown(rows, len(every), 'ranks')}", *table.splitlines(), f"  {note}"]
+    return _table("where time went, slowest first", "ranks", ("rank", "S", *_STATES, "overlap"), every, note)
 
 
-def _shown(rows: Sequence[AlikeRows], count: int, what: str) -> str:
+def _table(
+    title: str, what: str, header: Sequence[str], every: Sequence[tuple[str, Sequence[str]]], note: str
+) -> TableBlock:
+    """Return a table whose equal rows are one, with how many are shown where not all are."""
+    rows = alike(every)[:MOST]
     shown = sum(len(row.names) for row in rows)
-    return f" ({shown} of {count} {what})" if shown < count else ""
+    of = f" ({shown} of {len(every)} {what})" if shown < len(every) else ""
+    cells = [[together(row.names), *row.cells] for row in rows]
+    return TableBlock(header, cells, title=[f"{title}{of}"], notes=[f"  {note}"])
 
 
-def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[str]:
+def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[TableBlock]:
     """Return the compute of parts of the model, most uneven first."""
-    if not parts:
-        return []
     every = []
     for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0):
-        name = f"{part.label.phase} {part.label.layer}".strip()
         over = f"{part.slowest[1]:+.1%} (rank {job.ranks[part.slowest[0]]})" if part.slowest else ""
+        name = f"{part.label.phase} {part.label.layer}".strip()
         every.append((name, [str(len(part.owners)), format_seconds(part.mean), over]))
-    rows = alike(every)[:MOST]
-    title = f"compute by part of the model, most uneven first{_shown(rows, len(every), 'parts')}"
-    table = format_table(("part", "ranks", "time", "slowest"), [[together(row.names), *row.cells] for row in rows])
     note = (
         "time: mean of a step on the ranks that have the part; slowest: against the mean of others with the same parts"
     )
-    return [title, *table.splitlines(), f"  {note}"]
+    title = "compute by part of the model, most uneven first"
+    return [_table(title, "parts", ("part", "ranks", "time", "slowest"), every, note)] if parts else []
 
 
-def calls_table(calls: Sequence[Reached]) -> list[str]:
+def calls_table(calls: Sequence[Reached]) -> list[TableBlock]:
     """Return what collectives took and reached, next to a cluster's model where there is one."""
-    if not calls:
-        return []
     with_model = any(call.modelled is not None for call in calls)
     header = ["collective", "groups", "ranks", "size", "calls", "median", "bus bandwidth"]
     header += ["model", "its bus bandwidth"] * with_model
@@ -78,7 +75,7 @@ def calls_table(calls: Sequence[Reached]) -> list[str]:
     def known(value: float | None, text: Callable[[float], str]) -> str:
         return "-" if value is None or math.isnan(value) else text(value)
 
-    every, counts = [], dict[tuple[str, ...], int]()
+    every: dict[tuple[str, ...], list[int]] = {}
     for call in calls:
         cells = [
             f"{call.kind} {call.group}", str(len(call.ranks)), known(call.bytes, format_bytes),
@@ -87,16 +84,14 @@ def calls_table(calls: Sequence[Reached]) -> list[str]:
         if with_model:
             cells.append(known(call.modelled, format_seconds))
             cells.append(known(call.modelled_bus_bandwidth, format_bytes_per_second))
-        every.append((",".join(map(str, call.ranks)), cells))
-        counts[tuple(cells)] = counts.get(tuple(cells), 0) + call.count
-    rows = alike(every)[:MOST]
-    shown = []
-    for row in rows:
-        what, ranks, size, *rest = row.cells
-        shown.append([what, str(len(row.names)), ranks, size, f"{counts[row.cells]:,}", *rest])
-    title = f"collectives, from the last arrival on{_shown(rows, len(every), 'groups and sizes')}"
-    note = "groups: so many of as many ranks each have the same median; calls are those of all of them"
-    return [title, *format_table(header, shown).splitlines(), f"  {note}"]
+        every.setdefault(tuple(cells), []).append(call.count)
+    shown = list(every.items())[:MOST]
+    rows = [[cells[0], str(len(counts)), *cells[1:3], f"{sum(counts):,}", *cells[3:]] for cells, counts in shown]
+    many = sum(len(counts) for _, counts in shown)
+    of = f" ({many} of {len(calls)} groups and sizes)" if many < len(calls) else ""
+    note = "  groups: so many of as many ranks each have the same median; calls are those of all of them"
+    table = TableBlock(header, rows, title=[f"collectives, from the last arrival on{of}"], notes=[note])
+    return [table] if calls else []
 
 
 def document(

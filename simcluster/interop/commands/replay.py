@@ -16,7 +16,6 @@ from simcluster.base.processes import Crew, context, cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.alike import alike
-from simcluster.cli.common import format_table
 from simcluster.cli.overrides import cluster_overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
@@ -26,6 +25,7 @@ from simcluster.interop.kineto.written import write_profiles
 from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
 from simcluster.interop.recorded.measure import explained, longest, recorded_matrix, spans, waited
 from simcluster.interop.recorded.whatif import ReplayAnswer, ask, own_schedule
+from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
         found, "mean of a step", ": delays between ops are left out", "if every op took what is typical of its type"
     )
     assumed = [_ASSUMED] if any("schedule=" in answer.question for answer in answers) else []
-    above = [[head], step, _who(found)]
+    above: list[Block] = [Lines([head]), Lines(step), *_who(found)]
     document = {
         "trace": job.name, "dp_ranks": job.replicas, "stages": job.stages, "schedule": schedule or None,
         **found.to_dict(),
     }  # fmt: skip
-    _show(args, job, above, [[*_answers_table(answers), *assumed]], document, answers, seconds, events)
+    _show(args, job, above, _answers_table(answers, assumed), document, answers, seconds, events)
 
     def heatmap() -> Figure:
         from simcluster.show.heatmaps import straggler_heatmap
@@ -125,10 +125,10 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
         "",
         "if every op took what is typical of it over ranks and steps",
     )
-    above = [[profiles.headline(job), *step], profiles.ranks_table(found, ranks)]
-    below = [
-        _types_table(found, profiles.MOST), profiles.layers_table(job, parts), profiles.calls_table(calls),
-        _answers_table(answers), written,
+    above: list[Block] = [Lines([profiles.headline(job), *step]), profiles.ranks_table(found, ranks)]
+    below: list[Block] = [
+        _types_table(found, profiles.MOST), *profiles.layers_table(job, parts), *profiles.calls_table(calls),
+        *_answers_table(answers), Lines(written),
     ]  # fmt: skip
     document = profiles.document(job, found, ranks, parts, calls)
     _show(args, job, above, below, document, answers, seconds, events)
@@ -165,14 +165,11 @@ def _events_of(job: Recorded, task: None) -> tuple[Floats, int]:
     return job.events()
 
 
-# --- text and JSON ----------------------------------------------------------------------------------------------------
-
-
 def _show(
     args: argparse.Namespace,
     job: Recorded,
-    above: Sequence[Sequence[str]],
-    below: Sequence[Sequence[str]],
+    above: Sequence[Block],
+    below: Sequence[Block],
     document: Mapping[str, Any],
     answers: Sequence[ReplayAnswer],
     seconds: Floats,
@@ -185,7 +182,8 @@ def _show(
         f"replayed {count} as {events:,} events; what-ifs and slowdowns by longest paths through the same program, "
         "which give the same times to the bit"
     )
-    blocks = [*above, _waits_table(job, pairs), *below, [f"note: {note}" for note in job.notes], [how]]
+    notes = Lines([f"note: {note}" for note in job.notes])
+    blocks = [*above, *_waits_table(job, pairs), *below, notes, Lines([how])]
     whole = {
         **document,
         "what_if": [
@@ -195,7 +193,7 @@ def _show(
         "engine": {"events": events, "slowdowns": "longest paths through the same program"},
         "waits": [{"rank": job.ranks[one], "culprit": job.ranks[two], "seconds": each} for one, two, each in pairs],
     }
-    common.answer(args, lambda: common.in_blocks(blocks), lambda: whole)
+    common.answer(args, lambda: blocks, lambda: whole)
 
 
 def _step(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
@@ -210,44 +208,37 @@ def _step(found: Straggling, measured: str, error: str, ideal: str) -> list[str]
     return [*lines, f"  {'S':<14}{found.slowdown:>9.4f}   {slow}"]
 
 
-def _types_table(found: Straggling, most: int | None = None) -> list[str]:
+def _types_table(found: Straggling, most: int | None = None) -> TableBlock:
     rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:most]]
-    return ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines()]
+    return TableBlock(("op type", "S"), rows, title=["slowdown by what the op type alone does"])
 
 
-def _who(found: Straggling) -> list[str]:
-    stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
+def _who(found: Straggling) -> list[Block]:
     ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
-    replicas = [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_WORST]]
+    rows = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
+    rows += [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_WORST]]
     names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_WORST])
     more = f" and {len(found.worst) - _WORST} more" if len(found.worst) > _WORST else ""
     return [
-        *_types_table(found), "", "by stage, and the worst dp ranks",
-        *format_table(("group", "S"), stages + replicas).splitlines(), "",
-        f"  the slowest 3 % of workers: {names}{more}", *explained(found),
+        _types_table(found), TableBlock(("group", "S"), rows, title=["by stage, and the worst dp ranks"]),
+        Lines([f"  the slowest 3 % of workers: {names}{more}", *explained(found)]),
     ]  # fmt: skip
 
 
-def _answers_table(answers: Sequence[ReplayAnswer]) -> list[str]:
-    if not answers:
-        return []
-    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
-    first = ["as recorded", format_seconds(answers[0].before), ""]
-    return format_table(("what if", "step", "change"), [first, *rows]).splitlines()
+def _answers_table(answers: Sequence[ReplayAnswer], assumed: Sequence[str] = ()) -> list[TableBlock]:
+    rows = [["as recorded", format_seconds(answers[0].before), ""]] if answers else []
+    rows += [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
+    return [TableBlock(("what if", "step", "change"), rows, notes=assumed)] if rows else []
 
 
-def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[str]:
-    if not pairs:
-        return []
+def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[TableBlock]:
     named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)
     rows = []
     for row in alike(named)[:_WORST]:
         more = len(row.names) - 1
         rows.append([row.names[0], *row.cells, f"and {more} pair{'s' * (more > 1)} more" if more else ""])
-    return ["the longest waits, in all, a step", *format_table(["who for whom", "seconds", ""], rows).splitlines()]
-
-
-# --- pictures ---------------------------------------------------------------------------------------------------------
+    title = "the longest waits, in all, a step"
+    return [TableBlock(("who for whom", "seconds", ""), rows, title=[title])] if rows else []
 
 
 def _draw(

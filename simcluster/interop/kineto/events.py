@@ -105,9 +105,6 @@ def _document(path: Path) -> Any:
         raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
 def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
     """Return what a file states of itself, of the job (``distributedInfo``), and its events; refuse other documents."""
     events = document.get("traceEvents") if isinstance(document, dict) else document
@@ -181,9 +178,6 @@ def _checked(path: Path, number: int, event: Event) -> tuple[float, float]:
 
 def _is_whole(value: object) -> bool:
     return type(value) is int and -_LARGEST < value < _LARGEST
-
-
-# --- from events to a profile -----------------------------------------------------------------------------------------
 
 
 def sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:

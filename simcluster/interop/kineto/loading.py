@@ -121,9 +121,6 @@ def _files(path: Path) -> list[Path]:
     return found or exports
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
 _Read = tuple[RankSteps, list[tuple[object, ...]]]
 
 
@@ -184,9 +181,6 @@ def _steps_of_rank(profile: RankProfile, steps: Sequence[int] | None) -> RankSte
         ),
         parts,
     )
-
-
-# --- from profiles to a job -------------------------------------------------------------------------------------------
 
 
 def _ranked(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:

@@ -145,8 +145,6 @@ def _differ(one: Comm, other: Comm) -> bool:
     )
 
 
-# --- one clock --------------------------------------------------------------------------------------------------------
-
 Ends = Mapping[int, tuple[float, float]]
 """(start, end) of a collective by rank, in seconds of each rank's own clock."""
 

@@ -230,8 +230,6 @@ class _RankStep:
             yield layer, np.array([took[(spans.layer == layer) & phase].sum() for phase in phases])
 
 
-# --- both sides -------------------------------------------------------------------------------------------------------
-
 CAUSES = (
     *PHASES, *(f"exposed_{axis}" for axis in EXPOSED), *(f"waiting_{axis}" for axis in EXPOSED if axis != "pp"),
     "bubble", "end", "copying", "idle",

@@ -241,8 +241,6 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:] if text[:2] not in EXPOSED or text[2:3] != " " else text
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
 MOST = 16
 """Rows of a table that people see; JSON has all."""
 _COLUMNS = ["simulated", "trace", "difference", "ratio"]
