@@ -18,46 +18,11 @@ from simcluster.evidence.validation.steps import check_formulas, selected
 from simcluster.evidence.validation.study import Passes, Schedules, StudyFile
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
-from simcluster.studies.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
+from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
 
 _BOUNDARY = ("from_stage", "to_stage")
 """What a formula of a message's seconds knows besides: the stages of the boundary that it crosses."""
 _STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleTask:
-    """One row as a pipeline to be played: ``costs`` slice by slice, and the row's own seconds a step."""
-
-    stages: int
-    microbatches: int
-    chunks: int
-    schedule: str | Interleaved | ZbAuto
-    costs: tuple[Costs, ...]
-    blocking_sends: bool
-    rendezvous: bool
-    optimizer_sync: OptimizerSync
-    sync: float
-    measured: float
-
-    def played(self) -> SchedulePlayed:
-        """Simulate the row; InputError if it is a pipeline that cannot be."""
-        run = simulate_costs(
-            self.costs,
-            stages=self.stages,
-            microbatches=self.microbatches,
-            schedule=self.schedule,
-            chunks=self.chunks,
-            steps=_STEPS if self.optimizer_sync == "post_validation" else 1,
-            blocking_sends=self.blocking_sends,
-            rendezvous=self.rendezvous,
-            optimizer_sync=self.optimizer_sync,
-            sync=self.sync,
-        )
-        seconds = seconds_between_steps(run)
-        states = dict(run.times.breakdown)
-        states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
-        return SchedulePlayed(seconds, states, self.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +32,22 @@ class SchedulePlayed:
     step_time: float
     breakdown: Mapping[str, float]
     measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTask:
+    """One row as a pipeline to be simulated: arguments of ``simulate_costs``, and the row's own seconds per step."""
+
+    pipeline: Mapping[str, Any]
+    measured: float
+
+    def played(self) -> SchedulePlayed:
+        """Simulate the row; InputError if it is a pipeline that cannot be."""
+        run = simulate_costs(**self.pipeline)
+        seconds = seconds_between_steps(run)
+        states = dict(run.times.breakdown)
+        states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
+        return SchedulePlayed(seconds, states, self.measured)
 
 
 def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> StudyPlan:
@@ -80,12 +61,17 @@ def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) ->
         names.append(name)
     check_formulas(file, table, _formulas(study), names)
     check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY])
-    tasks = tuple(_task(study, row) for row in rows)
+
+    def task(row: Row) -> ScheduleTask | str:
+        try:
+            return _Reader(study, row).task()
+        except InputError as problem:
+            return str(problem)
 
     def points(row: Row, label: str, played: SchedulePlayed) -> list[ScoredPoint]:
         return [ScoredPoint(label, study.name, played.step_time, played.measured, breakdown=played.breakdown)]
 
-    return StudyPlan(study.name, tasks, partial(report_of, file, study, rows, left_out, points))
+    return StudyPlan(study.name, tuple(map(task, rows)), partial(report_of, file, study, rows, left_out, points))
 
 
 def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
@@ -100,13 +86,6 @@ def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | N
     for word, known in study.schedule.values.items():
         for name in ("memory_limit", "weight_memory", "group_size"):
             yield ("schedule", "values", word, name), getattr(known, name)
-
-
-def _task(study: Schedules, row: Row) -> ScheduleTask | str:
-    try:
-        return _Reader(study, row).task()
-    except InputError as problem:
-        return str(problem)
 
 
 class _Reader:
@@ -125,23 +104,21 @@ class _Reader:
             raise InputError(
                 f"measured {study.measured!r} gives {measured:g} s; it must be above zero: leave the row out"
             )
-        how = parse_formula(study.optimizer_sync).value(self._cells)
         schedule, microbatches = self._schedule(stages), self._count("microbatches", study.microbatches)
         route = [*range(stages)]
         if chunks > 1:  # in a loop, a V, or back and forth
             route = [stage for stage, _ in make_schedule(schedule, stages, microbatches, chunks).routes[0]]
-        return ScheduleTask(
-            stages=stages,
-            microbatches=microbatches,
-            chunks=chunks,
-            schedule=schedule,
-            costs=self._costs(route, chunks),
-            blocking_sends=bool(parse_formula(study.blocking_sends).value(self._cells)),
-            rendezvous=bool(parse_formula(study.rendezvous).value(self._cells)),
-            optimizer_sync=how,  # type: ignore[arg-type]  # simulate_costs says what it may be
-            sync=self._number("sync", study.sync),
-            measured=measured,
-        )
+        sync = self._value(study.optimizer_sync)
+        pipeline = {
+            "stages": stages, "microbatches": microbatches, "chunks": chunks, "schedule": schedule,
+            "costs": self._costs(route, chunks), "blocking_sends": bool(self._value(study.blocking_sends)),
+            "rendezvous": bool(self._value(study.rendezvous)), "optimizer_sync": sync,
+            "sync": self._number("sync", study.sync), "steps": _STEPS if sync == "post_validation" else 1,
+        }  # fmt: skip
+        return ScheduleTask(pipeline, measured)
+
+    def _value(self, formula: str, **more: int) -> Any:
+        return parse_formula(formula).value({**self._cells, **more})
 
     def _schedule(self, stages: int) -> str | Interleaved | ZbAuto:
         study, word = self._study, self._row.texts[self._study.schedule.column]
@@ -196,13 +173,13 @@ class _Reader:
         return [size * slices / math.fsum(sizes) for size in sizes]
 
     def _number(self, what: str, formula: str, **more: int) -> float:
-        value = parse_formula(formula).value({**self._cells, **more})
+        value = self._value(formula, **more)
         if not is_number(value):
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a number")
         return float(value)
 
     def _count(self, what: str, formula: str) -> int:
-        value = parse_formula(formula).value(self._cells)
+        value = self._value(formula)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a whole number from 1 on")
         return value
