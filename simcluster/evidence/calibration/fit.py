@@ -9,7 +9,7 @@ ships.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,14 +36,31 @@ def kernel_of(case: KernelCase) -> Kernel | None:
     FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
     one half, backward attention with five products.  Raises InputError for a side of 0, and for an unknown op.
     """
-    builder = _KERNELS.get(case.kind)
-    if builder is None:
+    m, n, k, batch = case.m, case.n, case.k, case.batch
+    if case.kind not in ("matmul", "attention", "memory", "launch"):
         return None
     sides = ("m", "n", "batch") if case.kind in ("memory", "launch") else ("m", "n", "k", "batch")
     for side in sides:
         if not getattr(case, side):
             raise InputError(f"case {case.label!r}: {side} is 0; {', '.join(sides)} are at least 1 each")
-    return builder(case)
+    element = ELEMENT_BYTES[case.dtype]
+    if case.kind == "matmul":
+        result = 2 if case.dtype == "fp8" else element
+        size = batch * (element * (m * k + k * n) + result * m * n)
+        return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
+    if case.kind == "attention":
+        products, tensors = (5, 8) if case.backward else (2, 4)
+        flops = 2.0 * products * batch * m * n * k * (0.5 if case.causal else 1.0)
+        kernel = Kernel(
+            case.label, "attention", flops, float(tensors * element * batch * m * k), m=m, n=n, k=k, batch=batch
+        )
+        return kernel if case.op in FUSED else None
+    if case.kind == "launch":  # a kernel of next to no bytes; the others are times of the host
+        return Kernel(case.label, "memory", 0.0, float(2 * element * m * n)) if case.op == "device add" else None
+    if case.op not in _PASSES:
+        raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_PASSES)}")
+    each = _PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
+    return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _BY_ROW)
 
 
 def attention_name(case: KernelCase) -> str:
@@ -64,44 +81,6 @@ def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]])
             )
         found.append(kernel_seconds(ours, kernel, precision=case.dtype))
     return found
-
-
-def _matmul(case: KernelCase) -> Kernel:
-    m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
-    result = 2 if case.dtype == "fp8" else element
-    size = batch * (element * (m * k + k * n) + result * m * n)
-    return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
-
-
-def _attention(case: KernelCase) -> Kernel | None:
-    if case.op not in FUSED:
-        return None
-    products, tensors = (5, 8) if case.backward else (2, 4)
-    flops = 2.0 * products * case.batch * case.m * case.n * case.k * (0.5 if case.causal else 1.0)
-    size = float(tensors * ELEMENT_BYTES[case.dtype] * case.batch * case.m * case.k)
-    return Kernel(case.label, "attention", flops, size, m=case.m, n=case.n, k=case.k, batch=case.batch)
-
-
-def _memory(case: KernelCase) -> Kernel:
-    if case.op not in _PASSES:
-        raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_PASSES)}")
-    element = _PASSES[case.op] * ELEMENT_BYTES[case.dtype] + (_MASK_BYTES if case.op == "dropout" else 0)
-    return Kernel(case.label, "memory", 0.0, float(element * case.m * case.n), by_row=case.op in _BY_ROW)
-
-
-def _launch(case: KernelCase) -> Kernel | None:
-    """A kernel of next to no bytes; the others are times of the host."""
-    if case.op != "device add":
-        return None
-    return Kernel(case.label, "memory", 0.0, float(2 * ELEMENT_BYTES[case.dtype] * case.m * case.n))
-
-
-_KERNELS: Mapping[str, Callable[[KernelCase], Kernel | None]] = {
-    "matmul": _matmul,
-    "attention": _attention,
-    "memory": _memory,
-    "launch": _launch,
-}
 
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -162,8 +141,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             raise InputError(
                 f"the table has no timed case of kind {kind}; measure a whole list with simcluster calibrate"
             )
-    kernels = [kernel for _, kernel in timed]
-    cases = [each.case for each, _ in timed]
+    cases, kernels = [each.case for each, _ in timed], [kernel for _, kernel in timed]
     pairs = list(zip(cases, kernels, strict=True))
     before = _before(table, cases, kernels, base, name)
     paths = _asked(before, cases, kernels)
