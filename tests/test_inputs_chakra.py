@@ -209,9 +209,9 @@ def test_what_is_too_large_is_refused_before_it_is_played(monkeypatch: pytest.Mo
     """Counted on representatives: the same number as rank by rank."""
     scenario = load("tiny_3d")
     ops = len(simulate(scenario, folded=False).record.ops)
-    monkeypatch.setattr(writing, "MAX_NODES", ops)
+    monkeypatch.setattr(writing.schema, "MAX_NODES", ops)
     writing.require_writable(simulate(scenario), "job")
-    monkeypatch.setattr(writing, "MAX_NODES", ops - 1)
+    monkeypatch.setattr(writing.schema, "MAX_NODES", ops - 1)
     with pytest.raises(InputError, match=f"job: has {ops:,} ops on 8 ranks; at most {ops - 1:,} are written"):
         writing.require_writable(simulate(scenario), "job")
 
@@ -361,7 +361,7 @@ def test_a_bad_file_is_one_clear_message(tmp_path: Path, content: bytes, words: 
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.interop.chakra.reading.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("simcluster.interop.chakra.trace.MAX_BYTES", 1_000_000)
     (tmp_path / "job.0.et").write_bytes(gzip.compress(b"\x00" * 10_000_000, mtime=0))
     with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
         read_traces(tmp_path)
@@ -384,12 +384,12 @@ def test_a_damaged_file_is_a_trace_or_one_complaint(
 
 def test_a_trace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.0.et").write_bytes(raw_trace())
-    monkeypatch.setattr("simcluster.interop.chakra.reading.MAX_NODES", 2)
+    monkeypatch.setattr("simcluster.interop.chakra.trace.MAX_NODES", 2)
     with pytest.raises(InputError, match="more than 2 nodes together"):
         read_traces(tmp_path)
     monkeypatch.undo()
     write_traces(trace([comp(1, 1.0, flags=(True,) * 50)]), tmp_path)
-    monkeypatch.setattr("simcluster.interop.chakra.reading.MAX_ITEMS", 40)
+    monkeypatch.setattr("simcluster.interop.chakra.trace.MAX_ITEMS", 40)
     with pytest.raises(InputError, match="or 40 dependencies and items of lists"):
         read_traces(tmp_path)
 

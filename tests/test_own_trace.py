@@ -18,8 +18,7 @@ from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.export import write_trace
 from simcluster.interop.kineto.comm import WORKS, Comm, KernelNames, axis_described
-from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
-from simcluster.interop.own_trace.reported import timelines
+from simcluster.interop.own_trace.difference import TraceDifference, diff_trace, timelines
 from simcluster.interop.own_trace.states import CAUSES
 from simcluster.studies.whatif.difference import Difference
 

@@ -35,7 +35,7 @@ PROVIDED: Mapping[str, str] = {
     "difference from a trace": "interop.commands.diff_trace:run",
     "trace of a result": "interop.export.export:write_trace",
     "path of a trace": "interop.export.export:trace_path",
-    "trace of a report": "interop.own_trace.reported:read_trace",
+    "trace of a report": "interop.own_trace.difference:read_trace",
     "page of variants": "interactive.moving.moving:moving_page",
     "variants of a page": "interactive.moving.report_variants:play_variants",
     "keys of a page": "interactive.moving.report_variants:check_vary",

@@ -7,8 +7,7 @@ print(play_traces(trace, cluster).seconds)
 from __future__ import annotations
 
 from simcluster.interop.chakra.playing import PlayedTrace, play_traces
-from simcluster.interop.chakra.reading import read_traces
-from simcluster.interop.chakra.trace import ChakraTrace, TraceNode
+from simcluster.interop.chakra.trace import ChakraTrace, TraceNode, read_traces
 from simcluster.interop.chakra.writing import write_run, write_traces
 
 __all__ = ["ChakraTrace", "PlayedTrace", "TraceNode", "play_traces", "read_traces", "write_run", "write_traces"]

@@ -230,8 +230,8 @@ def play_traces(
         timed["counted" if has_work else "nothing"] += 1
         return max(node.number("num_ops", 0) / peak, node.number("tensor_size", 0) / bandwidth)
 
-    groups = _Groups(trace, tuple(dimensions))
-    program, nodes = _Lowering(trace, seconds, groups.of, _costs(cluster, nccl)).lowered()
+    groups = _groups(trace, tuple(dimensions))
+    program, nodes = _Lowering(trace, seconds, groups, _costs(cluster, nccl)).lowered()
     simulated = simulate_tables(
         program.tables(cluster.capacity),
         lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}",
@@ -258,35 +258,36 @@ def play_traces(
     return PlayedTrace(trace.name, max(last), last, compute, exposed, played, simulated.events, tuple(notes))
 
 
-class _Groups:
-    def __init__(self, trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> None:
-        self._trace, self._dimensions = trace, dimensions
-        self._along: dict[tuple[bool, ...], dict[int, tuple[int, ...]]] = {}
+def _groups(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupOf:
+    """Return which ranks a collective is over."""
 
-    def of(self, rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
-        name = node.attributes.get("pg_name")
+    @cache
+    def along(chosen: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:
+        return {npu: tuple(line) for line in groups_along(dimensions, chosen) for npu in line}
+
+    def of(rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
+        name, where = node.attributes.get("pg_name"), f"{trace.name}, rank {rank}: {node.label}"
         if name not in (None, ""):
-            group = self._trace.groups.get(str(name))
+            group = trace.groups.get(str(name))
             if group is None:
-                known = ", ".join(list(self._trace.groups)[:8]) or "none"
+                known = ", ".join(list(trace.groups)[:8]) or "none"
                 raise InputError(
-                    f"{self._trace.name}, rank {rank}: {node.label}: there is no process group {str(name)[:40]!r} "
-                    f"(known: {known}); give its ranks in comm_groups.json beside the traces, or with --groups"
+                    f"{where}: there is no process group {str(name)[:40]!r} (known: {known}); give its ranks in "
+                    "comm_groups.json beside the traces, or with --groups"
                 )
             return str(name), group
         involved = node.attributes.get("involved_dim")
         if involved is None or (isinstance(involved, tuple) and all(involved)):
-            return "all", tuple(range(len(self._trace.ranks)))
+            return "all", tuple(range(len(trace.ranks)))
         chosen = tuple(bool(each) for each in involved) if isinstance(involved, tuple) else (bool(involved),)
-        if len(chosen) != len(self._dimensions):
+        if len(chosen) != len(dimensions):
             raise InputError(
-                f"{self._trace.name}, rank {rank}: {node.label}: involved_dim speaks of {len(chosen)} dimensions and "
-                f"the cluster has {len(self._dimensions) or 'none'}; play it on an ASTRA-sim network file"
+                f"{where}: involved_dim speaks of {len(chosen)} dimensions and the cluster has "
+                f"{len(dimensions) or 'none'}; play it on an ASTRA-sim network file"
             )
-        if chosen not in self._along:
-            lines = groups_along(self._dimensions, chosen)
-            self._along[chosen] = {npu: tuple(line) for line in lines for npu in line}
-        return "dim " + "".join("01"[each] for each in chosen), self._along[chosen][rank]
+        return "dim " + "".join("01"[each] for each in chosen), along(chosen)[rank]
+
+    return of
 
 
 def _costs(cluster: Cluster, nccl: str) -> Cost:

@@ -13,9 +13,9 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text, written
+from simcluster.interop.chakra import trace as schema
 from simcluster.interop.chakra.playing import COPIES
-from simcluster.interop.chakra.reading import EXACT, MAX_NODES
-from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value, framed, messages
+from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
 from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:
@@ -49,16 +49,16 @@ def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
 
 
 def _encoded(nodes: tuple[TraceNode, ...]) -> bytes:
-    known = messages()
-    parts = [framed(known["GlobalMetadata"](version="1.0.0"))]
+    known = schema.messages()
+    parts = [schema.framed(known["GlobalMetadata"](version="1.0.0"))]
     for node in nodes:
         message = known["Node"](id=node.id, name=node.name, type=KINDS.index(node.kind), data_deps=node.after)
         if node.seconds > 0:
             message.duration_micros = max(1, round(node.seconds * 1e6))
-        exact = {EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
+        exact = {schema.EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
         for name, value in {**node.attributes, **exact}.items():
             _set(message.attr.add(name=name), name, value)
-        parts.append(framed(message))
+        parts.append(schema.framed(message))
     return b"".join(parts)
 
 
@@ -85,8 +85,8 @@ def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
     """
     if len(run.weights) < len(run.ranks):
         raise InputError("the run plays one rank for several; simulate it with folded=False")
-    if len(run.record.ops) > MAX_NODES:
-        raise InputError(f"the run has {len(run.record.ops):,} ops; at most {MAX_NODES:,} are written")
+    if len(run.record.ops) > schema.MAX_NODES:
+        raise InputError(f"the run has {len(run.record.ops):,} ops; at most {schema.MAX_NODES:,} are written")
     return write_traces(_Writing(run, name).trace(), folder)
 
 
@@ -95,10 +95,10 @@ def require_writable(run: Run, where: str) -> None:
     record = run.record
     pairs = zip(record.ops.lanes, record.lane_rank.tolist(), strict=True)
     ops = sum(len(lane) * run.weights[rank] for lane, rank in pairs)
-    if ops > MAX_NODES:
+    if ops > schema.MAX_NODES:
         raise InputError(
-            f"{where}: has {ops:,} ops on {len(run.ranks):,} ranks; at most {MAX_NODES:,} are written: take fewer "
-            "GPUs, microbatches or layers"
+            f"{where}: has {ops:,} ops on {len(run.ranks):,} ranks; at most {schema.MAX_NODES:,} are written: take "
+            "fewer GPUs, microbatches or layers"
         )
 
 

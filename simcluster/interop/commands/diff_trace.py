@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
 
 
 def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
-    from simcluster.interop.own_trace.reported import timelines
+    from simcluster.interop.own_trace.difference import timelines
 
     change = f"{found.seconds / found.played.seconds:+.1%}".replace("-", "\u2212")
     said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
@@ -16,17 +18,21 @@ from simcluster.interop.kineto.comm import UNMATCHED, KernelNames
 from simcluster.interop.kineto.loading import is_trace
 from simcluster.interop.own_trace.axes import AxisNames
 from simcluster.interop.own_trace.recorded import of_stretches, partial, played_side, recorded_side
-from simcluster.interop.own_trace.states import KernelPair, KernelTime, StepAccount, StepPair, account
-from simcluster.interop.own_trace.text import in_words
+from simcluster.interop.own_trace.states import MESSAGE, KernelPair, KernelTime, StepAccount, StepPair, account, part_of
+from simcluster.interop.own_trace.text import in_words, tables
 from simcluster.results.file import Saved
 from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
 from simcluster.scenario.scenario import Scenario
+from simcluster.show.blocks import Lines
 from simcluster.step.simulate import ResultLike, result_of
 from simcluster.studies.whatif.difference import Difference, Side
 from simcluster.studies.whatif.difference import diff as diff_runs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from simcluster.show.report.entry import ReportedTrace
 
 _SAME = 0.1
 """Counts that differ by no more are taken for the same: frameworks do small things in calls of their own."""
@@ -189,6 +195,57 @@ def diff_trace(
         two.spans, tuple(doubts(result, job, played, recorded, found, stretches=stretches)),
         tuple(note for note in job.notes if not note.startswith(_OF_REPLAYS)), stretches, merged,
     )  # fmt: skip
+
+
+def recorded_step(found: TraceDifference) -> Spans:
+    """Return the first recorded step from its begin on, with the scenario's stages."""
+    spans = found.recorded_spans
+    own = spans.step == 0
+    plan = found.result.job.plan.stages()
+    begin = float(np.minimum(spans.ready, spans.start)[own].min())
+    times = {name: getattr(spans, name) - begin for name in ("ready", "start", "end")}
+    return part_of(spans, own & np.isin(spans.rank, list(found.computed)), stage=plan[spans.rank % len(plan)], **times)
+
+
+def timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
+    """Return the first step of both sides from its begin on, of these ranks (default: all that were recorded).
+
+    Raises InputError for a rank that is not in the trace.
+    """
+    import pandas as pd
+
+    chosen = list(found.computed) if ranks is None else list(ranks)
+    wrong = [rank for rank in chosen if rank not in found.computed]
+    if wrong:
+        known = ", ".join(map(str, list(found.computed)[:8])) + (", ..." if len(found.computed) > 8 else "")
+        raise InputError(f"there is no profile of rank {wrong[0]}; the trace has {known}")
+    result = found.result
+    played = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
+    played = played[played["step"] == played["step"].min()]
+    recorded = recorded_step(found).frame()
+    recorded = recorded[recorded["rank"].isin(chosen)].reset_index(drop=True)
+    played["kind"] = played["kind"].replace({"send": MESSAGE, "recv": MESSAGE})
+    for side in (played, recorded):
+        begin = float(side[["ready", "start"]].min().min())
+        side[["ready", "start", "end"]] = side[["ready", "start", "end"]] - begin
+    return {f"simulated: {found.names[0]}": played, f"recorded: {found.names[1]}": recorded}
+
+
+def read_trace(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
+    """Read a trace, and return a function that compares a result with it; InputError for files that cannot be read."""
+    KernelNames(kernels)  # rejects a table that cannot be read
+    recorded = load_profiles(path)
+    return lambda result: reported(diff_trace(result, recorded, kernels=kernels))
+
+
+def reported(found: TraceDifference) -> ReportedTrace:
+    """Return a trace as a page shows it: sentences, the largest finding first, then the tables of the command."""
+    from simcluster.show.report.entry import ReportedTrace
+    from simcluster.show.report.html import html_of
+
+    said, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
+    shown = html_of([said, *tables(found), notes])
+    return ReportedTrace(found.names[1], tuple(sorted(found.computed)), shown, recorded_step(found))
 
 
 @overload
