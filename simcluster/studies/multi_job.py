@@ -9,7 +9,7 @@ over the measured ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,6 @@ from simcluster.base.arrays import Floats
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.base.printable import one_line
-from simcluster.base.profiles import Profile
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import load_device
@@ -92,33 +91,25 @@ def simulate_together(
     played differently.
     """
     placed = [_placed(job) for job in jobs]
-    return Records(_together(placed, cluster_of(cluster, "simulate_together"), folded=folded))
-
-
-def _together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> list[Shared]:
-    _check(jobs, cluster)
-    links = [fault for job in jobs for fault in in_cluster(job.scenario.faults, job.gpus, cluster)]
-    cluster = with_permanent(links, cluster, 0)  # none is drawn
-
-    def play(which: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
-        def played() -> list[Result]:
-            varying = joint_capacities(
-                [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
-            )
-            return _play(which, cluster, varying, steps, folded=folded)
-
-        return on_fitting_grid(played)
-
-    if len(jobs) == 1:  # nobody to meet: all its steps count
-        (only,) = play(jobs, [jobs[0].scenario.steps])
-        steps = range(only.steps)
-        return [Shared(only, only.step_time, only.step_time, steps, (0.0, only.step_time * only.steps))]
+    shared = cluster_of(cluster, "simulate_together")
+    _check(placed, shared)
+    play = _Jobs(placed, shared, folded=folded)
+    if len(placed) == 1:  # nobody to meet: all its steps count
+        (only,) = play(placed, [placed[0].scenario.steps])
+        window = 0.0, only.step_time * only.steps
+        return Records([Shared(only, only.step_time, only.step_time, range(only.steps), window)])
     found = []
-    for job, (result, ends, measured) in zip(jobs, _until_all_are_measured(jobs, play), strict=True):
-        (by_itself,) = play([job], [result.steps])  # like with like: steps need not be all alike
-        own = mean_step(step_ends(by_itself.spans, result.steps), measured)
+    for job, (result, ends, measured) in zip(placed, _until_all_are_measured(placed, play), strict=True):
+        (alone,) = play([job], [result.steps])  # like with like: steps need not be all alike
+        own = mean_step(step_ends(alone.spans, result.steps), measured)
         window = float(ends[0]), float(ends[measured])
         found.append(Shared(result, mean_step(ends, measured), own, range(1, 1 + measured), window))
+    return Records(found)
+
+
+def simulate_placed(job: Placed, cluster: Cluster) -> Result:
+    """Return the result of a job alone on these GPUs of a cluster."""
+    (found,) = _Jobs([job], cluster, folded=True)([job], [job.scenario.steps])
     return found
 
 
@@ -129,9 +120,7 @@ def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
     return job if isinstance(job, Placed) else refuse(job, "simulate_together", takes)
 
 
-def _until_all_are_measured(
-    jobs: Sequence[Placed], play: Callable[[Sequence[Placed], Sequence[int]], list[Result]]
-) -> list[tuple[Result, Floats, int]]:
+def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[Result, Floats, int]]:
     """Return every job's result, when its steps end, and how many steps after its first end before any job's last.
 
     Jobs are simulated again, longer, until that is as many of each as are to be measured.
@@ -141,7 +130,13 @@ def _until_all_are_measured(
     while True:
         length = slack * max((1 + steps) * pace for steps, pace in zip(wanted, paces, strict=True))
         counts = [2 + math.ceil(length / pace) for pace in paces]
-        _check_counts(jobs, counts)
+        many, short = max(zip(counts, jobs, strict=True), key=lambda each: each[0])
+        if many > _MOST_STEPS:
+            raise InputError(
+                f"job {short.scenario.name!r} would be played {many:,} times until all measured steps of the longest "
+                f"job are over; {_MOST_STEPS:,} are the most: give it a larger global batch, or the longest a smaller "
+                "one"
+            )
         results = play(jobs, counts)
         ends = [step_ends(result.spans, result.steps) for result in results]
         over = min(float(own[-2]) for own in ends)
@@ -150,15 +145,6 @@ def _until_all_are_measured(
             return list(zip(results, ends, measured, strict=True))
         paces = [float(own[-2]) / (len(own) - 1) for own in ends]
         slack *= _SLACK
-
-
-def _check_counts(jobs: Sequence[Placed], counts: Sequence[int]) -> None:
-    short, many = max(enumerate(counts), key=lambda each: each[1])
-    if many > _MOST_STEPS:
-        raise InputError(
-            f"job {jobs[short].scenario.name!r} would be played {many:,} times until all measured steps of the longest "
-            f"job are over; {_MOST_STEPS:,} are the most: give it a larger global batch, or the longest a smaller one"
-        )
 
 
 def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
@@ -190,47 +176,55 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
             "jobs that run together must play collectives alike; give them the same collectives section and the same "
             "overlap.interference"
         )
-
-
-def _play(
-    jobs: Sequence[Placed], cluster: Cluster, varying: Mapping[int, Profile], steps: Sequence[int], *, folded: bool
-) -> list[Result]:
-    scenarios = [job.scenario.model_copy(update={"steps": count}) for job, count in zip(jobs, steps, strict=True)]
-    own = [scenario.cluster for scenario in scenarios]  # a scenario scales the GPU that it names
-    devices = [each.device if each.built.device == cluster.device else load_device(cluster.device) for each in own]
-    planned = [plan_job(scenario, device) for scenario, device in zip(scenarios, devices, strict=True)]
-    plan = JointPlan(tuple(job.plan for job, _ in planned))
-    fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
-    hosts = [own_machines(job.gpus, cluster) for job in jobs]
-    each = list(zip(scenarios, planned, hosts, strict=True))
-    disturbed = [
-        rank_disturbances(
-            scenario.faults,
-            setting_of(scenario, job.plan, own, PlacedFabric(cluster, placed.gpus), cluster.wiring.link_capacity),
-        )
-        for placed, (scenario, (job, _), own) in zip(jobs, each, strict=True)
-    ]
-    slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own, scenario.seed)]
-    choices = choices_of(scenarios[0])
-    if choices.steps:
+    if any(each.steps for each in choices):
         raise InputError("jobs that run together are simulated in flow; leave collectives.detail: steps out")
-    programs = joint_programs([stage_programs(job) for job, _ in planned], plan)
-    disturbances = joint_disturbances(disturbed, plan, varying)
-    symmetry, capacity = Symmetry(programs, plan, fabric, choices.methods), cluster.link_capacity
-    equal = folded and folds(*scenarios)
-    folding = symmetry.folding(capacity, slow, disturbances) if equal else symmetry.unfolded(len(capacity))
-    tables = tabulate(
-        programs, plan, fabric, capacity, folding,
-        slowness=slow, disturbances=disturbances, interference=choices.interference,
-    )  # fmt: skip
-    record, rates = simulate_job(tables), tables.tables.capacity.tolist()
-    return [
-        Result(
-            record=record, folding=folding, capacity=rates, hop_by_hop=False, steps=scenario.steps, ranks=ranks,
-            scenario=scenario, job=job, facts=facts,
-        )
-        for scenario, ranks, (job, facts) in zip(scenarios, plan.ranks, planned, strict=True)
-    ]  # fmt: skip
+
+
+class _Jobs:
+    """Simulates some of the jobs on a cluster; what is wrong with links for one of them is wrong for all."""
+
+    def __init__(self, jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> None:
+        self._faults = [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs]
+        links = [fault for faults, _ in self._faults for fault in faults]
+        self._cluster, self._folded = with_permanent(links, cluster, 0), folded  # none is drawn
+
+    def __call__(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
+        """Return the results of these jobs, each with this number of steps."""
+        return on_fitting_grid(lambda: self._play(jobs, steps))
+
+    def _play(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
+        cluster = self._cluster
+        scenarios = [job.scenario.model_copy(update={"steps": count}) for job, count in zip(jobs, steps, strict=True)]
+        planned, disturbed, slow = [], [], list[float]()
+        for scenario, gpus in zip(scenarios, (job.gpus for job in jobs), strict=True):
+            own = scenario.cluster  # a scenario scales the GPU that it names
+            device = own.device if own.built.device == cluster.device else load_device(cluster.device)
+            job, facts = plan_job(scenario, device)
+            hosts, fabric = own_machines(gpus, cluster), PlacedFabric(cluster, gpus)
+            setting = setting_of(scenario, job.plan, hosts, fabric, cluster.wiring.link_capacity)
+            planned.append((job, facts))
+            disturbed.append(rank_disturbances(scenario.faults, setting))
+            slow += slowness(scenario.faults, hosts, scenario.seed)
+        plan = JointPlan(tuple(job.plan for job, _ in planned))
+        fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
+        choices, capacity = choices_of(scenarios[0]), cluster.link_capacity
+        programs = joint_programs([stage_programs(job) for job, _ in planned], plan)
+        disturbances = joint_disturbances(disturbed, plan, joint_capacities(self._faults, cluster))
+        symmetry = Symmetry(programs, plan, fabric, choices.methods)
+        equal = self._folded and folds(*scenarios)
+        folding = symmetry.folding(capacity, slow, disturbances) if equal else symmetry.unfolded(len(capacity))
+        tables = tabulate(
+            programs, plan, fabric, capacity, folding,
+            slowness=slow, disturbances=disturbances, interference=choices.interference,
+        )  # fmt: skip
+        record, rates = simulate_job(tables), tables.tables.capacity.tolist()
+        return [
+            Result(
+                record=record, folding=folding, capacity=rates, hop_by_hop=False, steps=scenario.steps, ranks=ranks,
+                scenario=scenario, job=job, facts=facts,
+            )
+            for scenario, ranks, (job, facts) in zip(scenarios, plan.ranks, planned, strict=True)
+        ]  # fmt: skip
 
 
 # --- the file of ``simcluster share`` ---------------------------------------------------------------------------------
@@ -282,13 +276,12 @@ def load_jobs(
     taken: dict[int, None] = {}
     for number, job in enumerate(spec.jobs):
         try:
-            missing = [machine for machine in job.machines or () if machine not in cluster.host_of]
-            if missing:
-                raise InputError(f"the cluster has no machine {missing[0]}; name some of 0 to {max(cluster.host_of)}")
-            relative = document.folder / job.scenario
+            there, relative = _gpus_of(job, cluster, taken), document.folder / job.scenario
             name = str(relative) if relative.exists() else job.scenario
-            scenario = Base(name).scenario((("cluster", shared), *_size(job, name, cluster, taken), *job.set.items()))
-            gpus = _gpus(job, scenario, cluster, taken)
+            sized = not there or "gpus" in job.set or "gpus" in read_document(scenario_path(name)).data
+            size = () if sized else (("gpus", len(there)),)
+            scenario = Base(name).scenario((("cluster", shared), *size, *job.set.items()))
+            gpus = _taken_by(job, scenario, cluster, there)
         except InputError as problem:
             raise document.error(("jobs", number), str(problem)) from None
         taken |= dict.fromkeys(gpus)
@@ -296,30 +289,28 @@ def load_jobs(
     return placed, cluster
 
 
-def _size(job: JobSpec, name: str, cluster: Cluster, taken: dict[int, None]) -> list[tuple[str, int]]:
-    """Return the GPUs of a job that does not give them: those of its machines, or all that are left."""
-    if "gpus" in job.set or "gpus" in read_document(scenario_path(name)).data:
-        return []
+def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[int]:
+    """Return the GPUs of a job's machines; of one without machines, all that are left."""
     if job.machines is None:
-        count = cluster.num_gpus - len(taken)
-    else:
-        count = sum(host in job.machines for host in cluster.host_of)
-    return [("gpus", count)] if count else []
+        return [gpu for gpu in range(cluster.num_gpus) if gpu not in taken]
+    missing = [machine for machine in job.machines if machine not in cluster.host_of]
+    if missing:
+        raise InputError(f"the cluster has no machine {missing[0]}; name some of 0 to {max(cluster.host_of)}")
+    return [gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine]
 
 
-def _gpus(job: JobSpec, scenario: Scenario, cluster: Cluster, taken: dict[int, None]) -> tuple[int, ...]:
+def _taken_by(job: JobSpec, scenario: Scenario, cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
+    """Return the GPUs that a job takes of its machines, or of those that are left; InputError unless it fills them."""
     if job.machines is None:
-        free = [gpu for gpu in range(cluster.num_gpus) if gpu not in taken][: scenario.gpus]
-        if len(free) < scenario.gpus:
+        if len(gpus) < scenario.gpus:
             raise InputError(
-                f"job {scenario.name!r} needs {scenario.gpus} GPUs but only {len(free)} of the cluster's "
+                f"job {scenario.name!r} needs {scenario.gpus} GPUs but only {len(gpus)} of the cluster's "
                 f"{cluster.num_gpus} are free; take a larger cluster, or set gpus"
             )
-        return tuple(free)
-    gpus = tuple(gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine)
+        return tuple(gpus[: scenario.gpus])
     if len(gpus) != scenario.gpus:
         raise InputError(
             f"job {scenario.name!r} has {scenario.gpus} ranks, but machines {list(job.machines)} have {len(gpus)} "
             "GPUs; name as many machines as the job needs, or give it gpus in set"
         )
-    return gpus
+    return tuple(gpus)

@@ -13,29 +13,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Ints
-from simcluster.base.clock import on_fitting_grid
+from simcluster.base.arrays import Bools
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
-from simcluster.engine.job_record import simulate_job
-from simcluster.engine.tabulate import tabulate
 from simcluster.faults.spec import FaultSpec, acting
-from simcluster.planning.jobs import PlacedFabric
-from simcluster.reference.record import Record
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
-from simcluster.scenario.job import slowness
 from simcluster.scenario.loading import without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
 from simcluster.step.loading import loading_of
-from simcluster.step.planned import choices_of, plan
+from simcluster.step.planned import choices_of
 from simcluster.step.simulate import ResultLike, replay, result_of
-from simcluster.studies.multi_job import Placed, simulate_together
-from simcluster.symmetry.folding import Symmetry
+from simcluster.studies.multi_job import Placed, simulate_placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +132,11 @@ def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
     left = min(scenario.dp - 1, (scenario.gpus - machines * each) // (scenario.gpus // scenario.dp))
     if left < 1:
         return None
-    grid = plan_of(scenario, schedule_of(scenario)).grid
-    kept = _apart(grid, hosts, np.arange(grid.shape[1]) < grid.shape[1] - left)
-    if kept is None or choices_of(scenario).steps:
-        moved: Scenario | None = scenario
-        while moved is not None and moved.dp > left:
-            moved, _ = without_machine(moved, int(hosts[0]))
-        return None if moved is None else FewerReplicas(moved, None)
-    gpus = np.sort(kept.ravel()).tolist()  # in the order of their ranks in the smaller job as well
-    return FewerReplicas(with_ranks(scenario, left, gpus), tuple(gpus))
+    stays = _staying(scenario, np.arange(scenario.dp) < scenario.dp - left)
+    moved: Scenario | None = scenario
+    while stays is None and moved is not None and moved.dp > left:
+        moved, _ = without_machine(moved, int(hosts[0]))
+    return stays or (moved and FewerReplicas(moved, None))
 
 
 def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
@@ -159,23 +148,24 @@ def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str
     moved, note = without_machine(scenario, machine)
     if moved is None:
         return None, note
-    if choices_of(scenario).steps:
-        return FewerReplicas(moved, None), note
-    hosts = scenario.cluster.built.hosts[: scenario.gpus]
     grid = plan_of(scenario, schedule_of(scenario)).grid
-    gone = (hosts[grid] == machine).any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1))
-    kept = _apart(grid, hosts, gone)
-    if kept is None or kept.shape[1] != moved.dp:
-        return FewerReplicas(moved, None), note
-    gpus = np.sort(kept.ravel()).tolist()
-    stays = with_ranks(scenario, moved.dp, gpus)
-    return FewerReplicas(moved, None) if stays.faults else FewerReplicas(stays, tuple(gpus)), note
+    there = scenario.cluster.built.hosts[grid] == machine
+    stays = _staying(scenario, there.any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1)))
+    whole = stays is not None and stays.scenario.dp == moved.dp and not stays.scenario.faults
+    return stays if whole else FewerReplicas(moved, None), note
 
 
-def _apart(grid: Ints, hosts: Ints, gone: Bools) -> Ints | None:
-    """Return the ranks of the replicas that are not ``gone``, if they share no machine with those that are."""
+def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
+    """Return the job without the replicas that are ``gone``, the others on the GPUs that they have.
+
+    None where both have ranks on one machine, and where collectives are simulated step by step.
+    """
+    grid, hosts = plan_of(scenario, schedule_of(scenario)).grid, scenario.cluster.built.hosts
     kept = grid[:, ~gone]
-    return None if np.isin(hosts[kept], hosts[grid[:, gone]]).any() else kept
+    if np.isin(hosts[kept], hosts[grid[:, gone]]).any() or choices_of(scenario).steps:
+        return None
+    gpus = np.sort(kept.ravel()).tolist()  # in the order of their ranks in the smaller job as well
+    return FewerReplicas(with_ranks(scenario, kept.shape[1], gpus), tuple(gpus))
 
 
 def step_of(job: FewerReplicas) -> float:
@@ -187,20 +177,7 @@ def step_of(job: FewerReplicas) -> float:
         alone = step_of(FewerReplicas(without_loader(scenario), gpus))
         loading = loading_of(scenario, alone)
         return alone + (loading.exposed if loading else 0.0)
-    if scenario.faults:
-        return simulate_together([Placed(scenario, gpus)], scenario.cluster.built)[0].step_time
-    planned, cluster = plan(scenario), scenario.cluster.built
-    fabric, choices, slow = PlacedFabric(cluster, gpus), planned.choices, slowness(scenario)
-    folding = Symmetry(planned.programs, planned.job.plan, fabric, choices.methods).folding(cluster.link_capacity, slow)
-
-    def simulated() -> Record:
-        tables = tabulate(
-            planned.programs, planned.job.plan, fabric, cluster.link_capacity, folding,
-            slowness=slow, interference=choices.interference,
-        )  # fmt: skip
-        return simulate_job(tables, keeps_times=False)
-
-    return float(on_fitting_grid(simulated).lane_end.max()) / scenario.steps
+    return simulate_placed(Placed(scenario, gpus), scenario.cluster.built).step_time
 
 
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
