@@ -136,7 +136,9 @@ def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
     moved: Scenario | None = scenario
     while stays is None and moved is not None and moved.dp > left:
         moved, _ = without_machine(moved, int(hosts[0]))
-    return stays or (moved and FewerReplicas(moved, None))
+    if stays is None and moved is not None:
+        return FewerReplicas(moved, None)
+    return stays
 
 
 def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
@@ -158,11 +160,11 @@ def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str
 def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
     """Return the job without the replicas that are ``gone``, the others on the GPUs that they have.
 
-    None where both have ranks on one machine, and where collectives are simulated step by step.
+    None where none is left or both have ranks on one machine, and where collectives are simulated step by step.
     """
     grid, hosts = plan_of(scenario, schedule_of(scenario)).grid, scenario.cluster.built.hosts
     kept = grid[:, ~gone]
-    if np.isin(hosts[kept], hosts[grid[:, gone]]).any() or choices_of(scenario).steps:
+    if gone.all() or np.isin(hosts[kept], hosts[grid[:, gone]]).any() or choices_of(scenario).steps:
         return None
     gpus = np.sort(kept.ravel()).tolist()  # in the order of their ranks in the smaller job as well
     return FewerReplicas(with_ranks(scenario, kept.shape[1], gpus), tuple(gpus))
