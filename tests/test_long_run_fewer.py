@@ -80,6 +80,10 @@ def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
     assert other is not None
     assert other.gpus is None
     assert dropped(job(**{"parallel.dp": 1, "gpus": 4}), 0)[0] is None
+    whole, _ = dropped(load("slow_gpu"), 1)  # every replica has ranks on it: they move up
+    assert whole is not None
+    assert whole.gpus is None
+    assert whole.scenario.dp == 1
 
 
 def test_what_is_wrong_with_a_rank_stays_with_it() -> None:
