@@ -30,8 +30,9 @@ _NOT_MODELLED, _SWITCHED, _REFUSED = (
     {name: said for said, names in _TABLES[table].items() for name in names.split()}
     for table in ("not_modelled", "switched", "refused")
 )
-
-
+_OPTIONS: dict[str, str] = {
+    _BATCHES[0]: "global-batch-size", _BATCHES[1]: "micro-batch-size", f"{_ZERO}stage": "zero-stage"
+}  # fmt: skip
 _SHARDED = (
     "the optimizer's state is sharded with ZeRO stage 0 too, and gradients are summed in fp32, as DeepSpeed does with "
     "bf16"
@@ -57,7 +58,7 @@ class DeepSpeedAdds:
 
 
 def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]) -> DeepSpeedAdds:
-    """Return what a configuration, of the file ``name``, says beside the options of the script that gives it.
+    """Return the settings of a configuration, of the file ``name``, beside the options of the script that gives it.
 
     Raises InputError for what is refused of it, as where it stands alone.
     """
@@ -66,63 +67,37 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
     except InputError:
         return DeepSpeedAdds({}, (f"what the DeepSpeed configuration {name[:60]} says is not known: it is no JSON",))
     run = _Config(settings, f"{source}: {name}")
-    stage = settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",))))
-    zero = int(stage) if str(stage) in ("1", "2", "3") else 0
-    for check in (lambda: run.parameters(zero), run.optimizer_in, lambda: run.fsdp(zero)):
-        run.problems.of(check)
+    stage = str(settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",)))))
+    zero = int(stage) if stage in ("1", "2", "3") else 0
+    on_host = run.problems.of(run.offload, zero)
+    run.problems.of(run.fsdp, zero)
+    run.assumed = [each for each in run.assumed if each != HOST_UPDATE_ASSUMED]  # as its option says
     run.sort()
     run.problems.tell()
     if settings.get(f"{_ZERO}mics_shard_size", -1) not in (-1, "auto"):
         run.unknown.append(f"{_ZERO}mics_shard_size")
-    found = _options(settings)
-    run.assumed += _given_otherwise(found, options, name)
-    formats = {"bf16", "fp16"} if {"bf16", "fp16"} & options.keys() else set()
-    found = {key: words for key, words in found.items() if key not in formats}
-    return DeepSpeedAdds(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
-
-
-def _given_otherwise(
-    found: Mapping[str, tuple[str, ...]], options: Mapping[str, tuple[str, ...]], name: str
-) -> list[str]:
-    """Return sentences on numbers that the script gives otherwise.
-
-    Batches of the script count: Megatron-DeepSpeed tells DeepSpeed its own in every step (``set_train_batch_size``,
-    megatron/training.py), which starts by those of the configuration.  The stage is that of the configuration.
-    """
-    keys = {"global-batch-size": _BATCHES[0], "micro-batch-size": _BATCHES[1], "zero-stage": f"{_ZERO}stage"}
-    told = []
-    for option, key in keys.items():
-        if option in found and option in options and options[option] != found[option]:
-            script, own = (" ".join(words[option])[:20] for words in (options, found))
-            pair = (f"--{option} {script} of the script", f"{key} {own} of {name}")
-            counts, other = reversed(pair) if option in OF_THE_CONFIGURATION else pair
-            told.append(f"{counts} counts, and not {other}")
-    batch, micro = (int(found[option][0]) if option in found else 0 for option in list(keys)[:2])
-    if micro and any("global-batch-size" in each for each in told):
-        told.append(f"DeepSpeed starts on replicas that divide {batch // micro} alone, by {batch} / {micro} in {name}")
-    return told
-
-
-def _options(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return settings by Megatron-LM's names."""
-    zero = settings.get(f"{_ZERO}stage")
-    overlaps = bool(zero) and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True
-    names = {_BATCHES[0]: "global-batch-size", _BATCHES[1]: "micro-batch-size", f"{_ZERO}stage": "zero-stage"}
-    names |= {f"{_ZERO}reduce_bucket_size": "ddp-bucket-size"} if overlaps and zero != 3 else {}
+    overlaps = zero > 0 and f"{_ZERO}stage" in settings and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True
+    names = _OPTIONS | ({f"{_ZERO}reduce_bucket_size": "ddp-bucket-size"} if overlaps and zero != 3 else {})
     found: dict[str, tuple[str, ...]] = {}
     for key, option in names.items():
         value = settings.get(key)
-        value = int(value) if isinstance(value, float) and value.is_integer() else value
-        if isinstance(value, int) and not isinstance(value, bool):
-            found[option] = (str(value),)
-    on_host = settings.get(f"{_ZERO}offload_optimizer.device", "none") != "none"
-    switches = {
-        "bf16": settings.get("bf16.enabled") is True, "fp16": settings.get("fp16.enabled") is True,
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+            found[option] = (str(int(value)),)
+    # batches of the script count, since Megatron-DeepSpeed tells DeepSpeed its own in every step (set_train_batch_size,
+    # megatron/training.py); the stage is that of the configuration
+    for key, option in _OPTIONS.items():
+        if option in found and option in options and options[option] != found[option]:
+            script = f"--{option} {' '.join(options[option])[:20]} of the script"
+            pair = script, f"{key} {found[option][0][:20]} of {name}"
+            counts, other = reversed(pair) if option in OF_THE_CONFIGURATION else pair
+            run.assumed.append(f"{counts} counts, and not {other}")
+    formats = () if {"bf16", "fp16"} & options.keys() else ("bf16", "fp16")
+    switches = {name: settings.get(f"{name}.enabled") is True for name in formats} | {
         "grad-reduce-in-bf16": settings.get(_GRADIENTS) in ("bf16", "fp16"), "overlap-grad-reduce": overlaps,
-        "overlap-param-gather": overlaps and zero == 3,
-        "optimizer-cpu-offload": on_host or settings.get(f"{_ZERO}cpu_offload") is True,
+        "overlap-param-gather": overlaps and zero == 3, "optimizer-cpu-offload": bool(on_host),
     }  # fmt: skip
-    return found | {option: () for option, on in switches.items() if on}
+    found |= {option: () for option, on in switches.items() if on}
+    return DeepSpeedAdds(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
 
 
 def scenario_from_deepspeed(
@@ -136,16 +111,20 @@ def scenario_from_deepspeed(
     filled: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
 ) -> Imported:
-    """Return the scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
+    """Return the scenario of a configuration, for a model (its section) on ``gpus`` GPUs, all of them replicas.
 
     ``gpus`` left out are those that the file's batch is for, those that its launcher starts where it says no number
-    (``launched``), or all that are ``available``.  ``filled`` is what the program that reads the file puts in the place
-    of ``auto``, by dotted name, and as formats that the file leaves out.
+    (``launched``), or all that are ``available``.  ``filled`` are the values that the program which reads the file puts
+    in the place of ``auto``, by dotted name, and as formats that the file leaves out.
     Raises InputError with all keys that are not modelled or have no value that can be.
     """
     written = flattened(parse_toml_or_json(text, source, "JSON"), source)
     run = _Config(_filled(written, filled or {}, model), source)
-    gpus = gpus or run.gpus_of_batch() or run.all_there(launched, available)
+    gpus = gpus or run.gpus_of_batch()
+    if not gpus:
+        which = f"the {launched} GPUs that its launcher takes" if launched else "all GPUs of the cluster"
+        run.assumed.append(f"{which}: how many there are to be is not said (--gpus says it)")
+        gpus = launched or available or 1
     training = run.problems.of(run.training, gpus)
     zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
     memory, sharding = run.problems.of(run.offload, zero), run.problems.of(run.fsdp, zero)
@@ -170,7 +149,7 @@ def scenario_from_deepspeed(
 
 
 def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with what takes the place of ``auto``; a bucket of gradients is as transformers makes it."""
+    """Return the settings with values for ``auto``; a bucket of gradients is as transformers makes it."""
     width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
     known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
     formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in settings) else filled
@@ -203,10 +182,6 @@ class _Config:
             raise self._error(name, f"{shown(value)} is not a whole number from {least} to {most}")
         return whole
 
-    def switch(self, name: str, default: bool = False) -> bool:
-        value = self.settings.get(name, default)
-        return value if isinstance(value, bool) else default
-
     def gpus_of_batch(self) -> int | None:
         """Return the GPUs that the file is for, where it gives all of batch = micro batch x accumulation x GPUs."""
         batch, micro, steps = (self.settings.get(name) for name in _BATCHES)
@@ -216,19 +191,21 @@ class _Config:
         self.assumed.append(f"{batch // each} GPUs, as a batch of {batch} in {steps} x {micro} on each says")
         return batch // each
 
-    def all_there(self, launched: int | None, available: int | None) -> int:
-        """Return all GPUs that a launcher starts, or else of the cluster, where nothing says how many."""
-        which = f"the {launched} GPUs that its launcher takes" if launched else "all GPUs of the cluster"
-        self.assumed.append(f"{which}: how many there are to be is not said (--gpus says it)")
-        return launched or available or 1
-
     def training(self, gpus: int) -> dict[str, Any]:
-        """Return batch and number formats; of batch = micro batch x accumulation x GPUs two say the third."""
+        """Return batch and number formats; of batch = micro batch x accumulation x GPUs two give the third."""
         batch, micro, steps = map(self.number, _BATCHES)
         if batch and not micro:
             micro = batch // (gpus * (steps or 1))
         if not batch:
-            self.assumed += [] if micro and steps else [self._not_said(micro, steps)]
+            if not (micro and steps):
+                auto = [name for name in _BATCHES if self.settings.get(name) == "auto"]
+                are = "is" if len(auto) == 1 else "are"
+                why = f"{', '.join(auto)} {are} left to the program that reads the file (auto)"
+                self.assumed.append(
+                    f"micro batches of {micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} a step and GPU: "
+                    f"{why if auto else 'the file does not say it'} (--set training.micro_batch=4 "
+                    "--set training.global_batch=256 say otherwise)"
+                )
             micro = micro or 1
             batch = micro * (steps or 1) * gpus
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
@@ -241,8 +218,9 @@ class _Config:
         return {"global_batch": batch, "micro_batch": micro, **self._precision()}
 
     def _precision(self) -> dict[str, str]:
-        on = [name for name in ("bf16", "bfloat16", "fp16") if self.switch(f"{name}.enabled")]
-        auto = [name for name in ("bf16", "fp16") if self.settings.get(f"{name}.enabled") == "auto"]
+        said = {name: self.settings.get(f"{name}.enabled") for name in ("bf16", "bfloat16", "fp16")}
+        on = [name for name, value in said.items() if value is True]
+        auto = [name for name, value in said.items() if value == "auto" and name != "bfloat16"]
         if not on and not auto:
             return {"precision": "fp32"}
         bf16 = bool({"bf16", "bfloat16"} & {*on}) or (auto[:1] == ["bf16"] and "fp16" not in on)
@@ -250,20 +228,12 @@ class _Config:
         if not on:
             given, are = " and ".join(f"{name}.enabled" for name in auto), "are" if len(auto) > 1 else "is"
             self.assumed.append(f"{half}: {given} {are} auto, which the program that reads the file decides")
-        return {
-            "precision": half, "memory_recipe": "mixed-18" if self.settings.get(_GRADIENTS) == "fp32" else "mixed-16"
-        }  # fmt: skip
-
-    def _not_said(self, micro: int | None, steps: int | None) -> str:
-        """Return what is taken where the file leaves the batch, or a part of it, to the program that reads it."""
-        auto = [name for name in _BATCHES if self.settings.get(name) == "auto"]
-        why = f"{', '.join(auto)} {'is' if len(auto) == 1 else 'are'} left to the program that reads the file (auto)"
-        each = f"{micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} a step and GPU"
-        otherwise = "--set training.micro_batch=4 --set training.global_batch=256 say otherwise"
-        return f"micro batches of {each}: {why if auto else 'the file does not say it'} ({otherwise})"
+        wide = self.settings.get(_GRADIENTS) == "fp32"
+        return {"precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
 
     def overlap(self, zero: int, gpus: int) -> dict[str, Any]:
-        overlapped = self.switch(f"{_ZERO}overlap_comm", zero == 3) and gpus > 1
+        said = self.settings.get(f"{_ZERO}overlap_comm", zero == 3)
+        overlapped = (said if isinstance(said, bool) else zero == 3) and gpus > 1
         found: dict[str, Any] = {"grad_reduce": overlapped, "param_gather": overlapped and zero == 3}
         bucket = self.number(f"{_ZERO}reduce_bucket_size")
         return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero < 3 else {})
@@ -275,27 +245,21 @@ class _Config:
             self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
-    def parameters(self, zero: int) -> None:
-        """Raise InputError where the parameters are not on the GPUs, as they may be of stage 3."""
-        if str(self.settings.get(f"{_ZERO}offload_param.device", "none")) == "none":
-            return
-        if zero == 3:
+    def offload(self, zero: int) -> dict[str, Any]:
+        """Return the place of the optimizer's state; InputError for disks, and for parameters that are not on GPUs."""
+        parameters, state = (
+            str(self.settings.get(f"{_ZERO}offload_{what}.device", "none")) for what in ("param", "optimizer")
+        )
+        if parameters != "none" and zero == 3:
             what = "parameters in host memory or on disk are not modelled"
             raise self._error(f"{_ZERO}offload_param.device", what)
-        self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
-
-    def optimizer_in(self) -> str:
-        """Return where the optimizer's state is, if not on the GPUs; InputError for disks."""
-        device = str(self.settings.get(f"{_ZERO}offload_optimizer.device", "none"))
-        if device == "nvme":
+        if parameters != "none":
+            self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
+        if state == "nvme":
             raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
         if (part := self.settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
             raise self._error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
-        return "cpu" if device != "none" or self.switch(f"{_ZERO}cpu_offload") else ""
-
-    def offload(self, zero: int) -> dict[str, Any]:
-        self.parameters(zero)
-        if not self.optimizer_in():
+        if state == "none" and self.settings.get(f"{_ZERO}cpu_offload") is not True:
             return {}
         self.assumed.append(HOST_UPDATE_ASSUMED)
         return {"offload": dict(HOST_UPDATE)}

@@ -88,30 +88,20 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     """
     once, repeated = last_ones(_merged(text if text.endswith("\n") else text + "\n"))
     data = parse_document(once, source=source).data
-    names = [name for name, value in data.items() if _of_options(name, value)]
-    found = data.get("MODEL_ARGS") if "MODEL_ARGS" in names else data[names[0]] if names else data
+    runs = [key for key in data if re.fullmatch(r"MODEL_ARGS(_\d+)?", key) and isinstance(data[key], Mapping)]
+    found = data.get("MODEL_ARGS") if "MODEL_ARGS" in runs else data[runs[0]] if runs else data
     if not isinstance(found, Mapping) or not found or "MODEL_ARGS" in found:
         raise InputError(f"{source}: MODEL_ARGS holds no options; write them as in --num-layers: 32")
-    first = ["the first of the runs in the file, MODEL_ARGS"] if len(names) > 1 else []
-    environment: Any = data.get("ENV_VARS")
-    environment = environment if isinstance(environment, Mapping) else {}
-    repeats = (f"{name} is given more than once, and the last counts" for name in repeated)
-    assumed = (*first, *repeats, *assumed_of_environment(environment))
-    options = {
-        str(name).lstrip("-").replace("_", "-"): option_words(value) for name, value in found.items() if _given(value)
-    }
+    environment: Any = data.get("ENV_VARS") if isinstance(data.get("ENV_VARS"), Mapping) else {}
+    assumed = ["the first of the runs in the file, MODEL_ARGS"] if len(runs) > 1 else []
+    assumed += [f"{name} is given more than once, and the last counts" for name in repeated]
+    given = {str(name): value for name, value in found.items() if value is not None and value is not False}
+    options = {name.lstrip("-").replace("_", "-"): option_words(value) for name, value in given.items()}
     mode = str(data.get("MODE", "pretraining"))
-    if mode not in ("pretraining", "pretrain"):
-        options["mode"] = (mode,)
-    return Arguments({**options, **attention_in(environment, options)}, assumed=assumed)
-
-
-def _of_options(name: str, value: Any) -> bool:
-    return re.fullmatch(r"MODEL_ARGS(_\d+)?", name) is not None and isinstance(value, Mapping)
-
-
-def _given(value: Any) -> bool:
-    return value is not None and value is not False
+    options |= {} if mode in ("pretraining", "pretrain") else {"mode": (mode,)}
+    return Arguments(
+        {**options, **attention_in(environment, options)}, assumed=(*assumed, *assumed_of_environment(environment))
+    )
 
 
 def option_words(value: Any) -> tuple[str, ...]:
@@ -152,25 +142,28 @@ def _merged(text: str) -> str:
 
 def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]:
     """Return a sentence for each kind of settings that change a step's time."""
-    nccl, kernels, domains = (
-        [
-            f"{name}={value[:20]}" for name, usual in _VARIABLES[kind].items()
-            if (value := str(environment.get(name, ""))) and value not in usual.split()
-        ] for kind in ("nccl", "kernels", "domains")
-    )  # fmt: skip
-    sentences = [f"NCCL is taken as it is by default on the cluster, without {', '.join(nccl)}"] if nccl else []
-    sentences += [f"kernels are taken as they are without {', '.join(kernels)}"] if kernels else []
-    sentences += [f"NVLink's domains are those of the cluster, whatever {', '.join(domains)} says"] if domains else []
+    said = {
+        "nccl": "NCCL is taken as it is by default on the cluster, without {}",
+        "kernels": "kernels are taken as they are without {}",
+        "domains": "NVLink's domains are those of the cluster, whatever {} says",
+    }
+    sentences = []
+    for kind, sentence in said.items():
+        given = {name: str(environment.get(name, "")) for name in _VARIABLES[kind]}
+        set_ = [
+            f"{name}={value[:20]}"
+            for name, value in given.items()
+            if value and value not in _VARIABLES[kind][name].split()
+        ]
+        sentences += [sentence.format(", ".join(set_))] if set_ else []
     return tuple(sentences)
 
 
 def variables_in(settings: Mapping[str, object], section: str) -> dict[str, object]:
     """Return the variables that a section sets, all under its name or each under a dotted one."""
     whole = settings.get(section)
-    found = {str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}
-    return found | {
-        name.removeprefix(f"{section}."): value for name, value in settings.items() if name.startswith(f"{section}.")
-    }
+    dotted = {name.removeprefix(f"{section}."): settings[name] for name in settings if name.startswith(f"{section}.")}
+    return ({str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}) | dotted
 
 
 def attention_in(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:

@@ -8,9 +8,9 @@ alone, in a file that ``--config`` names.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -60,12 +60,16 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
         return _arguments({name.rpartition(".")[2]: value for name, value in flattened(data, source).items()}, data)
     launched: dict[str, str] = {}
     assumed: tuple[str, ...] = ()
-    if "defaults" in data:
+    if "defaults" in data:  # an experiment, with its runner and its environment
         names = [each["train"] for each in data["defaults"] if isinstance(each, Mapping) and "train" in each]
         path = f"train/{names[0]}.yaml"
-        experiment = data.get("experiment")
-        launched = _launched(experiment)
-        assumed = _environment(experiment)
+        experiment = data["experiment"] if isinstance(data.get("experiment"), Mapping) else {}
+        variables = experiment["envs"] if isinstance(experiment.get("envs"), Mapping) else {}
+        assumed, plain = assumed_of_environment(variables), flattened(experiment, "experiment")
+        each, seen = plain.get("runner.nproc_per_node"), variables.get("CUDA_VISIBLE_DEVICES")
+        each = len(str(seen).split(",")) if each is None and seen is not None else each
+        nodes = str(plain.get("runner.nnodes", 1))
+        launched = {"nnodes": nodes, "nproc-per-node": str(each)} if each else {}
         data = _read(_there(beside, path, source), path)
     plain = flattened({key: value or {} for key, value in data.items()}, source)
     off = tuple(_dashed(name) for name, value in plain.items() if value is None or value is False)
@@ -82,21 +86,6 @@ def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
 def _read(text: str, source: str) -> dict[str, Any]:
     """Return the document; of a field that it gives again the last counts, as where the frameworks read it."""
     return parse_document(last_ones(text, _FIELD)[0], source=source).data
-
-
-def _launched(experiment: Any) -> dict[str, str]:
-    """Return how many processes an experiment's runner starts, or for how many GPUs its environment is."""
-    plain = flattened(experiment, "experiment") if isinstance(experiment, Mapping) else {}
-    nodes, each = plain.get("runner.nnodes", 1), plain.get("runner.nproc_per_node")
-    seen = plain.get("envs.CUDA_VISIBLE_DEVICES")
-    each = len(str(seen).split(",")) if each is None and seen is not None else each
-    return {"nnodes": str(nodes), "nproc-per-node": str(each)} if each else {}
-
-
-def _environment(experiment: Any) -> tuple[str, ...]:
-    """Return what is said of the variables that an experiment's runner sets."""
-    variables = experiment.get("envs") if isinstance(experiment, Mapping) else None
-    return assumed_of_environment(variables) if isinstance(variables, Mapping) else ()
 
 
 def is_primus_file(text: str) -> bool:
@@ -151,50 +140,34 @@ def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -
 
 def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
     usual, model, own = _parts_of_primus(module, "megatron", source, beside)
-    fields: dict[str, Any] = {}
-    for said in (usual, model):  # most of what the module says are defaults of Megatron-LM
-        known = (name for name in said if _dashed(name) in MAPPED or name in INVERTED or name in FIELDS)
-        fields |= {name: said[name] for name in known}
+    layers = {**usual, **model, **own}
+    fields = {  # most of what the module says are defaults of Megatron-LM
+        name: value for name, value in {**usual, **model}.items()
+        if _dashed(name) in MAPPED or name in INVERTED or name in FIELDS
+    }  # fmt: skip
     fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
-    fields, assumed = _switched(fields, {**usual, **model, **own}, own)
-    more = _sinks(fields)
+    assumed: list[str] = []
+    for switch, prefixes in _PATCHES.items():
+        if layers.get(switch) is not True:  # its fields have no effect
+            gated = [name for name in fields if name.startswith(prefixes) and (switch in layers or "pp_" in name)]
+            idle = [name for name in gated if own.get(name)]
+            assumed += [f"{', '.join(idle)} has no effect: {switch} is not true"] if idle else []
+            fields = {name: value for name, value in fields.items() if name not in gated}
+    algorithm = str(layers.get("pp_algorithm"))
+    if layers.get("patch_primus_pipeline") is True and algorithm in _ALGORITHMS:
+        fields = {name: value for name, value in fields.items() if name != "pp_algorithm"} | _ALGORITHMS[algorithm]
+    more: dict[str, tuple[str, ...]] = {}
+    if (
+        fields.get("use_sink_attention") is True
+    ):  # GPT-OSS's as Primus-Turbo has it, with a window in every second layer
+        more["softmax-type"] = ("learnable",)
+        if window := fields.get("sink_sliding_window"):
+            more["window-size"] = (f"{window},0",)
+            more |= {"window-attn-skip-freq": ("2",)} if fields.get("sink_window_even_layers_only", True) else {}
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         more |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
-    return _arguments(fields, own, more, assumed)
-
-
-def _switched(
-    fields: Mapping[str, Any], layers: Mapping[str, Any], own: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields without those that a switch of Primus in any of its files leaves off, and what is assumed.
-
-    Its pipeline schedules are patches of Megatron-LM that a field of their own applies.
-    """
-    found, assumed = dict(fields), []
-    for switch, prefixes in _PATCHES.items():
-        if layers.get(switch) is True:
-            continue
-        gated = [name for name in found if name.startswith(prefixes) and (switch in layers or "pp_" in name)]
-        idle = [name for name in gated if own.get(name)]
-        assumed += [f"{', '.join(idle)} has no effect: {switch} is not true"] if idle else []
-        found = {name: value for name, value in found.items() if name not in gated}
-    if layers.get("patch_primus_pipeline") is True:
-        algorithm = str(layers.get("pp_algorithm"))
-        if algorithm in _ALGORITHMS:
-            found = {name: value for name, value in found.items() if name != "pp_algorithm"} | _ALGORITHMS[algorithm]
-    return {name: value for name, value in found.items() if name not in _PATCHES}, tuple(assumed)
-
-
-def _sinks(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """GPT-OSS's attention as Primus-Turbo has it: learned sinks, and a window, in every second layer or in all."""
-    if fields.get("use_sink_attention") is not True:
-        return {}
-    window, alternating = fields.get("sink_sliding_window"), fields.get("sink_window_even_layers_only", True)
-    found: dict[str, tuple[str, ...]] = {"softmax-type": ("learnable",)}
-    if window:
-        found["window-size"] = (f"{window},0",)
-        found |= {"window-attn-skip-freq": ("2",)} if alternating else {}
-    return found
+    fields = {name: value for name, value in fields.items() if name not in _PATCHES}
+    return _arguments(fields, own, more, tuple(assumed))
 
 
 def _arguments(
@@ -229,15 +202,8 @@ def _extended(path: str, source: str, beside: Beside, read: list[str]) -> dict[s
     found: dict[str, Any] = {}
     for key in ("extends", "includes", "bases"):
         for name in data.pop(key, None) or []:
-            found |= _extended(_joined(PurePosixPath(path).parent / str(name)), source, beside, read)
+            found |= _extended(posixpath.normpath(f"{posixpath.dirname(path)}/{name}"), source, beside, read)
     return found | data
-
-
-def _joined(path: PurePosixPath) -> str:
-    parts: list[str] = []
-    for part in path.parts:
-        parts = parts[:-1] if part == ".." else [*parts, part]
-    return "/".join(parts)
 
 
 def _there(beside: Beside, path: str, source: str) -> str:

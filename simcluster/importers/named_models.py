@@ -76,11 +76,6 @@ def model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
     return next((each for each in alike if [model_sizes(each)[key] for key in _TELLING_SIZES] == sizes), "")
 
 
-def is_model(name: str) -> bool:
-    """Is it the class or function of a model of which anything is known?"""
-    return bool(model_of_class(name) or defaults_of_class(name) or no_decoder(name))
-
-
 def _parts(name: str) -> tuple[str, bool, str]:
     """In front of the word that says what a class is, whether there is one, and behind it; a size may stand first."""
     name = name.rpartition(".")[2]
