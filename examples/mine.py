@@ -1,7 +1,7 @@
 """A pipeline schedule of one's own, for --pipeline.schedule examples/mine.py:eager_1f1b."""
 
 from simcluster.schedules.actions import Action, Schedule, loop_route
-from simcluster.schedules.one_f_one_b import alternate
+from simcluster.schedules.interleaved import alternate
 
 
 def eager_1f1b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:

@@ -218,7 +218,7 @@ NEVER = {
     **dict.fromkeys(("engine.events", "engine.run", "engine.explicit", "traffic.fairness"), (
         "simcluster.model.transformer", "simcluster.schedules", "simcluster.planning.stages", "simcluster.devices",
     )),
-    **dict.fromkeys(("results.metrics", "results.timeline", "results.memory_timeline"), (
+    **dict.fromkeys(("results.step_time", "results.timeline", "results.memory_timeline"), (
         "simpy", "simcluster.scenario", "simcluster.schedules", "simcluster.devices",
     )),
     "reference": ("simcluster.symmetry", "simcluster.engine", "simcluster.scenario"),

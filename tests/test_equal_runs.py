@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from simcluster.base.runs import begins, opens
+from simcluster.base.arrays import begins, opens
 
 
 @pytest.mark.parametrize("values", [[], [7], [3, 3], [3, 3, 5, 3], [0.0, -0.0, 1.5, 1.5], ["a", "b", "b"]])

@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.laws import Histogram
 from simcluster.faults.data import SequenceLengths, loads, packed
 from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, QuickStreams, stream
-from simcluster.model.packing.rules import dealt
+from simcluster.model.packing import dealt
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import replay
 

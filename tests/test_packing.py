@@ -14,9 +14,7 @@ from simcluster import cli, simulate
 from simcluster.base.errors import InputError
 from simcluster.faults import SequenceLengths
 from simcluster.faults.data import Packing
-from simcluster.model.packing.lengths import LognormalLengths
-from simcluster.model.packing.packed import Packed, mean_of_padded
-from simcluster.model.packing.rules import PACKING, dealt
+from simcluster.model.packing import PACKING, LognormalLengths, Packed, dealt, mean_of_padded
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.packings import compare_packing
 

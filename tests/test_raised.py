@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.calls import Call, calls
+from simcluster.results.contention import Call, calls
 from simcluster.results.raised import HeldBack, Raise, held_back
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Hashes, Ints, Numbers
-from simcluster.base.runs import opens
+from simcluster.base.arrays import Hashes, Ints, Numbers, opens
 
 _SPARSE = 4  # numbers so much larger than there are of them are sorted
 

@@ -17,9 +17,7 @@ from simcluster.documents.csv_numbers import histogram_in
 from simcluster.documents.diagnostics import made
 from simcluster.faults import SequenceLengths
 from simcluster.faults.draws import stream
-from simcluster.model.packing.lengths import LognormalLengths
-from simcluster.model.packing.packed import mean_of_padded
-from simcluster.model.packing.rules import PACKING
+from simcluster.model.packing import PACKING, LognormalLengths, mean_of_padded
 from simcluster.scenario.run_section import Tokens
 from simcluster.scenario.scenario import load
 from simcluster.show.blocks import Answer, Lines, TableBlock
@@ -30,7 +28,7 @@ _SIGMA = 1.0
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.model.packing.lengths import Lengths
+    from simcluster.model.packing import Lengths
 
 _MOST_DOCUMENTS = 10_000_000
 

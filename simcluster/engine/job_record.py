@@ -7,9 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers, within
 from simcluster.base.clock import all_on_grid, later_on_this_grid
-from simcluster.base.runs import within
 from simcluster.engine.op_times import OpTimesReader
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import Tables

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
-from simcluster.base.runs import within
+from simcluster.base.arrays import Floats, Ints, within
 from simcluster.engine.tables import firsts, int32s
 from simcluster.planning.ops import Group, Item, Op, Segment, StageProgram, Work
 from simcluster.planning.perturbations import Computations

@@ -19,8 +19,7 @@ from simcluster.documents.kinds import Accepts
 from simcluster.faults.draws import stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
-from simcluster.model.packing.lengths import Lengths
-from simcluster.model.packing.rules import PACKING, Sequences, dealt
+from simcluster.model.packing import PACKING, Lengths, Sequences, dealt
 
 _AT_ONCE = 64  # lengths drawn together
 

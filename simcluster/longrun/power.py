@@ -13,9 +13,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats, Ints, opens
 from simcluster.base.errors import InputError
-from simcluster.base.runs import opens
 from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Count, Spec

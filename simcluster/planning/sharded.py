@@ -27,9 +27,8 @@ from __future__ import annotations
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart
+from simcluster.planning.replicas import ActionPart, end_step
 from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
-from simcluster.planning.step_end import end_step
 from simcluster.planning.works import Compute
 from simcluster.schedules import Action
 

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.base.runs import within
+from simcluster.base.arrays import Bools, Floats, Ints, within
 from simcluster.base.shown import Shown
 from simcluster.results.span_states import EXPOSED, bits_of, covered, inside
 from simcluster.results.timeline import Spans

@@ -9,8 +9,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.reference.record import Ops
-from simcluster.results.calls import calls_of
-from simcluster.results.contention import alone_seconds
+from simcluster.results.contention import alone_seconds, calls_of
 from simcluster.results.critical_path import CriticalPath
 from simcluster.results.played import Run
 from simcluster.results.timeline import Spans

@@ -15,8 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.reference.record import RankRecord, Record
 from simcluster.results.account import Account
-from simcluster.results.calls import CallKey, calls_of
-from simcluster.results.contention import FreeCalls, slowed_seconds
+from simcluster.results.contention import CallKey, FreeCalls, calls_of, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_peaks, memory_timeline
 from simcluster.results.numbers import TimedNumbers

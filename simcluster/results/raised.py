@@ -21,7 +21,7 @@ import numpy.typing as npt
 from simcluster.base.units import format_bytes_per_second
 from simcluster.documents.diagnostics import dotted
 from simcluster.faults.capacities import with_permanent
-from simcluster.results.calls import Call, calls
+from simcluster.results.contention import Call, calls
 from simcluster.scenario.link_changes import RATES, changes_of_links
 from simcluster.topology import Cluster
 from simcluster.topology.links import label, resource_of

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.runs import begins
+from simcluster.base.arrays import Floats, Int32s, Ints, begins
 from simcluster.reference.record import Ops, OpTimes
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.collectives.description import SWITCH, Columned, Hop, Listed, Phase, Table
 from simcluster.collectives.tree import Chained
-from simcluster.results.calls import CallKey
+from simcluster.results.contention import CallKey
 from simcluster.results.overlap import Key, Overlaps
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators

@@ -20,8 +20,7 @@ from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Batch
 from simcluster.faults.where import Number
 from simcluster.faults.words import in_words
-from simcluster.model.packing.lengths import Lengths
-from simcluster.model.packing.packed import WHOLE, Packed
+from simcluster.model.packing import WHOLE, Lengths, Packed
 from simcluster.scenario.run_section import Tokens
 
 _TOKENS_A_SECOND = re.compile(r"\s*(.*?)\s*tokens?\s*/\s*s\s*")

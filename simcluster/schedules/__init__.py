@@ -16,9 +16,8 @@ from simcluster.base.nearest import nearest
 from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.check import check
-from simcluster.schedules.chimera import chimera
 from simcluster.schedules.controllable import v_half, v_half_first, v_min, v_min_first
-from simcluster.schedules.dualpipe_v import dualpipe, dualpipe_v
+from simcluster.schedules.dualpipe_v import chimera, dualpipe, dualpipe_v
 from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, snake
 from simcluster.schedules.gpipe import breadth_first, gpipe
 from simcluster.schedules.hanayo import hanayo
@@ -26,8 +25,7 @@ from simcluster.schedules.interleaved import depth_first_in_groups, interleaved
 from simcluster.schedules.one_f_one_b import depth_first, one_f_one_b
 from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, play
 from simcluster.schedules.zb_auto import Times, zb_auto
-from simcluster.schedules.zb_h import zb_h1, zb_h2
-from simcluster.schedules.zb_v import zb_v, zb_v_first
+from simcluster.schedules.zb_h import zb_h1, zb_h2, zb_v, zb_v_first
 
 __all__ = [
     "SCHEDULES",

@@ -1,9 +1,55 @@
-"""ZB-H1 and ZB-H2: 1F1B with the backward split, the weight gradients filling the bubble."""
+"""Zero-bubble schedules by hand: ZB-H1 and ZB-H2 (1F1B with a split backward), and ZB-V on a V of stages."""
 
 from __future__ import annotations
 
-from simcluster.schedules.actions import Action, Schedule, loop_route
-from simcluster.schedules.check import require_counts, require_one_chunk
+from simcluster.schedules.actions import Action, Schedule, loop_route, snake_route
+from simcluster.schedules.check import require_counts, require_one_chunk, require_own_chunks
+from simcluster.schedules.row_writer import RowWriter
+
+
+def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """Stage r holds slices r and 2 P - 1 - r of the model, so that a microbatch comes back to where it went in.
+
+    With f = i = w the times of one chunk and M >= 2 P - 1 the span of every stage is 6 M f, without bubble, and the
+    makespan 6 M f + (P - 1) f; at most 2 P half-stages in flight on every stage.  A shorter step is the same schedule
+    with the microbatches that it lacks left out.  Source: Qi et al., arXiv:2401.10241, section 6.
+    InputError for counts below one or chunks other than two.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(zb_v(2, 2))[0]
+    'r0 F0.0 F1.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0.0 W0.0 I1.0 W1.0'
+    """
+    require_counts("zb-v", num_stages, num_microbatches, num_chunks)
+    require_own_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")
+    enough = max(num_microbatches, 2 * num_stages - 1)
+    full = (_row(num_stages, stage, enough) for stage in range(num_stages))
+    rows = [[action for action in row if action.microbatch < num_microbatches] for row in full]
+    return Schedule.along(snake_route(num_stages, 2), "zb-v", rows, num_microbatches)
+
+
+def zb_v_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """The forwards of a stage before its first backward, by the order that ``_row`` writes.
+
+    >>> [zb_v_first(4, 4, 2, stage) for stage in range(4)]
+    [5, 6, 7, 8]
+    """
+    del num_chunks  # two
+    return min(2 * num_stages - 1 - stage, num_microbatches) + min(stage + 1, num_microbatches)
+
+
+def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
+    """The hand-written order of one stage, for 2 P - 1 microbatches or more."""
+    row = RowWriter()
+    row.run("F0", 2 * (num_stages - stage) - 1)
+    row.run("F1 F0", stage)
+    row.run("F1 I1 W1", num_stages - stage)
+    while row.count("F1") < num_microbatches:
+        row.run("F0 I0 W0 F1 I1 W1" if row.count("F0") < num_microbatches else "I0 W0 F1 I1 W1")
+    row.run("I0 I1", stage)
+    row.run("I0 W0", num_stages - stage)
+    row.run("W1", num_microbatches - row.count("W1"))
+    row.run("W0", num_microbatches - row.count("W0"))
+    return row.actions
 
 
 def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:

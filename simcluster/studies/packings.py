@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
-from simcluster.model.packing.packed import Packed
-from simcluster.model.packing.rules import PACKING
+from simcluster.model.packing import PACKING, Packed
 
 if TYPE_CHECKING:
     import pandas as pd

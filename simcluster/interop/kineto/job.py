@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
-from simcluster.base.runs import opens
+from simcluster.base.arrays import Floats, opens
 from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.profile import WAIT, StreamOp, TraceLabel
 from simcluster.interop.kineto.rank_step import RankStep

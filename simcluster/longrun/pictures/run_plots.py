@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, opens
 from simcluster.base.errors import InputError
-from simcluster.base.runs import opens
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.pictures.fates_plot import LOOKS, frame, percent, put_title, weekly_goodput

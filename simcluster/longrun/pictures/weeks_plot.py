@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats, Ints, begins
 from simcluster.base.errors import InputError
-from simcluster.base.runs import begins
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.events.record import STRIKE

@@ -27,7 +27,7 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
-from simcluster.model.packing.rules import PACKING
+from simcluster.model.packing import PACKING
 from simcluster.model.parameters import parameters
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model

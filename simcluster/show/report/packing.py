@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from simcluster.base.arrays import Bools, Ints
-from simcluster.base.runs import begins, opens
+from simcluster.base.arrays import Bools, Ints, begins, opens
 from simcluster.results.timeline import COLUMNS, Spans, narrow
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.rows import RankRow, SpanFacts

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.results.calls import CallKey
+from simcluster.results.contention import CallKey
 from simcluster.results.result import Result
 from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.nccl.constants import COLLECTIVES

@@ -15,9 +15,8 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Ints, begins
 from simcluster.base.multiset_hash import mixed, numbered
-from simcluster.base.runs import begins
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Graph
 

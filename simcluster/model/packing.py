@@ -1,19 +1,25 @@
-"""Rules by which documents become sequences of equal length.
+"""Packing: laws of document lengths, rules by which documents become sequences of equal length, and what that leaves.
 
 A rule takes documents in order (tokens of each), the ``length`` of a sequence and how many sequences there may be
-(``most``), and gives the documents of each sequence, or of as many documents from the front as fit.  What a sequence
-has left is padded.  To add one: a function, and its name in PACKING; tests of the registry are inherited.
+(``most``), and returns the documents of each sequence, or of as many documents from the front as fit.  What a sequence
+has left is padded.  To add a rule: a function, and its name in PACKING; to add a law: a spec with ``draw``, in
+``Lengths``.  Tests of the registries are inherited.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.documents.laws import Histogram, Spread
+from simcluster.documents.spec import Spec
 
 Sequences: TypeAlias = Sequence[Sequence[float]]
 """By sequence, the tokens of each document (or piece of one) in it; each sums to the length at most."""
@@ -129,3 +135,90 @@ def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Seq
 def _pieces(documents: Floats, length: int) -> int:
     """Sequences that are surely enough."""
     return int(np.ceil(documents / length).sum())
+
+
+class LognormalLengths(Spec):
+    """A lognormal law of document lengths: a long tail, as texts have."""
+
+    kind: Literal["lognormal"]
+    median: Annotated[float, Field(ge=1, le=1e9)]
+    """Tokens of the median document."""
+    sigma: Spread
+    """Standard deviation of the logarithm."""
+
+    def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        """So many lengths in tokens, whole and at least 1."""
+        return np.maximum(1.0, np.rint(self.median * np.exp(self.sigma * generator.standard_normal(count))))
+
+
+class HistogramLengths(Histogram):
+    """Lengths that were counted, in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> HistogramLengths:
+        short = [value for value in self.values if value / self.typical < 1 or math.fmod(value / self.typical, 1)]
+        if short:
+            raise InputError(
+                f"a document of {short[0]:g} tokens is none; lengths must be whole numbers from 1: raise the "
+                f"median or the values"
+            )
+        return self
+
+
+Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="kind")]
+"""A law of lengths, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Sequences of a ``length``, in numbers: how many, their real tokens, the sums of squares of documents' lengths,
+    and of what is filled of each sequence."""
+
+    length: int
+    sequences: int
+    real: float
+    squares: float
+    filled: float
+
+    @classmethod
+    def of(cls, sequences: Sequences, length: int) -> Packed:
+        """Those of some sequences."""
+        sums = np.array([sum(each) for each in sequences])
+        squares = sum(float(np.dot(each, each)) for each in sequences)
+        return cls(length, len(sequences), float(sums.sum()), squares, float(np.dot(sums, sums)))
+
+    @property
+    def utilization(self) -> float:
+        """Real tokens over allocated ones."""
+        return self.real / (self.sequences * self.length) if self.sequences else 1.0
+
+    @property
+    def attention(self) -> float:
+        """Core attention within documents, of that of whole sequences: sum(l^2) / (n s^2)."""
+        return self._of_whole(self.squares)
+
+    @property
+    def attention_of_real(self) -> float:
+        """The same where documents of a sequence see each other: real tokens come first, and see only real ones."""
+        return self._of_whole(self.filled)
+
+    def _of_whole(self, squares: float) -> float:
+        return squares / (self.sequences * float(self.length) ** 2) if self.sequences else 1.0
+
+
+WHOLE = Packed(1, 1, 1.0, 1.0, 1.0)
+"""Sequences of one document each, which fills it."""
+
+
+def mean_of_padded(law: LognormalLengths, length: int) -> float:
+    """E[min(X, s)] of lognormal X, in tokens: what a sequence of one document holds."""
+    sigma, mean = law.sigma, math.log(law.median)
+    if not sigma:
+        return min(law.median, float(length))
+    above = (math.log(length) - mean) / sigma
+    return float(math.exp(mean + sigma**2 / 2) * _phi(above - sigma) + length * (1 - _phi(above)))
+
+
+def _phi(z: float) -> float:
+    """The standard normal's distribution function."""
+    return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
