@@ -15,7 +15,8 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers
 from simcluster.base.link_columns import PerLink
-from simcluster.base.multiset_hash import bits, compact, count, firsts, mixed, numbered, ordered, sums
+from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
+from simcluster.base.runs import begins
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Load
@@ -146,8 +147,7 @@ class Classes:
     def meeting(self, ranks: Ints) -> tuple[int, ...]:
         """Return the classes of these ranks, each once, in their order."""
         own = np.asarray(self.of_rank)[ranks]
-        first = firsts(own, len(self.rank_representatives))
-        return tuple(own[np.sort(first[first >= 0])].tolist())
+        return tuple(dict.fromkeys(own[begins(own)].tolist()))
 
 
 def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
