@@ -127,7 +127,7 @@ def assert_same(one: SeenJob, other: SeenJob) -> None:
     assert equal(one.tables, other.tables)
     ours, theirs = one.folding.communicators, other.folding.communicators
     for number in range(len(classes.of_communicator)):
-        assert ours.kind(number) == theirs.kind(number)
+        assert ours.kind(number).name == theirs.kind(number).name
         assert ours.ranks(number) == theirs.ranks(number)
         assert theirs.seen.of_group[number] == number
         assert len(ours.usages(number)) == len(theirs.usages(number))

@@ -106,9 +106,18 @@ class Group:
         return tuple(tuple(positions) for positions in members.values())
 
     @cached_property
-    def places(self) -> tuple[int, ...]:
+    def places(self) -> Sequence[int]:
         """All positions, those of a machine next to each other: ``places[k]`` is the k-th."""
+        if self._begins is not None:
+            return range(self.num_ranks)
         return tuple(position for positions in self.machines for position in positions)
+
+    @cached_property
+    def _begins(self) -> NDArray[np.int64] | None:
+        """The first position of every machine; None where positions of some machine are apart."""
+        hosts = np.asarray(self.hosts)
+        first = begins(hosts)
+        return first if len(set(hosts[first].tolist())) == len(first) else None
 
     @cached_property
     def rings(self) -> tuple[Ring, ...]:
@@ -120,11 +129,8 @@ class Group:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Ranks on every machine, machines in the order of their first position."""
-        if isinstance(self.hosts, memoryview):  # of thousands of ranks: machine by machine, if that is how they come
-            hosts = np.asarray(self.hosts)
-            first = begins(hosts)
-            if np.bincount(hosts[first]).max() == 1:
-                return tuple(np.diff(first, append=len(hosts)).tolist())
+        if self._begins is not None:
+            return tuple(np.diff(self._begins, append=self.num_ranks).tolist())
         return tuple(Counter(self.hosts).values())
 
     @cached_property

@@ -273,7 +273,7 @@ class _Builder:
         found = np.full_like(group, -1)
         for instance, slot in zip(*np.nonzero(group >= 0), strict=True):
             communicator = communicators[group[instance, slot]]
-            found[instance, slot] = self._communicators.position(communicator, int(self._ranks[instance]))
+            found[instance, slot] = self._communicators.ranks(communicator).index(int(self._ranks[instance]))
         return found
 
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, rows_alike
+from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, ordered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
-from simcluster.symmetry.communicator_table import CommunicatorTable, Rows, in_rows, pairs_of, rows_of, tables_of
 from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
-from simcluster.symmetry.quotient import NotAlikeError, Quotient
-from simcluster.symmetry.usage_patterns import Counterparts, Draw, Pictures
+from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient
+from simcluster.symmetry.usage_patterns import Draw, Pictures
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, joined
-from simcluster.traffic.link_usage import PatternTable
+from simcluster.traffic.link_usage import PatternTable, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
-from simcluster.traffic.traffic import Fabric, Pattern, Traffic, group_of, hosts_of
+from simcluster.traffic.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of, hosts_of
 
 Part = tuple[int, float, int, float]
 """A part of a call's pattern: which usage of links, share, rounds, latency (s; 0 where NCCL's pace has its own)."""
@@ -32,6 +31,25 @@ Form = dict[Call, tuple[Method, tuple[Part, ...]]]
 """What equal groups do: the method and pattern of every call."""
 Named = tuple[Hashable, Ranks, Counterparts]
 """Groups of one size, or pairs, and what their ops call them."""
+
+
+@dataclass(frozen=True, eq=False)
+class CommunicatorTable:
+    """Communicators of one kind, of equally many ranks each: rows of ``table``, numbered from ``first`` on.
+
+    Those that tell of themselves (``those``) are drawn; they are seen from number ``seen`` on.
+    """
+
+    name: Hashable
+    first: int
+    seen: int
+    table: Ranks
+    those: Counterparts
+
+    @property
+    def directed(self) -> bool:
+        """Are they a sender and its receiver, or a GPU and its host?"""
+        return isinstance(self.name, tuple)
 
 
 class SeenGroups(NamedTuple):
@@ -45,8 +63,9 @@ class Communicators:
     """Numbered: every group of every axis that the programs name, every pair that sends, every rank's way to its host.
 
     ``methods`` says how each collective is done.  Only groups in the ``window`` are drawn, each for those that the
-    shifts bring onto it, and only these have rows of usage, on links of the window (default: all are).  But a group
-    that never shares links is drawn whole, and kept ``apart``.  NotAlikeError where the window does not tell all.
+    shifts bring onto it, and only these are ``seen``, with their ranks by place in the window and rows of usage on
+    links of the window (default: all are).  But a group that never shares links is drawn whole, and kept ``apart``.
+    NotAlikeError where the window does not tell all.
     """
 
     def __init__(
@@ -61,50 +80,41 @@ class Communicators:
         self._window = window or Quotient.whole(plan.num_ranks)
         self._pictures = Pictures(fabric, self._window)
         self.kinds: list[CommunicatorTable] = []
-        self._named: dict[Hashable, list[CommunicatorTable]] = {}
+        self._parts: list[Bindings] = []
+        self._form_of: list[int] = []  # of those seen
         self._of_stage: dict[tuple[Hashable, int], int] = {}  # by kind of pairs and stage the first number
         self._of_rank: dict[Hashable, Int32s] = {}  # by kind the number of every rank's group
         self._ranks: dict[int, tuple[int, ...]] = {}
         self._forms: list[Form] = []
         self._colours: dict[Hashable, int] = {}
         self.apart: dict[int, Sequence[PatternTable]] = {}
-        used = CommunicationDemand(programs)
-        stage_ranks = plan.stage_ranks()
+        used, stage_ranks = CommunicationDemand(programs), plan.stage_ranks()
         self.stage_of, self.place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
         for stage, ranks in enumerate(stage_ranks):
             self.stage_of[ranks] = stage
             self.place_of[ranks] = np.arange(len(ranks))
         for axis in used.axes:
             self._add_axis(axis, plan.groups(axis), used, programs)
-        self._add_sends(used, stage_ranks)
+        if used.sends:
+            self._add_sends(used, stage_ranks)
         for (stage, direction), sizes in used.copies.items():
-            self._add_copies(direction, stage_ranks[stage], tuple(sizes))
+            self._add_copies(direction, stage_ranks[stage][:, None], tuple(sizes))
         self._first = [kind.first for kind in self.kinds]
         del self._pictures  # the groups that it knows are large
         if self._window.links and not self._window.links.settled:
             raise NotAlikeError
+        told = [np.zeros(0, dtype=np.int64), *(kind.seen + kind.those.told for kind in self.kinds)]
+        of_group = np.concatenate(told).astype(np.int32)  # there are hundreds of thousands
+        apart = {int(of_group[number]): uses for number, uses in self.apart.items()}
+        self.seen = SeenGroups(replace(joined(self._parts), apart=apart), of_group)
 
-    @cached_property
-    def seen(self) -> SeenGroups:
-        """Those that are drawn, with the ranks in the window, by their places there."""
-        return self.joined([(kind.those.told, kind.shown(self._window.place)) for kind in self.kinds])
-
-    def joined(self, parts: Sequence[tuple[Ints, Bindings]]) -> SeenGroups:
-        """Return groups of all kinds together, given for each kind which of its groups tells of every one."""
-        begins = np.cumsum([0, *(len(own) for _, own in parts)])
-        found = [np.zeros(0, dtype=np.int64), *(told + begin for (told, _), begin in zip(parts, begins, strict=False))]
-        kinds = zip(self.kinds, begins.tolist(), strict=False)
-        apart = {begin: self.apart[kind.first] for kind, begin in kinds if kind.first in self.apart}
-        bindings = replace(joined([own for _, own in parts]), apart=apart)
-        return SeenGroups(bindings, np.concatenate(found).astype(np.int32))  # there are hundreds of thousands
-
-    def kind(self, number: int) -> Hashable:
-        """What its ops call a communicator."""
-        return self._kind(number).name
+    def kind(self, number: int) -> CommunicatorTable:
+        """Return the communicators of which one has this number."""
+        return self.kinds[bisect_right(self._first, number) - 1]
 
     def members(self, number: int) -> Ranks:
         """The members of a communicator, in an array."""
-        kind = self._kind(number)
+        kind = self.kind(number)
         return np.asarray(kind.table[number - kind.first])
 
     def ranks(self, number: int) -> tuple[int, ...]:
@@ -127,19 +137,23 @@ class Communicators:
             return self.place_of[ranks].astype(np.int64) + self._of_stage[kind, stage]
         return self._of_ranks(kind)[ranks].astype(np.int64)
 
+    def named(self, name: Hashable) -> list[CommunicatorTable]:
+        """Return the communicators that ops call by this name."""
+        return [kind for kind in self.kinds if kind.name == name]
+
+    def forms(self, kind: CommunicatorTable) -> Ints:
+        """Return the number of the form of each of some communicators."""
+        return np.array(self._form_of)[kind.seen + kind.those.told]
+
     def group_name(self, axis: str, rank: int) -> str:
         """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
         number = int(self._of_ranks(axis)[rank])
-        return "" if number < 0 else f"{axis}{number - self._named[axis][0].first}"
+        return "" if number < 0 else f"{axis}{number - self.named(axis)[0].first}"
 
     def span(self, axis: str, hosts: Ints) -> bool:
         """Is a group of this axis on several machines?  ``hosts`` has that of every rank."""
-        tables = [kind.table[kind.those.drawn] for kind in self._named.get(axis, ())]
+        tables = [kind.table[kind.those.drawn] for kind in self.named(axis)]
         return any(bool((hosts[table] != hosts[table[:, :1]]).any()) for table in tables)
-
-    def position(self, number: int, rank: int) -> int:
-        """The rank's place in its group."""
-        return self.ranks(number).index(rank)
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """How this group does a collective of this kind and size."""
@@ -155,13 +169,12 @@ class Communicators:
 
     def calls(self, ranks: range) -> dict[tuple[str, Call], Method]:
         """Return how the groups that begin with these ranks do their collectives, by axis and call, without sends."""
-        found: list[tuple[str, int]] = []
+        found: dict[tuple[str, int], None] = {}
         for kind in self.kinds:
             if not kind.directed:
                 first = kind.table[:, 0]
-                own = kind.form[kind.those.told[(first >= ranks.start) & (first < ranks.stop)]]
-                begins = firsts(own, len(self._forms))
-                found += [(str(kind.name), form) for form in own[np.sort(begins[begins >= 0])].tolist()]
+                told = kind.those.told[(first >= ranks.start) & (first < ranks.stop)]
+                found |= {(str(kind.name), self._form_of[seen]): None for seen in (kind.seen + told).tolist()}
         return {(axis, call): method for axis, form in found for call, (method, _) in self._forms[form].items()}
 
     def usages(self, number: int) -> tuple[Usage, ...]:
@@ -177,41 +190,34 @@ class Communicators:
         method, parts = self._form(number)[kind, size]
         return activities(patterns_of(parts, usages), size, method)
 
-    def _kind(self, number: int) -> CommunicatorTable:
-        return self.kinds[bisect_right(self._first, number) - 1]
-
     def _form(self, number: int) -> Form:
-        kind = self._kind(number)
-        return self._forms[int(kind.form[kind.those.told[number - kind.first]])]
+        kind = self.kind(number)
+        return self._forms[self._form_of[kind.seen + int(kind.those.told[number - kind.first])]]
 
     def _of_ranks(self, axis: Hashable) -> Int32s:
         """Return the number of every rank's group, -1 for none."""
         if axis not in self._of_rank:
             of = self._of_rank[axis] = np.full(len(self.stage_of), -1, dtype=np.int32)
-            for each in self._named.get(axis, ()):
+            for each in self.named(axis):
                 of[each.table] = np.arange(each.first, each.first + len(each.table), dtype=np.int32)[:, None]
         return self._of_rank[axis]
-
-    @property
-    def _count(self) -> int:
-        return self.kinds[-1].first + len(self.kinds[-1].table) if self.kinds else 0
 
     def _add_axis(
         self, axis: str, groups: Iterable[Ranks], used: CommunicationDemand, programs: Sequence[StageProgram]
     ) -> None:  # fmt: skip
-        """All groups of an axis, in order: those of one size run what their stages do."""
-        tables, blocking, window = tables_of(groups), axis not in used.overlapped, self._window
+        """Add all groups of an axis, in order: those of one size run what their stages do."""
+        window, blocking = self._window, axis not in used.overlapped
+        by_size = [groups] if isinstance(groups, np.ndarray) else [list(some) for _, some in groupby(groups, key=len)]
+        tables = [np.asarray(some) for some in by_size]
         if window.shifts and len(tables) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
         for table in tables:
             apart = table.shape == (1, len(self.stage_of)) and blocking and is_alone(programs, axis)
             if apart:
-                those, shown = (
-                    Counterparts(np.zeros(1, dtype=np.int64), 0, (*range(len(window.shifts)),)),
-                    window.ranks[None],
-                )
+                those = Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(window.shifts)),))
+                shown = window.ranks[None]
             else:
-                those = self._pictures.counterparts(table)
+                those = window.counterparts(table)
                 shown = table[those.drawn][:, : those.cut or None]
             stages = self.stage_of[shown]
 
@@ -221,24 +227,25 @@ class Communicators:
             self._add([(axis, table, those)], shown, rows_alike(stages), calls, blocking=blocking, apart=apart)
 
     def _add_sends(self, used: CommunicationDemand, stage_ranks: Sequence[Ranks]) -> None:
-        """Pairs of ranks of two stages that send."""
-        tables, calls = pairs_of(used.sends, stage_ranks), list(map(tuple, used.sends.values()))
-        found = [
-            (("send", *stages), table, self._pictures.counterparts(table))
-            for stages, table in zip(used.sends, tables, strict=True)
-        ]
-        if found:
-            shown = np.concatenate([table[those.drawn] for _, table, those in found])
-            pair = np.repeat(np.arange(len(found)), [len(those.drawn) for *_, those in found])
-            self._add(found, shown, pair, lambda place: calls[pair[place]], blocking="pp" not in used.overlapped)
+        """Add pairs of ranks of two stages that send, by place there."""
+        if len({*map(len, stage_ranks)}) == 1:  # pairs are columns of one table, and have counterparts alike
+            table = np.stack(stage_ranks)
+            tables = [table[one :: other - one][:2].T for one, other in used.sends]
+            like = [self._window.counterparts(table.T)] * len(tables)
+        else:
+            tables = [np.stack([stage_ranks[one], stage_ranks[other]], axis=1) for one, other in used.sends]
+            like = [self._window.counterparts(table) for table in tables]
+        shown = np.concatenate([table[those.drawn] for table, those in zip(tables, like, strict=True)])
+        pair = np.repeat(np.arange(len(like)), [len(those.drawn) for those in like])
+        named = [(("send", *stages), table, own) for stages, table, own in zip(used.sends, tables, like, strict=True)]
+        calls = list(map(tuple, used.sends.values()))
+        self._add(named, shown, pair, lambda place: calls[pair[place]], blocking="pp" not in used.overlapped)
 
     def _add_copies(self, direction: str, ranks: Ranks, sizes: tuple[Call, ...]) -> None:
-        """Ways between the ranks of a stage and their hosts' memory."""
-        those = self._pictures.counterparts(ranks[:, None])
-        shown = ranks[those.drawn, None]
-        self._add(
-            [(("copy", direction), ranks[:, None], those)], shown, 0 * shown[:, 0], lambda _: sizes, blocking=False
-        )
+        """Add ways between the ranks of a stage and their hosts' memory."""
+        those = self._window.counterparts(ranks)
+        shown = ranks[those.drawn]
+        self._add([(("copy", direction), ranks, those)], shown, 0 * shown[:, 0], lambda _: sizes, blocking=False)
 
     def _add(
         self,
@@ -250,50 +257,67 @@ class Communicators:
         blocking: bool,
         apart: bool = False,
     ) -> None:
-        """The next numbers, for groups of one size (rows) of which some are drawn, all together.
+        """Add groups of one size (rows) of which some are drawn, all together.
 
         Of these ``shown`` are the ranks in the window; ``asked`` is equal for those that are ``named`` equally and run
         the same ``calls``.
         """
+        seen, directed = len(self._form_of), isinstance(named[0][0], tuple)
+        names: list[Hashable] = []
+        for name, table, those in named:
+            last = self.kinds[-1] if self.kinds else None
+            first = last.first + len(last.table) if last else 0
+            self.kinds.append(CommunicatorTable(name, first, seen + len(names), table, those))
+            names += [name] * len(those.drawn)
+            for stage in self.stage_of[table[0]].tolist() if directed else ():  # of a pair both
+                self._of_stage[name, stage] = first
         layout = self._pictures.layouts(shown)
         members = np.concatenate([table[those.drawn] for _, table, those in named])
-        own, first = numbered(mixed(layout, 3) ^ mixed(asked, 5))
-        alike = members[firsts(layout, len(layout))[layout[first]]]  # the first of their layout
+        own, one = numbered(mixed(layout, 3) ^ mixed(asked, 5))
+        alike = members[firsts(layout, len(layout))[layout[one]]]  # the first of their layout
         draw = self._pictures.of_groups(members, layout, named[0][2].cut)
-        where = self._hosts[members]  # what a group does to computation may depend on whether it spans hosts
-        begins = np.cumsum([0, *(len(those.drawn) for *_, those in named)])
         form, colour, places = np.full((3, len(members)), -1, dtype=np.int64)
-        rows: list[list[Rows]] = [[] for _ in named]
-        for number, place in enumerate(first.tolist()):
+        rows = []
+        for number, place in enumerate(one.tolist()):
             some = np.flatnonzero(own == number)
-            table = int(np.searchsorted(begins, place, side="right")) - 1
-            form[some], colour[some], uses = self._make(named[table][0], alike[number], some, calls(place), draw)
+            form[some], colour[some], uses = self._make(
+                names[place], members[some], alike[number], some, calls(place), draw
+            )
             places[some] = len(uses)
             if apart:
-                self.apart[self._count] = uses
+                self.apart[self.kinds[-1].first] = uses
             else:
-                rows[table] += rows_of(some - begins[table], uses)
-        colour = 2 * colour + (where != where[:, :1]).any(axis=1)
-        for (name, ranks, those), begin, usage in zip(named, begins.tolist(), rows, strict=False):
-            part = slice(begin, begin + len(those.drawn))
-            kind = CommunicatorTable(
-                name, self._count, ranks, those, form[part], colour[part], places[part], in_rows(usage), blocking
-            )
-            self.kinds.append(kind)
-            self._named.setdefault(name, []).append(kind)
-            for stage in self.stage_of[ranks[0]].tolist() if kind.directed else ():  # of a pair both
-                self._of_stage[name, stage] = kind.first
+                rows += [
+                    (some[use.group], np.full(len(use.group), k), use.link, use.flows) for k, use in enumerate(uses)
+                ]
+        none = np.zeros(0, dtype=np.int64)
+        group, use, link = (np.concatenate([none, *(part[column] for part in rows)]) for column in range(3))
+        order = ordered(group * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
+        where = self._hosts[members]  # what a group does to computation may depend on whether it spans hosts
+        self._form_of += form.tolist()
+        self._parts.append(Bindings(
+            colour=2 * colour + (where != where[:, :1]).any(axis=1),
+            ordered=np.full(len(members), directed), blocking=np.full(len(members), blocking),
+            member=np.arange(len(members) + 1) * shown.shape[1], rank=self._window.place[shown].ravel(),
+            use=np.searchsorted(group[order], np.arange(len(members) + 1)), place=use[order], link=link[order],
+            flows=np.concatenate([np.zeros(0), *(part[3] for part in rows)])[order], places=places,
+        ))  # fmt: skip
 
     def _make(
-        self, name: Hashable, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
+        self, name: Hashable, members: Ranks, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, Ints, list[PatternTable]]:
-        """Forms, colours and usages of groups that are laid out and run as the group of these ranks."""
-        group = self._pictures.group(alike)
-        methods = {call: Method("") if call[0] == "copy" else self._methods.of(group, *call) for call in calls}
+        """Return forms, colours and usages of groups that are laid out and run as the group of ranks ``alike``."""
+        group, methods = self._pictures.group(alike), dict[Call, Method]()
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
-        for call, method in methods.items():
+        for call in calls:
+            if isinstance(name, tuple) and name[0] == "copy":
+                methods[call] = Method("")
+                ways = [copy_pattern(self._fabric, rank, name[1]) for rank in members[:, 0].tolist()]
+                pictures[call[0], ""] = single((way,) for way in ways)
+                continue
+            method = methods[call] = self._methods.of(group, *call)
             if (call[0], method.algorithm) not in pictures:
-                pictures[call[0], method.algorithm] = draw(name, those, call[0], method)
+                pictures[call[0], method.algorithm] = draw(those, call[0], method)
         several, uses = sum(map(len, pictures.values())) > 1, dict[bytes, PatternTable]()
         parts: dict[Call, list[Part]] = {call: [] for call in calls}
         latency: list[Floats] = []

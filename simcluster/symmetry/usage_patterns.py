@@ -1,23 +1,19 @@
-"""Link usage of the groups of a job, computed once for all groups that are laid out alike.
-
-Pure."""
+"""Link usage of the groups of a job, computed once for all groups that are laid out alike.  Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.base.multiset_hash import mixed, numbered, places, rows_alike
+from simcluster.base.multiset_hash import mixed, numbered, rows_alike
 from simcluster.collectives import Group
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
-from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning, single
+from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning
 from simcluster.traffic.methods import Method, phases_of
-from simcluster.traffic.traffic import Fabric, Seated, copy_pattern, group_of
+from simcluster.traffic.traffic import Fabric, Seated, group_of
 
 
 class Places:
@@ -28,7 +24,7 @@ class Places:
         self._columns: list[Ints] = []
 
     def layouts(self, table: Ints) -> Ints:
-        """A number for every group (row): equal where members meet in machines, NICs and NVSwitches in equal ways."""
+        """Return a number for every group (row), equal where members meet in machines, NICs and NVSwitches equally."""
         found = np.zeros(len(table), dtype=np.uint64)
         hosts, switches, *nics = self._seats(table)
         for number, seen in enumerate([hosts, switches]):
@@ -38,7 +34,7 @@ class Places:
         return numbered(found)[0]
 
     def _seats(self, table: Ints) -> list[Ints]:
-        """Machine, NVSwitch and NICs of many ranks."""
+        """Return machine, NVSwitch and NICs of many ranks."""
         fabric = self._fabric
         seats = fabric.seats(table.ravel()) if isinstance(fabric, Seated) else None
         if seats is not None and isinstance(fabric, Seated):
@@ -51,7 +47,7 @@ class Places:
 
 
 def _first_seen(table: Ints, none: int | None) -> Ints:
-    """Every value as the place in its row where it is first seen; -1 for the value that says there is none."""
+    """Return every value as the place in its row where it is first seen; -1 for the value that says there is none."""
     span = int(table.max(initial=0)) + 2
     keys = np.arange(len(table))[:, None] * span + table + 1
     _, first, inverse = np.unique(keys.ravel(), return_index=True, return_inverse=True)
@@ -60,44 +56,18 @@ def _first_seen(table: Ints, none: int | None) -> Ints:
 
 
 def _by_name(fabric: Fabric, num_ranks: int) -> tuple[Ints, Ints]:
-    """Numbers of NVSwitches (0 for none) and NICs (-1 behind the last), rank by rank."""
+    """Return numbers of NVSwitches (0 for none) and NICs (-1 behind the last), rank by rank."""
     names: dict[str, int] = {"": 0}
     switches = [names.setdefault(fabric.nvswitch(rank), len(names)) for rank in range(num_ranks)]
     uplinks = [fabric.uplinks(rank) for rank in range(num_ranks)]
     nics = np.full((num_ranks, max(map(len, uplinks), default=0)), -1, dtype=np.int64)
     for rank, own in enumerate(uplinks):
-        for place, name in enumerate(own):
-            nics[rank, place] = names.setdefault(name, len(names))
+        nics[rank, : len(own)] = [names.setdefault(name, len(names)) for name in own]
     return np.array(switches, dtype=np.int64), nics
 
 
-Draw = Callable[[Hashable, Ints, str, Method], tuple[PatternTable, ...]]
-"""The picture of some groups by their places, of what their ops call them, for a kind of call and a method."""
-
-
-@dataclass(frozen=True, eq=False)
-class Counterparts:
-    """Of every group (row) the one that it is ``like`` in the window.
-
-    Where all of them are shifted onto themselves by one of the shifts (``turned``), which then cut the window, ``cut``
-    says how many of their ranks lie in it: the first.
-    """
-
-    like: Ints
-    cut: int = 0
-    turned: tuple[int, ...] = ()
-
-    @cached_property
-    def drawn(self) -> Ints:
-        """The groups that are like themselves."""
-        return np.flatnonzero(self.like == np.arange(len(self.like)))
-
-    @cached_property
-    def told(self) -> Ints:
-        """For every group the place of the one that it is like among those drawn."""
-        return places(self.drawn, len(self.like))[self.like]
-
-
+Draw = Callable[[Ints, str, Method], tuple[PatternTable, ...]]
+"""The picture of some groups by their places for a kind of call and a method."""
 _TOGETHER = 1 << 17
 """Ranks in groups that are drawn at once, with all their hops: some hundred MB."""
 
@@ -109,54 +79,26 @@ class Pictures:
         self._fabric, self._window = fabric, window
         self._places = Places(fabric, len(window.rank))
         self._groups: dict[bytes, Group] = {}
-        self._last = Counterparts(np.zeros(0, dtype=np.int64))
 
     def group(self, ranks: Ranks) -> Group:
-        """The same for the same ranks: what it knows of itself is dear."""
+        """Return the same group for the same ranks: what it knows of itself is dear."""
         name = ranks.tobytes()
         if name not in self._groups:
             self._groups[name] = group_of(self._fabric, ranks)
         return self._groups[name]
 
     def layouts(self, table: Ranks) -> Ints:
-        """Numbers, equal for groups (rows) that are laid out alike."""
+        """Return numbers, equal for groups (rows) that are laid out alike."""
         return self._places.layouts(table) if len(table) > 1 else np.zeros(len(table), dtype=np.int64)
 
-    def counterparts(self, table: Ranks) -> Counterparts:
-        """What groups become in the window."""
-        window, rows, last = self._window, np.arange(len(table)), self._last
-        if len(last.like) == len(table) and (window.rank[table] == table[last.like]).all():
-            return last  # as in the table before: sends of all stages have the same order of pairs
-        row = np.full(len(window.rank), -1, dtype=np.int32)  # by a group's first rank
-        row[table[:, 0]] = rows
-        found, cut = rows, 0
-        turned: tuple[int, ...] = ()
-        for number, shift in enumerate(window.shifts):
-            like = row[shift.rank[table[:, 0]]]
-            lower = (like >= 0).all() and (like <= rows).all()
-            if lower and all((shift.rank[table[few]] == table[like[few]]).all() for few in (slice(1), slice(None))):
-                found = like[found].astype(np.int64)
-                continue
-            part = table.shape[1] // shift.count
-            first = np.arange(table.shape[1]) < part
-            if cut or not part or ((shift.rank[table] == table) != first).any():
-                raise NotAlikeError
-            onto = shift.onto[table]
-            if (onto[:, :-part] != table[:, part:]).any() or (onto[:, -part:] != table[:, :part]).any():
-                raise NotAlikeError
-            cut, turned = part, (number,)
-        counterparts = Counterparts(found, cut, turned)
-        if not cut:
-            self._last = counterparts
-        return counterparts
-
     def of_groups(self, table: Ranks, layout: Ints, cut: int) -> Draw:
-        """Draws groups of a table, with the numbers of their layouts; ``cut`` as for ``counterparts``.
+        """Return what draws groups of a table with these layouts; ``cut`` as in ``Counterparts``.
 
-        Stages that are laid out alike have it in common, if in none of them phases load the links alike that do not in
-        others.
+        Groups that are laid out alike have their pictures in common, if in none of them phases load the links alike
+        that do not in others.
         """
         known: dict[tuple[int, str, str], tuple[Ints, tuple[PatternTable, ...] | None]] = {}
+        together = len(table) * (cut or table.shape[1]) <= _TOGETHER
 
         def at_once(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...] | None:
             phases = phases_of(method, self.group(table[those[0]]), call)
@@ -165,9 +107,7 @@ class Pictures:
             assert self._window.become is not None
             return drawn_turning(self._fabric, table[those], phases, cut, self._window.become)
 
-        def draw(name: Hashable, those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
-            if isinstance(name, tuple) and name[0] == "copy":
-                return single((copy_pattern(self._fabric, rank, name[1]),) for rank in table[those, 0].tolist())
+        def draw(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
             key = int(layout[those[0]]), call, method.algorithm
             if key not in known:
                 alike = np.flatnonzero(layout == key[0])
@@ -181,5 +121,4 @@ class Pictures:
                 raise NotAlikeError
             return found or drawn(self._fabric, table[those], phases_of(method, self.group(table[those[0]]), call))
 
-        together = len(table) * (cut or table.shape[1]) <= _TOGETHER
         return draw

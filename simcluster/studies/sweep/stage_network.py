@@ -206,12 +206,12 @@ class _AnySize(Communicators):
 
     def alike(self) -> bool:
         """Return whether groups of one kind and stage have one form, so that all sizes treat them equally."""
-        for kinds in self._named.values():
+        for name in dict.fromkeys(kind.name for kind in self.kinds):
             form_of = np.full(int(self.stage_of.max()) + 1, -1, dtype=np.int64)  # of some group of every stage
             pairs = []
-            for kind in kinds:
+            for kind in self.named(name):
                 stage = self.stage_of[kind.table[:, :1] if kind.directed else kind.table]
-                form = np.broadcast_to(kind.form[kind.those.told][:, None], stage.shape)
+                form = np.broadcast_to(self.forms(kind)[:, None], stage.shape)
                 form_of[stage] = form
                 pairs.append((stage, form))
             if any((form_of[stage] != form).any() for stage, form in pairs):
