@@ -13,10 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers
+from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers, begins
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
-from simcluster.base.runs import begins
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Load
