@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -35,26 +36,18 @@ from simcluster.show.cells import change
         (["run", "--a.b=c=d"], ["run"], ["a.b=c=d"]),
         (["run", "./a=b.yaml", "--json=x.json"], ["run", "./a=b.yaml", "--json=x.json"], []),
         (["run", "x.yaml", "--explain", "a.b=1", "-q", "c=2"], ["run", "x.yaml", "--explain", "-q"], ["a.b=1", "c=2"]),
+        (["plan", "x.yaml", "--gpus", "64"], ["plan", "x.yaml", "--gpus", "64"], []),  # an option of the command
+        (["report", "x", "-o", "a=b.html"], ["report", "x", "-o", "a=b.html"], []),
     ],
 )
 def test_split_overrides(argv: list[str], kept: list[str], overrides: list[str]) -> None:
-    assert cli.parser_of("run")[1]["run"].split_overrides(argv) == (kept, overrides)
-
-
-def test_an_option_of_the_command_goes_before_a_key_of_the_scenario() -> None:
-    kept = ["plan", "x.yaml", "--gpus", "64"]
-    assert cli.parser_of("plan")[1]["plan"].split_overrides(kept) == (kept, [])
+    assert cli.parser_of(argv[0])[1][argv[0]].split_overrides(argv) == (kept, overrides)
 
 
 def test_plain_keys_are_those_of_a_scenario_that_are_no_section() -> None:
     """And those of a section that a name says."""
     plain = {key for key in Scenario.model_fields if not is_section(key)}
     assert {*PLAIN_KEYS} == plain | {"cluster", "model", "software"}
-
-
-def test_the_value_of_a_short_option_is_no_override() -> None:
-    parser = cli.parser_of("report")[1]["report"]
-    assert parser.split_overrides(["x", "-o", "a=b.html"]) == (["x", "-o", "a=b.html"], [])
 
 
 def test_an_override_needs_a_value() -> None:
@@ -123,12 +116,28 @@ def test_a_reader_that_left_is_no_complaint() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_help_imports_nothing_heavy() -> None:
-    heavy = ["numpy", "pandas", "networkx", "pydantic", "matplotlib", "simpy", "ruamel.yaml"]
-    code = f"""import sys; from simcluster.cli import main; main(["--help"])
+HEAVY = ["numpy", "pandas", "networkx", "pydantic", "matplotlib", "simpy", "ruamel.yaml"]
+TAB = "completion bash --line"
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy", "printed"),
+    [
+        ("--help", HEAVY, "Replay one training step"),
+        ("topology --help", HEAVY, "simcluster topology dgx_h100 --set nodes=128"),
+        ("collective --help", HEAVY, "--split %K|/K"),
+        (f"{TAB} 'simcluster run tiny_dp --set parallel.t'", HEAVY, "parallel.tp="),
+        (f"{TAB} 'simcluster compare tiny_3'", HEAVY, "tiny_3d"),
+        (f"{TAB} 'simcluster schedule zb-v'", HEAVY, "zb-v"),
+        ("collective all_reduce --size 1GiB --gpus 8 --cluster flat_8", ["pandas", "matplotlib"], "4.189663 ms"),
+    ],
+)
+def test_nothing_heavy_is_imported_without_need(command: str, heavy: list[str], printed: str) -> None:
+    code = f"""import sys; from simcluster.cli import main; main({shlex.split(command)})
 print([module for module in {heavy} if module in sys.modules])"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+    assert printed in done.stdout
 
 
 # --- what commands share ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -51,18 +52,7 @@ WORKING = {
     "scaling": ["scaling", "tiny_dp", "--loss", "5"],
     "check": ["check", "tiny_dp"],
     "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],
-    "plan": [
-        "plan",
-        "tiny_dp",
-        "--vary",
-        "training.micro_batch=2,4",
-        "--vary",
-        "parallel.tp=1",
-        "--executor",
-        "1",
-        "--top",
-        "2",
-    ],
+    "plan": shlex.split("plan tiny_dp --vary training.micro_batch=2,4 --vary parallel.tp=1 --executor 1 --top 2"),
     "walls": ["walls", "--parameters", "7B", "--tokens", "2T", "--mfu", "50%", "--price", "2"],
     "memory": ["memory", "tiny_dp"],
     "kernels": ["kernels", "tiny_3d", "--stage", "1"],
@@ -533,18 +523,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
     write_trace(result, folder / "job.parquet")
     argvs = [
         ["run", "tiny_dp", "--json", "saved.json", "--quiet"],
-        [
-            "schedule",
-            "1f1b",
-            "--stages",
-            "2",
-            "--microbatches",
-            "4",
-            "--csv",
-            "schedule.csv",
-            "--json",
-            "schedule.json",
-        ],
+        shlex.split("schedule 1f1b --stages 2 --microbatches 4 --csv schedule.csv --json schedule.json"),
         ["chakra", "write", "tiny_dp", "-o", "job", "--json", "written.json"],
         WORKING["calibrate"],
     ]

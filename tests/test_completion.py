@@ -149,16 +149,6 @@ def test_every_command_completes_its_options_and_knows_its_arguments(command: st
     assert not unknown, "say in the values of commands.toml what these can be"
 
 
-def test_nothing_heavy_is_imported() -> None:
-    heavy = ["numpy", "pandas", "networkx", "pydantic", "matplotlib", "simpy", "ruamel.yaml"]
-    code = f"""import sys; from simcluster.cli import main
-for line in ("simcluster run tiny_dp --set parallel.", "simcluster compare ", "simcluster schedule zb"):
-    main(["completion", "bash", "--line", line])
-print([module for module in {heavy} if module in sys.modules])"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 # --- shells -----------------------------------------------------------------------------------------------------------
 
 

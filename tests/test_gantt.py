@@ -154,62 +154,37 @@ def small() -> pd.DataFrame:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_per_rank_named_with_its_stage(small):
-    figure = plots.gantt(small)
-    assert row_labels(figure) == [f"rank {rank} · stage {rank // 2}" for rank in range(8)]
-    assert "ranks shown" not in words(figure)
+WAITS = [span(rank=rank, start=0, end=1) for rank in range(6)] + [
+    span("dp", "all_reduce", rank=rank, start=2, end=3, ready=1.0 if rank == 4 else 1.9) for rank in range(6)
+]
 
 
-def test_a_row_per_stage_says_which_rank_stands_for_it(small):
-    figure = plots.gantt(small, rows="stage")
-    assert row_labels(figure) == ["rank 0 · stage 0", "rank 2 · stage 1", "rank 4 · stage 2", "rank 6 · stage 3"]
-    assert "4 of 8 ranks shown: the lowest rank of each of 4 stages." in words(figure)
-
-
-def test_ranks_are_drawn_in_the_order_asked_for(small):
-    assert row_labels(plots.gantt(small, ranks=[6, 1, 6])) == ["rank 6 · stage 3", "rank 1 · stage 0"]
-
-
-def test_ranks_that_are_named_are_all_drawn():
-    timeline = Made(2, 2, tp=16).timeline()
-    figure = plots.gantt(timeline, ranks=range(31))
-    assert row_labels(figure) == [f"rank {rank} · stage {rank // 16}" for rank in range(31)]
-    assert "ranks shown" not in words(figure)
-
-
-def test_a_rank_with_chunks_names_its_stages():
-    figure = plots.gantt(Made(2, 4, chunks=3).timeline())
-    assert row_labels(figure) == ["rank 0 · stages 0, 2, 4", "rank 1 · stages 1, 3, 5"]
-    assert row_labels(plots.gantt(Made(2, 4, chunks=4).timeline()))[0] == "rank 0 · stages 0, 2 … 6"
-
-
-def test_too_many_ranks_are_shown_by_representatives_and_the_slowest():
-    figure = plots.gantt(Made(4, 4, tp=8, slow_rank=11).timeline(), max_rows=10)
-    assert [label.split(" · ")[0] for label in row_labels(figure)] == [
-        "rank 0", "rank 8", "rank 11", "rank 16", "rank 24",
-    ]  # fmt: skip
-    caption = "5 of 32 ranks shown: the lowest rank of each of 4 stages, rank 11 (computes longest of its stage)."
+@pytest.mark.parametrize(
+    ("made", "options", "labels", "caption"),
+    [
+        (Made(4, 8, tp=2), {}, [f"rank {rank} · stage {rank // 2}" for rank in range(8)], ""),
+        (Made(4, 8, tp=2), {"rows": "stage"}, [f"rank {2 * stage} · stage {stage}" for stage in range(4)],
+         "4 of 8 ranks shown: the lowest rank of each of 4 stages."),
+        (Made(4, 8, tp=2), {"ranks": [6, 1, 6]}, ["rank 6 · stage 3", "rank 1 · stage 0"], ""),
+        (Made(2, 2, tp=16), {"ranks": range(31)}, [f"rank {rank} · stage {rank // 16}" for rank in range(31)], ""),
+        (Made(2, 4, chunks=3), {}, ["rank 0 · stages 0, 2, 4", "rank 1 · stages 1, 3, 5"], ""),
+        (Made(2, 4, chunks=4), {}, ["rank 0 · stages 0, 2 … 6", "rank 1 · stages 1, 3 … 7"], ""),
+        (Made(4, 4, tp=8, slow_rank=11), {"max_rows": 10},
+         [f"rank {rank} · stage {rank // 8}" for rank in (0, 8, 11, 16, 24)],
+         "5 of 32 ranks shown: the lowest rank of each of 4 stages, rank 11 (computes longest of its stage)."),
+        (WAITS, {"max_rows": 3}, ["rank 0 · stage 0", "rank 4 · stage 0"], "rank 4 (waits longest of its stage)"),
+        (Made(12, 2), {"max_rows": 4}, [f"rank {rank} · stage {rank}" for rank in (0, 4, 7, 11)],
+         "4 of 12 ranks shown: the lowest rank of 4 of the 12 stages."),
+        (Made(4, 8, tp=2), {"num_ranks": 1024}, [f"rank {rank} · stage {rank // 2}" for rank in range(8)],
+         "8 of 1,024 ranks shown: the others equal one of these."),
+    ],
+)  # fmt: skip
+def test_rows_are_named_with_their_stages_and_the_caption_says_what_is_not_shown(made, options, labels, caption):
+    figure = plots.gantt(made.timeline() if isinstance(made, Made) else pd.DataFrame(made), **options)
+    assert row_labels(figure) == labels
     assert caption in words(figure)
-
-
-def test_the_rank_that_waits_longest_is_a_representative():
-    rows = [span(rank=rank, start=0, end=1) for rank in range(6)]
-    rows += [span("dp", "all_reduce", rank=rank, start=2, end=3, ready=1.0 if rank == 4 else 1.9) for rank in range(6)]
-    figure = plots.gantt(pd.DataFrame(rows), max_rows=3)
-    assert row_labels(figure) == ["rank 0 · stage 0", "rank 4 · stage 0"]
-    assert "rank 4 (waits longest of its stage)" in words(figure)
-
-
-def test_more_stages_than_rows_are_thinned_evenly_and_said():
-    figure = plots.gantt(Made(12, 2).timeline(), max_rows=4)
-    assert [label.split(" · ")[0] for label in row_labels(figure)] == ["rank 0", "rank 4", "rank 7", "rank 11"]
-    assert "4 of 12 ranks shown: the lowest rank of 4 of the 12 stages." in words(figure)
-
-
-def test_a_folded_timeline_says_how_many_ranks_it_stands_for(small):
-    figure = plots.gantt(small, num_ranks=1024)
-    assert "8 of 1,024 ranks shown: the others equal one of these." in words(figure)
-    assert "1,024 ranks" in figure.texts[0].get_text()
+    assert ("ranks shown" in words(figure)) == bool(caption)
+    assert "num_ranks" not in options or "1,024 ranks" in figure.texts[0].get_text()
 
 
 # --- boxes and numbers ------------------------------------------------------------------------------------------------
