@@ -8,30 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.show.cells import gpus_of_cluster, layout
 
 if TYPE_CHECKING:
     from simcluster.results.critical_path import CriticalPath
-    from simcluster.results.distribution import Distribution, MeanDifference
+    from simcluster.results.distribution import Distribution
     from simcluster.results.played import Run
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules.comparison import PlayedSchedule
     from simcluster.studies.bench.collective import CollectiveTime
-    from simcluster.studies.kernels import KernelRow
-    from simcluster.studies.multi_job import Shared
-    from simcluster.studies.search.plan import Found, Ranked
-    from simcluster.studies.state_ladder import StateLadder
+    from simcluster.studies.search.plan import Ranked
     from simcluster.studies.whatif.difference import Difference
-    from simcluster.studies.whatif.free import Free
-    from simcluster.studies.whatif.job_memory import JobMemory
-    from simcluster.studies.whatif.largest import Largest
-    from simcluster.studies.whatif.mitigations import Mitigation
-    from simcluster.studies.whatif.sensitivities import Sensitivity
-    from simcluster.studies.whatif.straggling import Cause, Stragglers
     from simcluster.topology import Cluster
 
 NAME = 70  # characters of a name
@@ -44,9 +34,6 @@ def named(it: object, name: str, *parts: str) -> str:
 
 def _step(seconds: float) -> str:
     return f"{format_seconds(seconds)} a step"
-
-
-# --- steps ------------------------------------------------------------------------------------------------------------
 
 
 def _run(run: Run) -> str:
@@ -70,15 +57,6 @@ def _cluster(cluster: Cluster) -> str:
     return named(cluster, cluster.name, gpus, f"{len(cluster.capacity):,} links")
 
 
-def _critical_path(path: CriticalPath) -> str:
-    kind, seconds = next(iter(path.by_kind().items()), ("nothing", 0.0))
-    most = f"most of it {kind}, {seconds / path.seconds:.1%}" if path.seconds else ""
-    return named(path, _step(path.seconds), f"{len(path.number):,} spans", most)
-
-
-# --- questions asked of a step ----------------------------------------------------------------------------------------
-
-
 def _difference(found: Difference) -> str:
     sides = (
         f"{clipped(name, NAME // 2)} {format_seconds(each.step_time)}"
@@ -87,13 +65,10 @@ def _difference(found: Difference) -> str:
     return f"Difference({' -> '.join(sides)}: {found.seconds / found.base.step_time:+.1%})"
 
 
-def _stragglers(found: Stragglers) -> str:
-    dearest = f"dearest {found.causes[0].what}" if found.causes else "nothing straggles"
-    return named(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clipped(dearest, 80))
-
-
-def _cause(cause: Cause) -> str:
-    return named(cause, cause.what, f"costs {cause.cost:.1%}", f"{_step(cause.without)} without it")
+def _critical_path(path: CriticalPath) -> str:
+    kind, seconds = next(iter(path.by_kind().items()), ("nothing", 0.0))
+    most = f"most of it {kind}, {seconds / path.seconds:.1%}" if path.seconds else ""
+    return named(path, _step(path.seconds), f"{len(path.number):,} spans", most)
 
 
 def _distribution(found: Distribution) -> str:
@@ -104,69 +79,10 @@ def _distribution(found: Distribution) -> str:
                   f"{format_seconds(found.planned)} without chance")  # fmt: skip
 
 
-def _mean_difference(found: MeanDifference) -> str:
-    low, high = found.interval
-    return named(found, f"{found.mean:+.6g} s a step", f"95 % interval {low:+.6g} to {high:+.6g} s")
-
-
-def _free(each: Free) -> str:
-    return named(each, each.kind, f"{_step(each.step_time)} if free", f"{format_seconds(each.on_path)} on the path")
-
-
-def _mitigation(each: Mitigation) -> str:
-    saved = f"saves {each.pays:+.1%} of the time, {each.pays_per_gpu:+.1%} of the GPU time"
-    return named(each, each.what, _step(each.step_time), saved)
-
-
-def _sensitivity(each: Sensitivity) -> str:
-    less = "" if each.loss is None else f"{each.loss:+.3f} % for 1 % less"
-    return named(each, each.resource, f"{-each.gain + 0.0:+.3f} % of the step for 1 % more", less)
-
-
-def _kernel(row: KernelRow) -> str:
-    shape = f"{row.m} x {row.k} -> {row.n}, " if row.m else ""
-    return f"KernelRow({row.name} {row.phase}: {shape}{format_seconds(row.seconds)}, {row.roof})"
-
-
-def _largest(found: Largest) -> str:
-    fits = "nothing fits" if found.value is None else f"{found.value:,} fits in {format_bytes(found.capacity)}"
-    return named(found, found.path, fits, f"the scenario's own is {found.own:,}")
-
-
-def _memory(found: JobMemory) -> str:
-    most = max(held.total for held in found.stages)
-    return named(found, found.scenario.title, f"{most / 1e9:.1f} of {found.capacity / 1e9:.1f} GB on the fullest GPU",
-                  f"{len(found.stages)} stage{'s' * (len(found.stages) > 1)}")  # fmt: skip
-
-
-def _shared(each: Shared) -> str:
-    return named(each, each.result.scenario.title, f"{_step(each.step_time)} beside the others",
-                  f"{each.slowdown:.4f} x that alone")  # fmt: skip
-
-
 def _ranked(each: Ranked) -> str:
     place = each.layout
     return named(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
                   _step(each.step_time), f"{each.memory / 1e9:.1f} GB a GPU")  # fmt: skip
-
-
-def _found(found: Found) -> str:
-    counts = f"{found.played:,} of {found.total:,} combinations played"
-    if not found.best:
-        return named(found, found.base.name, counts)
-    place = found.best[0].layout
-    best = f"best tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"
-    return named(found, found.base.name, best, _step(found.best[0].step_time), counts)
-
-
-def _records(found: Sequence[object]) -> str:
-    """Return a list that is a table, too: how many of what, and the first."""
-    kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in found)) or "nothing"
-    first = f": {found[0]!r}{', ...' if len(found) > 1 else ''}" if found else ""
-    return f"Records({len(found):,} x {kinds}{first})"
-
-
-# --- benches ----------------------------------------------------------------------------------------------------------
 
 
 def _collective(time: CollectiveTime) -> str:
@@ -182,34 +98,24 @@ def _schedule(played: PlayedSchedule) -> str:
                   f"bubble {float(played.timing.bubble_over_total):.1%}")  # fmt: skip
 
 
-def _ladder(found: StateLadder) -> str:
-    rungs = ", ".join(f"ZeRO {stage.zero} {format_bytes(stage.bytes)}" for stage in found.stages)
-    return named(found, f"{format_count(found.parameters)} parameters on {found.dp:,} x {found.device}", rungs)
+def _records(found: Sequence[object]) -> str:
+    """Return a list that is a table, too: how many of what, and the first."""
+    kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in found)) or "nothing"
+    first = f": {found[0]!r}{', ...' if len(found) > 1 else ''}" if found else ""
+    return f"Records({len(found):,} x {kinds}{first})"
 
 
 SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "Cause": _cause,
     "Cluster": _cluster,
     "CollectiveTime": _collective,
     "CriticalPath": _critical_path,
     "Difference": _difference,
     "Distribution": _distribution,
-    "Found": _found,
-    "Free": _free,
-    "JobMemory": _memory,
-    "KernelRow": _kernel,
-    "Largest": _largest,
-    "MeanDifference": _mean_difference,
-    "Mitigation": _mitigation,
     "PlayedSchedule": _schedule,
     "Ranked": _ranked,
     "Records": _records,
     "Result": _result,
     "Run": _run,
     "Scenario": _scenario,
-    "Sensitivity": _sensitivity,
-    "Shared": _shared,
-    "StateLadder": _ladder,
-    "Stragglers": _stragglers,
 }
 """By the name of the class."""
