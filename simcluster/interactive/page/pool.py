@@ -13,9 +13,8 @@ import os
 import signal
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -42,15 +41,14 @@ class PlayStopped(Exception):  # noqa: N818 (no error: somebody has asked for it
 
 
 class Worker:
-    """A process that plays: an executor of one, so that it is known where the results of a window are kept.
+    """A process that simulates: an executor of one, so that it is known where the results of a window are kept.
 
-    ``behind`` is how far it stands behind others where the machine is busy (the nice value).
+    ``behind`` is its nice value: how far it gives way to others where the machine is busy.
     """
 
     def __init__(self, behind: int = 0) -> None:
         self._behind = behind
         self._executor: ProcessPoolExecutor | None = None
-        self._number: Future[int] | None = None
         self._busy = asyncio.Lock()
         self._running: object = None
         self.windows = 0
@@ -61,11 +59,14 @@ class Worker:
             self._executor = ProcessPoolExecutor(
                 1, mp_context=get_context("spawn"), initializer=begin, initargs=(self._behind,)
             )
-            self._number = self._executor.submit(os.getpid)
+            self._executor.submit(os.getpid)
         return self._executor
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function of a module returns, called there.  Raises what it raises; PlayStopped if it was stopped."""
+        """Return what a function of a module returns, called there.
+
+        Raises what it raises; PlayStopped if it was stopped.
+        """
         async with self._busy:
             executor, self._running = self.hire(), asyncio.current_task()
             try:
@@ -78,27 +79,26 @@ class Worker:
                 self._running = None
 
     async def stop(self, task: asyncio.Task[Any]) -> None:
-        """End a call, and the process if it is at that one; it goes on with the next call in another process."""
-        if self._running is not task:
+        """End a call, and the process if it is at that one; the next call begins another process."""
+        if self._running is task:
+            self._terminate()
+        else:
             task.cancel()
-            return
-        with suppress(ProcessLookupError, BrokenProcessPool):
-            if self._executor is not None and self._number is not None:
-                os.kill(await asyncio.wrap_future(self._number), signal.SIGTERM)
 
     def close(self) -> None:
-        """Let it go, whatever it is at."""
-        if self._executor is None:
-            return
-        for process in tuple((self._executor._processes or {}).values()):
-            process.terminate()  # by itself, as one that still imports has not said its number
-        self._executor.shutdown(cancel_futures=True)
-        self._executor = None
+        """End the process, whatever it is at."""
+        self._terminate()
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
+
+    def _terminate(self) -> None:
+        for process in tuple(((self._executor and self._executor._processes) or {}).values()):
+            process.terminate()
 
 
 def begin(behind: int) -> None:
-    """What a process does first: leaves Ctrl-C to the one that began it, lets others go before it, and spares itself
-    the garbage collector."""
+    """Prepare a process: it leaves Ctrl-C to the one that began it, gives way to others, and collects less garbage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(behind)
@@ -106,8 +106,8 @@ def begin(behind: int) -> None:
 
 
 def spare_collector() -> None:
-    """Let the garbage collector leave alone what is never let go of, and come only when much has gathered: what is
-    played is in no cycles, and it goes through all of that (20 ms of every part of an answer)."""
+    """Let the garbage collector leave alone what is kept for good, and come only when much has gathered: results are in
+    no cycles, and it goes through all of them (20 ms of every part of an answer)."""
     gc.freeze()
     gc.set_threshold(_MOST_GATHERED)
 
@@ -170,22 +170,25 @@ class PartAnswer(NamedTuple):
     def of(cls, told: Mapping[str, Any]) -> PartAnswer:
         """Return what ``answers.answer`` says; ValueError for numbers that JSON has not."""
         columns = told.get("columns")
-        if not isinstance(columns, bytes):
-            return cls(_json(told))
-        return cls(_json({name: each for name, each in told.items() if name != "columns"}), columns)
+        raw = columns if isinstance(columns, bytes) else b""
+        kept = {name: each for name, each in told.items() if each is not raw}
+        return cls(json.dumps(kept, separators=(",", ":"), allow_nan=False), raw)
 
     @property
     def there(self) -> bool:
-        """Is it one, and no problem?"""
+        """Return whether it is one, and no problem."""
         return self.text.startswith('{"part"')
 
     def message(self, number: int) -> str | bytes:
-        """As it is sent: the JSON, and behind the end of its line the columns, where numbers are read as they lie."""
-        text = _message(number, self.text)
+        """Return it as it is sent: the JSON, and after its line the columns, where numbers are read as they lie."""
+        text = f'{{"ask":{number},"of":{self.text}}}'
         if not self.columns:
             return text
         line = text.encode()
         return b"".join((line, b" " * (-(len(line) + 1) % ALIGNED), b"\n", self.columns))
+
+
+_STOPPED, _DONE = PartAnswer('{"stopped":true}'), PartAnswer('{"done":true}')
 
 
 class Viewer:
@@ -245,7 +248,7 @@ class Viewer:
             request = self._newest
             await asyncio.sleep(_PAUSE)
             if request and self._newest is request and await self._parts(request, (*SLOW, *hint_parts()), self._slow):
-                self._said.put_nowait(_message(request.number, '{"done":true}'))
+                self._said.put_nowait(_DONE.message(request.number))
 
     async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
         """Say these parts of an answer, one by one; False where a newer request came or there is no answer."""
@@ -301,8 +304,7 @@ class Viewer:
                 return True
             if not task.done() and not stale and now - told > _TELLS_EVERY:
                 told = now
-                message = json.dumps({"doing": part, "seconds": now - begun})
-                self._said.put_nowait(_message(request.number, message))
+                self._said.put_nowait(PartAnswer.of({"doing": part, "seconds": now - begun}).message(request.number))
         return False
 
 
@@ -310,14 +312,3 @@ def _take_exception(task: asyncio.Task[Any]) -> None:
     """Take a call's exception, so that asyncio prints none where the window closed before the call ended."""
     if not task.cancelled():
         task.exception()
-
-
-_STOPPED = PartAnswer('{"stopped":true}')
-
-
-def _json(told: Mapping[str, Any]) -> str:
-    return json.dumps(told, separators=(",", ":"), allow_nan=False)
-
-
-def _message(number: int, text: str) -> str:
-    return f'{{"ask":{number},"of":{text}}}'
