@@ -16,13 +16,13 @@ from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.assumptions import assumed_lines, merge_assumptions
-from simcluster.results.raised import HeldBack, held_between
+from simcluster.results.raised import held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import NO_TIME, cells, change, gpus_of_cluster, headings, layout
 from simcluster.show.pictures import picture
-from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
+from simcluster.studies.variations import attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFram
 
 
 def run(args: argparse.Namespace) -> None:
-    """Replay all variants that can be; print the table; draw."""
+    """Simulate all variants that can be; print the table; draw."""
     vary = [expand_vary(text) for text in args.vary]
     overrides = overrides_of(args, *args.scenarios)
     reject_price_key(overrides)
@@ -97,30 +97,37 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
     played = play_all(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
+    refused = {name: str(reason) for name, reason in played.items() if isinstance(reason, InputError)}
     table = compare(list(results.values()), list(results))
     table = add_dollars(table, prices) if prices else table
     causes = differences(list(results.values()), list(results))
+    rows: dict[str, dict[str, Any]] = {name: {"status": "refused", "error": reason} for name, reason in refused.items()}
+    held, longer = list[str](), list[str]()
     first = next(iter(results.values()))
-    held = {name: held_between(first.scenario, result.scenario, result) for name, result in results.items()}
-    rows = dict(zip(results, table.to_dict("records"), strict=True))
-    longer = {
-        name: slower_although_faster(first, result, first.scenario, result.scenario) for name, result in results.items()
-    }
-    for name, holds in held.items():
-        rows[name].update(results[name].times.breakdown.items())  # keys of earlier versions
-        rows[name]["held_back"] = holds and holds.to_dict()
-        rows[name]["assumed"] = [*results[name].assumed, *([ASSUMED] if prices else [])]
-        rows[name]["longer_on_path"] = [part.to_dict() for part in longer[name]]
-        rows[name]["notes"] = [*results[name].without_effect()]
+    for (name, result), row in zip(results.items(), table.to_dict("records"), strict=True):
+        holds = held_between(first.scenario, result.scenario, result)
+        parts = slower_although_faster(first, result, first.scenario, result.scenario)
+        held += [f"  {name}: {holds.in_words()}"] if holds else []
+        longer += [f"{name}: {told(parts)}"] if parts else []
+        rows[name] = {
+            "status": "ok",
+            **row,
+            **result.times.breakdown,  # keys of earlier versions
+            "held_back": holds and holds.to_dict(),
+            "assumed": [*result.assumed, *([ASSUMED] if prices else [])],
+            "longer_on_path": [part.to_dict() for part in parts],
+            "notes": [*result.without_effect()],
+        }
+    head = [f"links that are faster than those of {next(iter(results))!r}"]
     common.answer(
         args,
         lambda: [
-            *_blocks(table, causes, played),
-            Lines(_held(held)),
-            *(Lines([f"{name}: {told(each)}"]) for name, each in longer.items() if each),
-            Lines(assumed_lines(merge_assumptions({name: row["assumed"] for name, row in rows.items()}))),
+            *_blocks(table, causes, results, refused, list(played)),
+            Lines([*head, *held] if held else []),
+            *(Lines([line]) for line in longer),
+            Lines(assumed_lines(merge_assumptions({name: rows[name]["assumed"] for name in results}))),
         ],
-        lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
+        lambda: [{"variant": name, **rows[name]} for name in played],
     )
     common.draw(
         args,
@@ -130,7 +137,12 @@ def run(args: argparse.Namespace) -> None:
         (args.scaling, lambda: picture("scaling")(table)),
     )
     if args.csv:
-        common.write_table(args.csv, _with_refused(table, played).reset_index())
+        whole = table.assign(status="ok", error="")
+        if refused:
+            whole = whole.convert_dtypes().reindex(list(played))  # whole numbers stay whole next to what is missing
+        for name, reason in refused.items():
+            whole.loc[name, ["status", "error"]] = ["refused", reason]
+        common.write_table(args.csv, whole.reset_index())
 
 
 def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
@@ -145,45 +157,39 @@ def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
     return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.inches(args))
 
 
-def _status(played: Result | InputError) -> dict[str, str]:
-    return {"status": "refused", "error": str(played)} if isinstance(played, InputError) else {"status": "ok"}
-
-
-def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
-    """Return a row for every variant, with its status and, of one that was refused, the reason."""
-    whole = table.assign(status="ok", error="")
-    if len(table) < len(played):
-        whole = whole.convert_dtypes().reindex(list(played))  # whole numbers stay whole beside what is missing
-    for name, reason in played.items():
-        if isinstance(reason, InputError):
-            whole.loc[name, ["status", "error"]] = ["refused", str(reason)]
-    return whole
-
-
-def _blocks(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> Iterator[Block]:
+def _blocks(
+    table: pd.DataFrame, causes: pd.DataFrame, results: Mapping[str, Result], refused: Mapping[str, str],
+    order: Sequence[str],
+) -> Iterator[Block]:  # fmt: skip
     """Yield how variants are laid out, numbers of every one, then where each one's difference from the first went."""
-    yield Lines(_layouts(played))
-    yield _numbers(table, played)
-    yield Lines(_refused(played))
-    yield Lines(_without_effect(played))
+    layouts = {name: f"{gpus_of_cluster(each.scenario)} | {layout(each.scenario)}" for name, each in results.items()}
+    several = len(set(layouts.values())) > 1
+    yield Lines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])
+    yield _numbers(table, order)
+    reasons = [f"  {name}: {on_one_line(reason)}" for name, reason in refused.items()]
+    yield Lines(["refused", *reasons] if reasons else [])
+    without_effect: dict[str, list[str]] = {}
+    for name, result in results.items():
+        for note in result.without_effect():
+            without_effect.setdefault(note, []).append(name)
+    yield Lines([
+        f"note: {note}" + ("" if len(of) == len(order) else f" ({', '.join(of)})")
+        for note, of in without_effect.items()
+    ])  # fmt: skip
     if len(table) > 1:
         title = f"where the difference from {table.index[0]!r} went (a step, mean over ranks)"
         yield _differences(attribution(table), title, total="sum")
         yield from _communication(causes, f"{table.index[0]!r}")
 
 
-def _numbers(table: pd.DataFrame, played: Outcomes) -> TableBlock:
-    found = {
-        str(name): [
-            str(name),
-            format_seconds(row["step_time_s"]),
-            f"{row['difference']:+.1%}" if index else "",
-            *cells("compare", row.to_dict()),
-            *([whole_dollars(row[DOLLARS])] if DOLLARS in row else []),
-        ]
-        for index, (name, row) in enumerate(table.iterrows())
-    }
+def _numbers(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
     columns = [*headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
+    rows = {name: [name, "refused", *[""] * (len(columns) + 1)] for name in order}
+    for index, (variant, row) in enumerate(table.iterrows()):
+        change_of = f"{row['difference']:+.1%}" if index else ""
+        dollars = [whole_dollars(row[DOLLARS])] if DOLLARS in row else []
+        step = format_seconds(row["step_time_s"])
+        rows[str(variant)] = [str(variant), step, change_of, *cells("compare", row.to_dict()), *dollars]
     notes = []
     if table["schedule_bubble_fraction"].any():
         notes.append("bubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes")
@@ -192,50 +198,12 @@ def _numbers(table: pd.DataFrame, played: Outcomes) -> TableBlock:
     if (table["mfu_bf16"] != table["mfu"]).any():
         over = ", ".join(f"{name} {value:.1%}" for name, value in table["mfu_bf16"].items())
         notes.append(f"MFU: of the peak in each variant's precision; of the peak in bf16: {over}")
-    refused = ["refused", *[""] * (len(columns) + 1)]
-    rows = [found.get(name, [name, *refused]) for name in played]
-    return TableBlock(["variant", "step", "difference", *columns], rows, notes=[*notes, *_recipes(table)])
-
-
-def _recipes(table: pd.DataFrame) -> Iterator[str]:
-    """Bytes a parameter, where they are not those of the first variant: they follow from the precision if not named."""
-    first = recipe_named(table["recipe"].iloc[0])
+    first = recipe_named(table["recipe"].iloc[0])  # bytes per parameter, which follow from the precision if not named
     for name, recipe in table["recipe"].items():
         if recipe != first.name:
-            yield f"recipe of {name!r}: {recipe} for {first.name}, {change_words(first, recipe_named(recipe))}"
-
-
-def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
-    """Of every variant with faster links than the first one's: what is in series with them and holds."""
-    lines = [f"  {name}: {each.in_words()}" for name, each in held.items() if each]
-    return [f"links that are faster than those of {next(iter(held))!r}", *lines] if lines else []
-
-
-def _layouts(played: Outcomes) -> list[str]:
-    lines = {
-        name: f"{gpus_of_cluster(result.scenario)} | {layout(result.scenario)}"
-        for name, result in played.items()
-        if not isinstance(result, InputError)
-    }
-    if len(set(lines.values())) == 1:
-        return list(lines.values())[:1]
-    return [f"{name}: {line}" for name, line in lines.items()]
-
-
-def _refused(played: Outcomes) -> list[str]:
-    reasons = [f"  {name}: {on_one_line(str(why))}" for name, why in played.items() if isinstance(why, InputError)]
-    return ["refused", *reasons] if reasons else []
-
-
-def _without_effect(played: Outcomes) -> list[str]:
-    """Return which fields have no effect, with the variants in which they have none."""
-    variants: dict[str, list[str]] = {}
-    for name, result in played.items():
-        for note in () if isinstance(result, InputError) else result.without_effect():
-            variants.setdefault(note, []).append(name)
-    return [
-        f"note: {note}" + ("" if len(of) == len(played) else f" ({', '.join(of)})") for note, of in variants.items()
-    ]
+            words = change_words(first, recipe_named(recipe))
+            notes.append(f"recipe of {name!r}: {recipe} for {first.name}, {words}")
+    return TableBlock(["variant", "step", "difference", *columns], list(rows.values()), notes=notes)
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
