@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> None:
         longer += [f"{name}: {told(parts)}"] if parts else []
         rows[name] = {
             "status": "ok",
-            **row,
+            **{str(column): value for column, value in row.items()},
             **result.times.breakdown,  # keys of earlier versions
             "held_back": holds and holds.to_dict(),
             "assumed": [*result.assumed, *([ASSUMED] if prices else [])],

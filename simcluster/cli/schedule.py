@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, sche
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages, refuse_too_many
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.torch_csv import to_csv, torch_can_run
-from simcluster.schedules.zb_auto import Automatic, Goal, automatic
+from simcluster.schedules.zb_auto import Automatic, automatic
 from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
@@ -38,13 +38,10 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
     if args.csv and (len(args.names) > 1 or args.names == ["all"]):
         raise InputError("--csv writes one schedule, and several were named; name one")
-    meant = Meant(
-        args.stages, args.microbatches, args.chunks, args.group_size, args.pairs, args.memory_limit, args.goal,
-        _times(args),
-    )  # fmt: skip
+    args.times = _times(args)
     if args.names:
-        _answer(args, *played(args.names, meant))
-    common.draw(args, (args.gallery, lambda: _gallery(args, meant)))
+        _answer(args, *played(args.names, args))
+    common.draw(args, (args.gallery, lambda: _gallery(args)))
 
 
 def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list[tuple[str, str]]) -> None:
@@ -92,50 +89,36 @@ def _width(args: argparse.Namespace, usual: float) -> float:
     return max(common.inches(args).get("width", usual), 0.85 * usual)
 
 
-def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
+def _gallery(args: argparse.Namespace) -> Figure:
     """Draw a page of all schedules that take the counts, whatever else was named."""
-    stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
-    everything = replace(meant, stages=stages, microbatches=microbatches)
-    return picture("schedules")(played(["all"], everything)[0], columns=2, width=_width(args, 16.0))
+    counts = {"stages": args.stages or _GALLERY[0], "microbatches": args.microbatches or _GALLERY[1]}
+    shown, _ = played(["all"], argparse.Namespace(**{**vars(args), **counts}))
+    return picture("schedules")(shown, columns=2, width=_width(args, 16.0))
 
 
-# --- what a NAME means: a shipped schedule, all of them, a CSV file, or one's own function ----------------------------
+# --- the schedules of a NAME: a built-in one, all of them, a CSV file, or your own function --------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Meant:
-    """The counts and times of the command line; None where they were left out."""
-
-    stages: int | None
-    microbatches: int | None
-    chunks: int | None
-    group_size: int | None
-    pairs: bool
-    memory_limit: int | None
-    goal: Goal
-    times: StageTimes
-
-
-def played(names: list[str], meant: Meant) -> tuple[list[PlayedSchedule], list[tuple[str, str]]]:
+def played(names: list[str], args: argparse.Namespace) -> tuple[list[PlayedSchedule], list[tuple[str, str]]]:
     """Return the schedules of these names, played; and of "all" those that refuse the counts, with their reasons.
 
     InputError where a name of its own is refused, and where all are.
     """
     several = len(names) > 1 or names == ["all"]
     wanted = [(name, each) for name in names for each in (SCHEDULES if name == "all" else [name])]
-    if several and meant.chunks and not any(each in schedules_with("takes_chunks") for _, each in wanted):
+    if several and args.chunks and not any(each in schedules_with("takes_chunks") for _, each in wanted):
         raise InputError(
-            f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(schedules_with('takes_chunks'))} do"
+            f"--chunks {args.chunks}: none of these takes chunks; {', '.join(schedules_with('takes_chunks'))} do"
         )
     shown: list[PlayedSchedule] = []
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
         try:
-            made = _schedule(each, meant, several=several)
+            made = _schedule(each, args, several=several)
             if isinstance(made, Automatic):
-                shown.append(replace(play_stages(check(made.schedule), meant.times), automatic=made))
+                shown.append(replace(play_stages(check(made.schedule), args.times), automatic=made))
             else:
-                shown.append(play_stages(made, meant.times))
+                shown.append(play_stages(made, args.times))
         except InputError as error:
             if name != "all":
                 raise
@@ -145,40 +128,40 @@ def played(names: list[str], meant: Meant) -> tuple[list[PlayedSchedule], list[t
     return shown, refused
 
 
-def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule | Automatic:
+def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | Automatic:
     """The checked schedule behind a name (zb-auto with what is known about it); of several, chunks only where taken."""
     if is_csv(name):
-        return _from_csv_file(name, meant)
-    chunks = meant.chunks or 1
+        return _from_csv_file(name, args)
+    chunks = args.chunks or 1
     if several and not is_function(name):
-        chunks = (meant.chunks or 2) if name in schedules_with("takes_chunks") else 1
-    stages, microbatches = _counts(meant, chunks)
+        chunks = (args.chunks or 2) if name in schedules_with("takes_chunks") else 1
+    stages, microbatches = _counts(args, chunks)
     if is_function(name):
         return make_schedule(function_in(OwnWord(name)), stages, microbatches, chunks)
     if name == "interleaved":
-        return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size, pairs=meant.pairs))
+        return check(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))
     if name == "zb-auto":
         return automatic(
-            stages, microbatches, chunks, costs=meant.times.times(), latency=meant.times.latency,
-            memory_limit=meant.memory_limit, goal=meant.goal,
+            stages, microbatches, chunks, costs=args.times.times(), latency=args.times.latency,
+            memory_limit=args.memory_limit, goal=args.goal,
         )  # fmt: skip
     return check(make_schedule(name, stages, microbatches, chunks))
 
 
-def _counts(meant: Meant, chunks: int) -> tuple[int, int]:
+def _counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
     """Return stages and microbatches, both given and not too many."""
-    stages, microbatches = meant.stages, meant.microbatches
+    stages, microbatches = args.stages, args.microbatches
     if stages is None or microbatches is None:
-        missing = [name for name in ("stages", "microbatches") if getattr(meant, name) is None]
+        missing = [name for name in ("stages", "microbatches") if getattr(args, name) is None]
         raise InputError(f"--{' and --'.join(missing)} required, as in --stages 4 --microbatches 8")
     refuse_too_many(stages, microbatches, chunks)
     return stages, microbatches
 
 
-def _from_csv_file(name: str, meant: Meant) -> Schedule:
+def _from_csv_file(name: str, args: argparse.Namespace) -> Schedule:
     """Return a schedule in torch's format; says on stderr which actions it left out."""
     schedule, left_out = schedule_in_csv(name)
-    for what, wanted in (("stages", meant.stages), ("microbatches", meant.microbatches)):
+    for what, wanted in (("stages", args.stages), ("microbatches", args.microbatches)):
         has = getattr(schedule, f"num_{what}")
         if wanted not in (None, has):
             raise InputError(f"{name} has {has} {what}, and --{what} is {wanted}; leave --{what} out, or change it")
