@@ -17,45 +17,48 @@ from simcluster.scenario.scenario import Scenario
 
 _FACTORS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 _MOST_OFFERED = 24
+_MOST_TRIED = 12  # values of one control on the way to a legal one
 
 
 def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
-    """Every control that there is of a scenario, as a page draws it: key, label, group, what it says, its value, and
+    """Return every control that a scenario has, as a page draws it: key, label, group, what it says, its value, and
     those offered.
 
     Doublings are those of the ``base``, so that a scale stays where it is while somebody moves on it.
     """
     document, first = scenario.document(), base.document()
-    found = [_described(scenario, base, document, first, each) for each in controls().values() if each.there(document)]
-    return [each for each in found if each["values"] or each["kind"] == "price"]
-
-
-def _described(
-    scenario: Scenario, base: Scenario, document: Mapping[str, Any], first: Mapping[str, Any], control: Control
-) -> dict[str, Any]:
-    values, value = offered(base, first, control), value_of(scenario, document, control.key)
-    if control.offer == "doublings":
-        values = sorted({*values, *([] if value is None else [value])})
-    else:
-        values = offered(scenario, document, control)
-    kind = "fault" if control.is_fault else "steps" if control.most else "choice"
-    told = {
-        "key": control.key,
-        "label": control.label,
-        "group": control.group,
-        "kind": control.offer if not control.is_fault and control.offer in ("switch", "price") else kind,
-        "says": notes().get(control.key, ""),
-        "value": None if control.is_fault else value,
-        "base": None if control.is_fault else value_of(base, first, control.key),
-        "values": list(values),
-    }
-    if control.is_fault:
-        return {**told, "place": control.place, "off": control.off}
-    return {**told, "least": control.least, "most": control.most} if control.most else told
+    found = []
+    for control in controls().values():
+        if not control.there(document):
+            continue
+        value = value_of(scenario, document, control.key)
+        values = list(offered(scenario, document, control))
+        if control.offer == "doublings":
+            values = sorted({*offered(base, first, control), *([] if value is None else [value])})
+        kind = "fault" if control.is_fault else "steps" if control.most else "choice"
+        kind = control.offer if control.offer in ("switch", "price") else kind
+        if not values and kind != "price":
+            continue
+        known = {
+            "key": control.key,
+            "label": control.label,
+            "group": control.group,
+            "kind": kind,
+            "says": notes().get(control.key, ""),
+            "value": None if control.is_fault else value,
+            "base": None if control.is_fault else value_of(base, first, control.key),
+            "values": values,
+        }
+        if control.is_fault:
+            known |= {"place": control.place, "off": control.off}
+        elif control.most:
+            known |= {"least": control.least, "most": control.most}
+        found.append(known)
+    return found
 
 
 def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
-    """Return what a scenario has there; None where its key is not set, or is no name."""
+    """Return what a scenario has there; None where its key is not set, or is not a value."""
     if key == "parallel.dp":
         return scenario.dp
     if key == "pipeline.schedule":
@@ -78,17 +81,17 @@ def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -
     """Return the values of a control's steps or words, with the scenario's own among them, in order."""
     if control.is_fault:
         return control.values
-    found = list(_values(scenario, document, control))
     value = value_of(scenario, document, control.key)
+    found = _values(scenario, value, control)
     if not control.most:
         return found
     within = {each for each in found if control.least <= each <= control.most}
     return sorted(within | ({value} if value is not None else set()))
 
 
-def _values(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Any]:
+def _values(scenario: Scenario, value: Value | None, control: Control) -> Sequence[Any]:
     """Return the values that a kind of offer has."""
-    stages = scenario.model.layers + 2
+    stages, pp = scenario.model.layers + 2, scenario.parallel.pp
     match control.offer:
         case "schedules" | "words" | "devices":
             return words_of(control.key)
@@ -101,9 +104,8 @@ def _values(scenario: Scenario, document: Mapping[str, Any], control: Control) -
         case "experts":
             return divisors(scenario.model.moe.experts) if scenario.model.moe else [1]
         case "chunks":
-            return [number for number in range(1, 17) if number * scenario.parallel.pp <= stages] or [1]
+            return [number for number in range(1, 17) if number * pp <= stages] or [1]
         case "doublings":
-            value = value_of(scenario, document, control.key)
             powers = (value * 2.0**power for power in range(-4, 5)) if isinstance(value, int) else ()
             return [int(each) for each in powers if each.is_integer() and each > 0]
         case "micro_batches":
@@ -120,9 +122,6 @@ def _values(scenario: Scenario, document: Mapping[str, Any], control: Control) -
             raise KeyError(control.offer)
 
 
-_MOST_TRIED = 12  # values on the way to one that goes, of one control
-
-
 @dataclass(frozen=True, slots=True)
 class LegalChange:
     """Settings that the scenario's rules allow, and in words what they change of those that were refused."""
@@ -131,66 +130,56 @@ class LegalChange:
     settings: Settings
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it for JSON."""
         return {"words": self.words, "settings": dict(self.settings)}
-
-
-def nearest_legal(
-    settings: Settings,
-    key: str,
-    values: Mapping[str, Sequence[Value]],
-    complaint: str,
-    legal: Callable[[Settings], bool],
-) -> list[LegalChange]:
-    """What would go where settings are refused: the nearest values of the control that was changed (``key``), then of
-    others that the complaint names; ``values`` are those offered, by control.  The last one takes the change back."""
-    names = {each: controls()[each].label for each in values}
-    found: list[LegalChange] = []
-    named = [each for each in values if each != key and each.rpartition(".")[2] in _names_in(complaint)]
-    for each in [key, *named]:
-        for value in _near(dict(settings).get(each), values.get(each, ())):
-            changed = with_setting(settings, each, value)
-            if legal(changed):
-                found.append(LegalChange(f"{names.get(each, each)} {_told(value)}", changed))
-                if each != key or len(found) > 1:
-                    break
-    without = tuple(pair for pair in settings if pair[0] != key)
-    if without != settings and legal(without):
-        found.append(LegalChange(f"{names.get(key, key)} as it was in the file", without))
-    return found
 
 
 def remedies(
     base: Scenario, settings: Settings, key: str, complaint: str, made: Callable[[Settings], object]
 ) -> list[LegalChange]:
-    """What would go where the settings of a scenario are refused with a complaint; ``key`` was changed last ("": it is
-    not known which was, as of a link: then one that the complaint names), and ``made`` raises InputError for settings
-    that do not go."""
-    if not key:  # the last control that was set of those that are named, or of all
-        keys, known = [each for each, _ in settings], _names_in(complaint)
-        key = next((each for each in reversed(keys) if each.rpartition(".")[2] in known), keys[-1] if keys else "")
+    """Return legal settings where the settings of a scenario are refused with a complaint: the nearest values of the
+    control that was changed last (``key``), then of others that the complaint names, then without the change.
+
+    Without a ``key`` (of a link) it is the last of those that the complaint names, or of all.  ``made`` raises
+    InputError for settings that are not legal.
+    """
+    words = set("".join(letter if letter.isalnum() or letter == "_" else " " for letter in complaint).split())
+    if not key:
+        keys = [each for each, _ in settings]
+        key = next((each for each in reversed(keys) if each.rpartition(".")[2] in words), keys[-1] if keys else "")
     if not key:
         return []
     document = base.document()
     values = {each.key: offered(base, document, each) for each in controls().values() if not each.is_fault}
+    named = [each for each in values if each != key and each.rpartition(".")[2] in words]
+    label = controls()[key].label if key in values else key
+    found: list[LegalChange] = []
+    for each in [key, *named]:
+        for value in _near(dict(settings).get(each), values.get(each, ())):
+            changed = with_setting(settings, each, value)
+            if _is_legal(made, changed):
+                name = controls()[each].label if each in values else each
+                found.append(LegalChange(f"{name} {_written(value)}", changed))
+                if each != key or len(found) > 1:
+                    break
+    without = tuple(pair for pair in settings if pair[0] != key)
+    if without != settings and _is_legal(made, without):
+        found.append(LegalChange(f"{label} as it was in the file", without))
+    return found
 
-    def legal(tried: Settings) -> bool:
-        try:
-            made(tried)
-        except InputError:
-            return False
-        return True
 
-    return nearest_legal(settings, key, values, complaint, legal)
+def _is_legal(made: Callable[[Settings], object], settings: Settings) -> bool:
+    """Return whether a scenario can be ``made`` of settings."""
+    try:
+        made(settings)
+    except InputError:
+        return False
+    return True
 
 
 def with_setting(settings: Settings, key: str, value: Value) -> Settings:
     """Return settings with one of them changed or added, in the order of the controls."""
     return in_order({**dict(settings), key: value})
-
-
-def _names_in(complaint: str) -> set[str]:
-    return set("".join(letter if letter.isalnum() or letter == "_" else " " for letter in complaint).split())
 
 
 def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
@@ -201,7 +190,7 @@ def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
     yield from others[:_MOST_TRIED]
 
 
-def _told(value: Value) -> str:
+def _written(value: Value) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,g}" if isinstance(value, int | float) else str(value)

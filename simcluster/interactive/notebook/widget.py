@@ -6,9 +6,10 @@ It is only imported where anywidget is there.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -42,11 +43,11 @@ class StudioAnswer:
 
 
 class NotebookStudio:
-    """A scenario and all that was played of it."""
+    """A scenario and all that was simulated of it."""
 
     def __init__(self, base: Scenario) -> None:
         self.base = base
-        self._kept: OrderedDict[str, Result] = OrderedDict()
+        self._replayed = lru_cache(_MOST_KEPT)(lambda settings: replay(self.scenario(json.loads(settings))))
 
     def scenario(self, settings: Given) -> Scenario:
         """Return the scenario with settings changed; InputError with the rule for those that cannot be.
@@ -61,17 +62,11 @@ class NotebookStudio:
 
     def result(self, settings: Given) -> Result:
         """Return the simulated step with those settings, simulated now if it is not kept."""
-        name = json.dumps(settings, sort_keys=True, default=str)
-        if name not in self._kept:
-            self._kept[name] = replay(self.scenario(settings))
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(name)
-        return self._kept[name]
+        return self._replayed(json.dumps(settings, sort_keys=True, default=str))
 
     def controls(self, settings: Given) -> list[dict[str, Any]]:
-        """All controls as the page draws them, each with what it is set to; of settings that cannot be those of the
-        scenario as it stands."""
+        """Return all controls as the page draws them, each with what it is set to; of settings that cannot be those of
+        the scenario as it stands."""
         try:
             scenario = self.scenario(settings)
         except InputError:
@@ -79,37 +74,29 @@ class NotebookStudio:
         return [{**each, "set": settings.get(each["key"])} for each in described(scenario, self.base)]
 
     def answer(self, settings: Given, *, changed: str = "", zoom: bool = False) -> StudioAnswer:
-        """What is shown of settings, of which ``changed`` is the last that was; with ``zoom`` the timeline to zoom
-        into."""
+        """Return what is shown of settings, of which ``changed`` is the last that was; with ``zoom`` the timeline to
+        zoom into."""
         try:
             result = self.result(settings)
         except InputError as problem:
             return StudioAnswer("", str(problem), self._remedies(settings, changed, str(problem)))
-        parts = [self._against_base(result, settings), result._repr_html_()]
+        parts = [result._repr_html_()]
+        with suppress(InputError):  # the scenario cannot be simulated as it stands
+            if settings:
+                found = replace(diff(self.result({}), result), names=("the scenario as given", "This step"))
+                parts.insert(0, cell(element("p", found.in_words())))
         if zoom:
             from simcluster.interactive.notebook.gantt_cell import gantt_html
 
             parts.append(gantt_html(result)._repr_html_())
         return StudioAnswer("".join(parts))
 
-    def _against_base(self, result: Result, settings: Given) -> str:
-        if not settings:
-            return ""
-        try:
-            base = self.result({})
-        except InputError:  # the scenario cannot be played as it stands
-            return ""
-        found = diff(base, result)
-        names = ("the scenario as given", "This step")
-        return cell(element("p", replace(found, names=names).in_words()))
-
     def _remedies(self, settings: Given, changed: str, complaint: str) -> list[Mapping[str, Any]]:
         try:
             known = in_order({key: checked(key, value) for key, value in settings.items()})
         except InputError:
             return [{"words": "as the scenario has it", "settings": {}}]
-        found = remedies(self.base, known, changed, complaint, self._made)
-        return [each.to_dict() for each in found]
+        return [each.to_dict() for each in remedies(self.base, known, changed, complaint, self._made)]
 
 
 def _asset(name: str) -> str:
