@@ -287,9 +287,9 @@ def test_the_table_has_a_column_for_each_value_that_differs_and_says_once_what_a
 
 
 def test_the_table_fits_a_terminal_of_80_columns(found: Found) -> None:
-    whole, narrow = layout_table(found), layout_table(found).within(80)
+    whole, narrow = layout_table(found), layout_table(found, 80)
     assert 80 < whole.width <= 120
-    assert whole.within(None) == whole.within(120) == whole
+    assert layout_table(found, 120) == whole
     assert narrow.width <= 80
     assert {"tp", "pp", "dp", "step", "MFU", "memory"} <= set(narrow.header) < set(whole.header)
     lines = text_of(plan_answer(found, 80)).partition("memory: at most")[0].splitlines()

@@ -137,12 +137,17 @@ def run(args: argparse.Namespace) -> None:
         (args.scaling, lambda: picture("scaling")(table)),
     )
     if args.csv:
-        whole = table.assign(status="ok", error="")
-        if refused:
-            whole = whole.convert_dtypes().reindex(list(played))  # whole numbers stay whole next to what is missing
-        for name, reason in refused.items():
-            whole.loc[name, ["status", "error"]] = ["refused", reason]
-        common.write_table(args.csv, whole.reset_index())
+        common.write_table(args.csv, _with_refused(table, refused, list(played)).reset_index())
+
+
+def _with_refused(table: pd.DataFrame, refused: Mapping[str, str], order: list[str]) -> pd.DataFrame:
+    """Return a row for every variant, with its status and, of one that was refused, the reason."""
+    whole = table.assign(status="ok", error="")
+    if refused:
+        whole = whole.convert_dtypes().reindex(order)  # whole numbers stay whole next to what is missing
+    for name, reason in refused.items():
+        whole.loc[name, ["status", "error"]] = ["refused", reason]
+    return whole
 
 
 def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from simcluster.base.units import format_seconds, format_seconds_round
@@ -53,11 +52,14 @@ def plan_answer(found: Found, width: int | None = None) -> Answer:
     """Return the blocks about a search, on a terminal of ``width`` columns (None: there is room)."""
     which = "the best" if found.gap == 0 else "the best so far"
     options = overrides(found.base, found.best[0].layout).items()
-    table = layout_table(found).within(width).block
+    table = layout_table(found, width)
+    key = [words for name, words in _KEY.items() if name in table.header]
+    notes = [*([table.share] if table.share else []), *_in_lines(key), *_remarks(found)]
+    bars = [TableBar(0.0, seconds) for seconds in table.seconds]
     counts = [*sorted(found.counts.items(), key=lambda item: -item[1]), ("played", found.played)]
     return [
         Lines([f"{found.base.name}: {which} of {found.total:,} combinations"]),
-        replace(table, notes=[*table.notes, *_remarks(found)]),
+        TableBlock(table.header, table.rows, notes=notes, bars=bars),
         *(Lines([paragraph]) for paragraph in (*not_proven(found), *standing(found), *why(found))),
         Lines(held_from_one_gpu_up(found), "layout"),
         Lines(["combinations  why not, or played", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
@@ -77,35 +79,23 @@ class LayoutTable(NamedTuple):
     share: str
     seconds: list[float]
 
-    def within(self, width: int | None) -> LayoutTable:
-        """Return the table without some columns where a terminal of ``width`` columns has no room for all."""
-        table = self
-        for spared in _SPARED:
-            if width is None or table.width <= width:
-                break
-            keep = [place for place, name in enumerate(table.header) if name != spared]
-            rows = [[row[place] for place in keep] for row in table.rows]
-            table = table._replace(header=[table.header[place] for place in keep], rows=rows)
-        return table
-
     @property
     def width(self) -> int:
-        """Characters of its longest line."""
+        """Return the characters of its longest line."""
         columns = zip(self.header, *self.rows, strict=True)
         return sum(max(map(len, column)) + 2 for column in columns) - 2
 
-    @property
-    def block(self) -> TableBlock:
-        """The table, what all rows share, and the key of its headings."""
-        key = [words for name, words in _KEY.items() if name in self.header]
-        notes = [*([self.share] if self.share else []), *_in_lines(key)]
-        return TableBlock(
-            self.header, self.rows, notes=notes, bars=[TableBar(0.0, seconds) for seconds in self.seconds]
-        )
+    def of(self, places: Sequence[int]) -> LayoutTable:
+        """Return the table with the columns at these places."""
+        rows = [[row[place] for place in places] for row in self.rows]
+        return self._replace(header=[self.header[place] for place in places], rows=rows)
 
 
-def layout_table(found: Found) -> LayoutTable:
-    """Return the best and the next that were played, behind those that are faster and leave less memory free."""
+def layout_table(found: Found, width: int | None = None) -> LayoutTable:
+    """Return the best and the next that were simulated, behind those that are faster and leave less memory free.
+
+    Some columns are left out where a terminal of ``width`` columns has no room for all.
+    """
     ranked = [("", each) for each in found.tight] + [(str(place), each) for place, each in enumerate(found.best, 1)]
     ranked += [(f"({place})", each) for place, each in enumerate(found.behind, len(found.best) + 1)]
     shared = {name: of(ranked[0][1]) for name, of in _MORE.items() if len({of(each) for _, each in ranked}) == 1}
@@ -116,10 +106,12 @@ def layout_table(found: Found) -> LayoutTable:
         [place + ("*" if each.note(found.base) else ""), *(of(each) for of in values.values()), *_numbers(found, each)]
         for place, each in ranked
     ]
-    known = [place for place in range(len(header)) if any(row[place] != UNKNOWN for row in rows)]  # of a stopped search
-    rows = [[row[place] for place in known] for row in rows]
-    seconds = [each.step_time for _, each in ranked]
-    return LayoutTable([header[place] for place in known], rows, _share_words(shared), seconds)
+    table = LayoutTable(header, rows, _share_words(shared), [each.step_time for _, each in ranked])
+    table = table.of([place for place in range(len(header)) if any(row[place] != UNKNOWN for row in rows)])
+    for spared in _SPARED:
+        if width is not None and table.width > width:
+            table = table.of([place for place, name in enumerate(table.header) if name != spared])
+    return table
 
 
 def _numbers(found: Found, each: Ranked) -> list[str]:
