@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.documents.rows import Row
+from simcluster.documents.csv_numbers import Row
 from simcluster.longrun.budget.loss_fit import ComputeLaw, fit_compute_law
 
 

@@ -15,7 +15,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.effort import MOST, NOTED, at_most, in_words
 from simcluster.base.errors import InputError
-from simcluster.planning.outer_step import OuterUpdate
+from simcluster.planning.optimizer import OuterUpdate
 from simcluster.scenario.effort import estimated_seconds, plays_within
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing

@@ -11,8 +11,8 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
+from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.reading import parse_document
-from simcluster.documents.rows import Row, read_csv
 from simcluster.longrun.fitting import fit_failures
 from simcluster.longrun.lives import WatchedLives
 from simcluster.scenario.run_section import RunSpec

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.documents.rows import Row, read_csv
+from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.longrun.budget.critical_batch import CriticalBatch, kaplan_critical_batch
 from simcluster.longrun.budget.loss_fit import fit_loss_law
 from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, TokenLaw, any_law, law_names, loss_law

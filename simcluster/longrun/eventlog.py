@@ -17,10 +17,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_seconds
+from simcluster.documents.csv_numbers import Row, read_csv, texts_of
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.expressions import Cell
 from simcluster.documents.packed import python_rows, read_parquet
-from simcluster.documents.rows import Row, read_csv, texts_of
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
 from simcluster.longrun.outcome import MAINTENANCE
 from simcluster.longrun.run import SOON, LongRun

@@ -17,8 +17,8 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, is_number
+from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.rows import Row
 from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.longrun.eventlog import seconds_of
 from simcluster.longrun.lives import WatchedLives, WeibullFit

@@ -16,8 +16,7 @@ from simcluster.base.shown import Shown
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.ops import Segment
-from simcluster.planning.optimizer import Optimizer
-from simcluster.planning.outer_step import OuterUpdate
+from simcluster.planning.optimizer import Optimizer, OuterUpdate
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Action, Schedule

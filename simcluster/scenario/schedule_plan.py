@@ -15,7 +15,7 @@ from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.suggestions import near_divisors
 from simcluster.model.recipes import Recipe
 from simcluster.planning.job import Slices
-from simcluster.planning.outer_step import OuterUpdate
+from simcluster.planning.optimizer import OuterUpdate
 from simcluster.planning.parallel import Plan
 from simcluster.schedules import Schedule, make_schedule, schedules_with
 from simcluster.schedules.actions import Route

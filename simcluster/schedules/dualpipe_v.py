@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from simcluster.base.errors import InputError
-from simcluster.schedules.actions import Action, Schedule, snake_route, two_ways
+from simcluster.schedules.actions import Action, RowWriter, Schedule, snake_route, two_ways
 from simcluster.schedules.check import require_counts, require_own_chunks
-from simcluster.schedules.row_writer import RowWriter
 
 
 def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:

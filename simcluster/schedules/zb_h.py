@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from simcluster.schedules.actions import Action, Schedule, loop_route, snake_route
+from simcluster.schedules.actions import Action, RowWriter, Schedule, loop_route, snake_route
 from simcluster.schedules.check import require_counts, require_one_chunk, require_own_chunks
-from simcluster.schedules.row_writer import RowWriter
 
 
 def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:

@@ -9,9 +9,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
+from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
-from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
 from simcluster.evidence.validation.steps import selected

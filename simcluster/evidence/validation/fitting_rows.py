@@ -14,8 +14,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.devices.device import Device, kernel_seconds, load_device
+from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.expressions import Cell, parse_formula
-from simcluster.documents.rows import Row, read_csv
 from simcluster.evidence.calibration.least_squares import value_at, with_value
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.evidence.validation.schedules import plan_schedules

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.documents.rows import Row
+from simcluster.documents.csv_numbers import Row
 from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryTable, Schedules, Steps, StudyFile
 from simcluster.scenario.likely import RunKind
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
+from simcluster.documents.csv_numbers import Row
 from simcluster.documents.expressions import Cell, parse_formula
-from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.steps import check_formulas, selected
 from simcluster.evidence.validation.study import Passes, Schedules, StudyFile

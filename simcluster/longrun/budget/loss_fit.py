@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError, located
 from simcluster.base.units import is_number
-from simcluster.documents.rows import Row
+from simcluster.documents.csv_numbers import Row
 from simcluster.longrun.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
 
 DELTA = 1e-3

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
-from simcluster.documents.rows import Row
+from simcluster.documents.csv_numbers import Row
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.eventlog import is_own, log_in
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures

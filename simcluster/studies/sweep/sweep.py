@@ -28,10 +28,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.documents.argument_types import checked
+from simcluster.documents.csv_numbers import read_csv
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.own_words import own_words
 from simcluster.documents.reading import Document, read_document, validate
-from simcluster.documents.rows import read_csv
 from simcluster.documents.spec import Spec
 from simcluster.results.result import VERSION
 from simcluster.results.result_table import result_table
