@@ -29,6 +29,7 @@ _DECODERS = ("text_config", "llm_config", "language_config")
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
 _PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections of a decoder's own sizes
 _STORED = ("quantization_config", "compression_config")
+_OF_STORED = {"quant_method": "", "bits": " bits"}
 _LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # of forks, which transformers does not read
 USUAL_LENGTH = 8192
 """Tokens of a sequence in pre-training, where a model takes longer ones and no length is given."""
@@ -113,51 +114,40 @@ def _is_idle(key: str, value: Any) -> bool:
     return value is None or key in _NO_EFFECT | _DROPOUT or (key in _NO_EFFECT_OFF and value is False)
 
 
-def _dropped(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return that dropout is left out, where a rate of it is given."""
-    rates = [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]
-    are = "are" if len(rates) > 1 else "is"
-    return (f"no dropout, though {listed(rates)} {are} above 0 (--set training.dropout=true)",) if rates else ()
-
-
-def _stored(config: Config) -> tuple[str, ...]:
-    """Return that weights are trained whole, where the published ones are in fewer bits."""
-    given = [(key, value) for key in _STORED if (value := config.value(key))]
-    key, value = given[0] if given else ("", None)
-    says = value if isinstance(value, Mapping) else {}
-    method, bits = (str(says.get(name, ""))[:20] for name in ("quant_method", "bits"))
-    which = ", ".join(([method] if method else []) + ([f"{bits} bits"] if bits else []))
-    how = f"{key} ({which})" if which else key
-    return (f"weights are trained whole: quantized ones, which {how} has, are not modelled in training",) if key else ()
-
-
 def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...], Config]:
     """Return the fields of ``Model``, what it is taken to be without, and the config as it was read."""
     data, without = _decoder_of(data)
     kind = data.get("model_type")
     for part in (data.get(name) for name in _PARTS.get(str(kind), ())):
         data = {**part, **data} if isinstance(part, Mapping) else data
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
-    _refuse_more_than_a_decoder(data)
-    if family is None or not isinstance(kind, str):
-        raise _unknown(kind)
+    if towers := [key for key in _TOWERS if data.get(key)]:
+        what = "a model of several parts, and only decoders of text are modelled; give the config.json of one"
+        raise InputError(f"the config has {listed(towers)}: {what}")
+    for key in ("is_encoder_decoder", "add_cross_attention"):
+        if data.get(key) is True:
+            what = "only decoders without cross-attention are modelled; give the config.json of one"
+            raise InputError(f"{key} is true, and {what}")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
+        if isinstance(kind, str) and kind in _REASONS:
+            raise InputError(f"the config {stated}: {_REASONS[kind]}")
+        instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
+        raise InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
     if sparse := next((key for key in _SPARSE_KEYS if data.get(key)), ""):
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
-    config = Config(data, kind)
+    config, family = Config(data, kind), FAMILIES[kind]
     fields = _fields(config, family, sequence_length)
-    left_out = (said for key, (on, said) in family.get("without", {}).items() if config.switch(key, on))
-    assumed = (*without, *left_out, *(predicted(config) if "predicts" in family else ()), *_dropped(data))
-    assumed += _stored(config)
-    return {name: value for name, value in fields.items() if value is not None}, assumed, config
-
-
-def _unknown(kind: Any) -> InputError:
-    """Return the complaint about a model_type: why it is not modelled, or those that are."""
-    stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
-    if isinstance(kind, str) and kind in _REASONS:
-        return InputError(f"the config {stated}: {_REASONS[kind]}")
-    instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
-    return InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
+    assumed = [*without, *(said for key, (on, said) in family.get("without", {}).items() if config.switch(key, on))]
+    assumed += predicted(config) if "predicts" in family else ()
+    if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
+        are = "are" if len(rates) > 1 else "is"
+        assumed.append(f"no dropout, though {listed(rates)} {are} above 0 (--set training.dropout=true)")
+    if stored := next((key for key in _STORED if config.value(key)), ""):
+        says = data[stored] if isinstance(data[stored], Mapping) else {}
+        parts = [str(says[name])[:20] + after for name, after in _OF_STORED.items() if name in says]
+        how = f"{stored} ({', '.join(parts)})" if parts else stored
+        assumed.append(f"weights are trained whole: quantized ones, which {how} has, are not modelled in training")
+    return {name: value for name, value in fields.items() if value is not None}, tuple(assumed), config
 
 
 def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
@@ -168,14 +158,11 @@ def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | No
     if sequence_length is not None:
         fields["sequence_length"] = sequence_length
     defaulted = ("kv_heads", "head_dim", "position_rows", *(("ffn_hidden_size",) if "four_times" in family else ()))
-    missing = [name for name in family["keys"] if fields[name] is None and name not in defaulted]
-    if missing:
+    if missing := [name for name in family["keys"] if fields[name] is None and name not in defaulted]:
         named = ", ".join(f"{family['keys'][name].replace(' ', ' or ')} ({name})" for name in missing)
+        lacks = f"lacks {named}, which must be there; add what is missing to it"
         beside = "; sequence_length may also stand beside the preset" if "sequence_length" in missing else ""
-        raise InputError(
-            f"the config of model_type {config.kind!r} lacks {named}, which must be there; add what is missing to it"
-            + beside
-        )  # fmt: skip
+        raise InputError(f"the config of model_type {config.kind!r} {lacks}{beside}")
     fields |= family["implied"]
     fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])
     for key, (needed, why) in family["refused"].items():
@@ -209,20 +196,6 @@ def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, 
     if towers and data.get("model_type") in _FLAT:
         return {key: value for key, value in data.items() if key not in towers}, (alone,)
     return data, ()
-
-
-def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
-    towers = [key for key in _TOWERS if config.get(key)]
-    if towers:
-        raise InputError(
-            f"the config has {listed(towers)}: a model of several parts, and only decoders of text are modelled; give "
-            "the config.json of one"
-        )
-    for key in ("is_encoder_decoder", "add_cross_attention"):
-        if config.get(key) is True:
-            raise InputError(
-                f"{key} is true, and only decoders without cross-attention are modelled; give the config.json of one"
-            )
 
 
 def parse_config(text: str, source: str) -> dict[str, Any]:

@@ -104,38 +104,32 @@ def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tupl
         raise InputError(
             f"{source}: all its iterations take 0 ms, which no step does; give the log of a run that was timed"
         )
-    median, others = statistics.median(kept), len(found) - len(whole)
+    others = len(found) - len(whole)
     ramped = f", {others} of another batch left out" if others else ""
     words = f"median of {len(kept)} logged iterations behind the first {skipped}{ramped}"
+    time = f"{statistics.median(kept):.6g} s"
     spread = f"{min(kept):.6g} to {max(kept):.6g} s"
-    section = {"step_time": f"{median:.6g} s", "source": f"{source}: {words}"}
-    return section, f"measured {median:.6g} s: {words} ({spread})"
+    return {"step_time": time, "source": f"{source}: {words}"}, f"measured {time}: {words} ({spread})"
 
 
 def _rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
-    """Return the iteration, its seconds and its batch (None: not printed) of every line of a form."""
+    """Return the iteration, its seconds and its batch (None: not printed) of every line of a form.
+
+    A line has a time, or a rate of steps, sequences or tokens per GPU.
+    """
     rows = []
+    batch, model = document["training"]["global_batch"], document["model"]
     for number, match in enumerate(re.finditer(form, text, re.IGNORECASE)):
-        said = {name: value for name, value in match.groupdict().items() if value}
+        said = {name: float(value.replace(",", "")) for name, value in match.groupdict().items() if value}
         size = int(said["batch"]) if "batch" in said else None
-        seconds = _seconds({name: float(value.replace(",", "")) for name, value in said.items()}, document)
+        if "tokens" in said:
+            length = model.get("sequence_length") or model_document(model["preset"])["sequence_length"]
+            rate = said["tokens"] * document["gpus"] / (batch * length)
+        else:
+            rate = said.get("rate", said.get("samples", 0.0) / batch)
+        seconds = said["ms"] / 1e3 if "ms" in said else said["s"] if "s" in said else 1 / rate if rate else 0.0
         rows.append((int(said.get("step", number)), seconds, size))
     return rows
-
-
-def _seconds(said: Mapping[str, float], document: Mapping[str, Any]) -> float:
-    """Return the time of a step from what a line says: a time, or a rate of steps, sequences or tokens per GPU."""
-    if "ms" in said:
-        return said["ms"] / 1e3
-    if "s" in said:
-        return said["s"]
-    work = 1.0 if "rate" in said else float(document["training"]["global_batch"])
-    rate = said.get("rate", said.get("samples", 0.0))
-    if "tokens" in said:
-        rate = said["tokens"] * document["gpus"]
-        model = document["model"]
-        work *= model.get("sequence_length") or model_document(model["preset"])["sequence_length"]
-    return work / rate if rate else 0.0
 
 
 def plain_log(text: str) -> str:
@@ -160,9 +154,8 @@ def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
     if found is None:
         return None
     fields = {name: _value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
-    for switch, names in _NEED.items():
-        if fields.get(switch) in (None, False):
-            fields = {name: value for name, value in fields.items() if name not in names}
+    idle = {name for switch, names in _NEED.items() if fields.get(switch) in (None, False) for name in names}
+    fields = {name: value for name, value in fields.items() if name not in idle}
     if padded := _PADDED.search(plain):
         fields["vocab_size"] = fields.get("vocab_size") or int(padded[1])
     virtual = fields.pop("virtual_pipeline_model_parallel_size", None)
@@ -171,10 +164,10 @@ def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
     if fields.get("sequence_parallel") is True:
         fields.pop("async_tensor_model_parallel_allreduce", None)  # which validate_args switches off
     world = fields.get("world_size")
-    kept = {name: value for name, value in fields.items() if _counts(name, value)}
     nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
     launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
     said = "of the arguments in the log those count that a scenario has a place for, and switches that are on"
+    kept = {name: value for name, value in fields.items() if _counts(name, value)}
     return Arguments(options_of_values(kept), launched=launched, assumed=(said,))
 
 
@@ -182,9 +175,9 @@ def _counts(name: str, value: Any) -> bool:
     """Return whether a field is one that a scenario has a place for, or a switch that is on."""
     if name in INVERTED:
         return value is False
-    option = option_called(FIELDS.get(name) or name.replace("_", "-"))
     if name in ON_BY_DEFAULT or value is None or value is False or value == "":
         return False
+    option = option_called(FIELDS.get(name) or name.replace("_", "-"))
     lists = isinstance(value, list) and option in NOT_MODELLED
     return option in MAPPED or value is True or lists or (option in REFUSED and str(value) not in _OFF)
 
