@@ -1,4 +1,4 @@
-"""The meaning of every ``model_type`` of transformers: ``hf_families.yaml`` beside this file, and rules of no row.
+"""The values of one ``config.json``, and the meaning of every ``model_type`` of transformers: ``hf_families.yaml``.
 
 Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
 counts that come out are tested against published ones.
@@ -6,18 +6,88 @@ counts that come out are tested against published ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.hf_config import Config
 from simcluster.importers.layer_lists import MOST_LAYERS, places
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for one that the config does not give."""
+_LARGEST = 10**9
 _INHERITED = ("keys", "implied", "fallback", "refused", "moe")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A parsed config and its ``model_type``; ``asked`` are the keys that were looked for."""
+
+    data: Mapping[str, Any]
+    kind: str
+    asked: set[str] = field(default_factory=set, compare=False)
+
+    def value(self, key: str) -> Any:
+        """Return what the config has under a key, None where it is not there; InputError for Infinity and NaN."""
+        self.asked.add(key)
+        value = self.data.get(key)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key} {value} is not a finite number; write one")
+        return value
+
+    def checked(self, key: str, holds: Callable[[Any], bool], wrong: str, default: Any = None) -> Any:
+        """Return a value that ``holds``, the default where it is not there or null; InputError ("is ``wrong``")."""
+        value = self.value(key)
+        if value is not None and not holds(value):
+            try:
+                said = repr(str(value)[:40])
+            except ValueError:  # an integer of thousands of digits
+                said = "of thousands of digits"
+            raise InputError(f"{key} {said} {wrong}")
+        return default if value is None else value
+
+    def size(self, keys: str, what: str = "") -> int | None:
+        """Return the first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""
+        wrong = f"is not a positive whole number (of at most {_LARGEST:,}); write one"
+        wrong += f"; it is the model's {what}" if what else ""
+        self.asked.update(keys.split())
+        key = next((key for key in keys.split() if self.data.get(key) is not None), "")
+        found: int | None = self.checked(key, lambda value: _is_whole(value, 1), wrong) if key else None
+        return found
+
+    def needed(self, keys: str) -> int:
+        """As ``size``; InputError where there is none."""
+        value = self.size(keys)
+        if value is None:
+            lacks = f"lacks {keys.replace(' ', ' or ')}, which must be there"
+            raise InputError(f"the config of model_type {self.kind!r} {lacks}; add what is missing to it")
+        return value
+
+    def natural(self, key: str, default: int) -> int:
+        """Return a whole number from 0."""
+        return int(self.checked(key, lambda value: _is_whole(value, 0), "is not a whole number from 0 on", default))
+
+    def switch(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        wrong = "is neither true nor false; write one of them"
+        return bool(self.checked(key, lambda value: isinstance(value, bool), wrong, default))
+
+    def numbers(self, key: str) -> list[int]:
+        """Return a list of layer numbers."""
+
+        def holds(value: Any) -> bool:
+            return isinstance(value, list) and all(type(each) is int for each in value)
+
+        return list(
+            dict.fromkeys(self.checked(key, holds, "is not a list of layer numbers; write one, as in [0, 1]", []))
+        )
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value <= _LARGEST
 
 
 def add_window(
@@ -25,25 +95,22 @@ def add_window(
 ) -> None:
     """Set ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and
     ``every`` are transformers' defaults, ``keys`` where a config writes the latter."""
+    types, layers = config.value("layer_types") if every is not None else None, fields["layers"]
     if every is not None:
-        every = _period_of(config.layer_types(fields["layers"]), config.size(keys) or every)
+        every = config.size(keys) or every
+    if types is not None:
+        known = ("full_attention", "sliding_attention")
+        wrong = not isinstance(types, list) or len(types) != layers or layers > MOST_LAYERS
+        if wrong or any(item not in known for item in types):
+            raise InputError(f"layer_types is to name one of {' and '.join(known)} for each of the {layers} layers")
+        full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
+        every = full[0] if full else None
+        if full != (list(range(every, len(types) + 1, every)) if every else []):
+            raise InputError("layer_types: full_attention in every n-th layer is modelled, and these come otherwise")
     window = config.size("sliding_window") or size
     if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
         return
-    fields["attention_window"] = window
-    if every is not None:
-        fields["full_attention_every"] = every
-
-
-def _period_of(types: list[str] | None, default: int) -> int | None:
-    """Return every which layer attends to all (None: none does); InputError where they do not repeat like that."""
-    if types is None:
-        return default
-    full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
-    every = full[0] if full else None
-    if full != (list(range(every, len(types) + 1, every)) if every else []):
-        raise InputError("layer_types: full_attention in every n-th layer is modelled, and these come otherwise")
-    return every
+    fields |= {"attention_window": window} | ({} if every is None else {"full_attention_every": every})
 
 
 def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
