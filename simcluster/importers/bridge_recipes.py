@@ -134,7 +134,6 @@ def settings_of_written(text: str, source: str) -> ReadRecipe | None:
 def _recipe(
     found: Built, function: str, source: str, file: RecipeFile | None = None, beside: Beside = nothing_beside
 ) -> ReadRecipe:
-    """Return the settings of a container; InputError for models that are not known."""
     model, data = found.fields.get("model"), found.fields.get("dataset")
     if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
@@ -237,14 +236,12 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_flex_dispatcher(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
-    """Set what ``apply_flex_dispatcher_backend`` does, on GPUs that have the backend."""
     if isinstance(model, Built) and backend in ("deepep", "hybridep"):
         flex = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
         model.fields |= {**flex, "moe_shared_expert_overlap": False}
 
 
 def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
-    """Return the model that a class or a place on Hugging Face names; none where neither does."""
     while isinstance(model, Built):
         if known := model_of_class(model.name):
             return model_published(known)
@@ -261,7 +258,6 @@ def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:
-    """Return the settings of a section of the container, by dotted name."""
     fields = {section: value}
     made_by = value.text if isinstance(value, Unread) else ""  # the call that makes it, as far as it is not read
     if isinstance(value, Built):

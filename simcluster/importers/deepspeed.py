@@ -158,8 +158,6 @@ def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mappi
 
 
 class _Config:
-    """The settings of one file, by dotted name."""
-
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         self.settings, self._source = Settings(settings), source
         self.problems = Problems(source)

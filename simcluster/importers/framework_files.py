@@ -114,7 +114,6 @@ def _trainer(data: Mapping[str, Any]) -> Any:
 
 
 def _filled(value: Any) -> Any:
-    """Return the value with what its variables are by default, of the kind that it looks like."""
     text = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
     if text == value:
         return value
@@ -122,7 +121,6 @@ def _filled(value: Any) -> Any:
 
 
 def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -> list[dict[str, Any]]:
-    """Return what the module, the model and the file itself say, each over the one before."""
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
         raise InputError(f"{source}: its module names no model; write one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
@@ -194,7 +192,6 @@ def options_of_values(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _extended(path: str, source: str, beside: Beside, read: list[str]) -> dict[str, Any]:
-    """Return what a file of the repository says, over those that it extends; each is read once."""
     if path in read or len(read) >= _MOST_FILES:
         return {}
     read.append(path)

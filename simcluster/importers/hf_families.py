@@ -159,7 +159,6 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
 
 
 def _latent(config: Config, fields: Fields) -> None:
-    """Add latent attention (MLA)."""
     needed = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     query = config.size("q_lora_rank")
     fields["mla"] = {name: config.needed(name) for name in needed} | ({"q_lora_rank": query} if query else {})
@@ -225,14 +224,12 @@ def _falcon(config: Config, fields: Fields) -> None:
 
 
 def _mpt(config: Config, fields: Fields) -> None:
-    """Set the width of the MLP, and one key and value for all heads where the kind of attention says so."""
     fields["ffn_hidden_size"] = (config.size("expansion_ratio") or 4) * int(fields["hidden_size"])
     if config.value("attn_type") == "multiquery_attention":
         fields["kv_heads"] = 1
 
 
 def _fla(config: Config, fields: Fields) -> None:
-    """Set width and window of flash-linear-attention's transformer: of its GatedMLP, in steps of 256."""
     ratio = config.size("hidden_ratio") or 4
     fields["ffn_hidden_size"] = fields["ffn_hidden_size"] or 256 * -(-int(fields["hidden_size"] * ratio * 2 / 3) // 256)
     if window := config.size("window_size"):
@@ -257,7 +254,6 @@ def predicted(config: Config) -> tuple[str, ...]:
 
 
 def _families() -> dict[str, dict[str, Any]]:
-    """Return the rows of ``hf_families.yaml``, each with the settings of its base."""
     found: dict[str, dict[str, Any]] = {}
     for kind, row in read_document(Path(__file__).with_suffix(".yaml")).data.items():
         base = found.get(row.get("base"), {})

@@ -150,7 +150,6 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
 
 
 def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
-    """Return the fields of ``Model``, None where there is a default."""
     fields: dict[str, Any] = {name: config.size(keys, name) for name, keys in family["keys"].items()}
     for name, value in family["fallback"].items():
         fields[name] = value if fields[name] is None else fields[name]

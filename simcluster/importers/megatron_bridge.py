@@ -150,7 +150,6 @@ class BridgeFields:
         )  # fmt: skip
 
     def _guess(self, name: str) -> str:
-        """Return the name that an unknown field, or its section, is nearest to."""
         section, _, field = name.partition(".")
         if isinstance(self._settings.get(name), Unread):
             return ""
@@ -202,7 +201,6 @@ class BridgeFields:
 
 
 def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]:
-    """Return the recipe, if one is named, and the overrides with the model that they name."""
     if re.search(r"\b(run_script|setup_experiment)\.py\b", text):
         raise InputError(f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED}")
     recipe, settings = _settings(text, source)
@@ -230,7 +228,6 @@ def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]
 
 
 def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
-    """Return the recipe's name, if one is given, and the overrides by dotted name."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no overrides have")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
@@ -256,7 +253,6 @@ def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _beginning(recipe: str) -> str:
-    """Return the known beginning of a recipe's name; empty where there is none."""
     return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
 
 

@@ -99,7 +99,6 @@ def _nodes(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | N
 
 
 def _sections(text: str, source: str) -> Any:
-    """Return the sections of the file, without what is around them."""
     data = parse_document(text, source=source).data
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
@@ -111,7 +110,6 @@ def _sections(text: str, source: str) -> Any:
 
 
 def _format_in_8_bits(plain: Mapping[str, Any]) -> Words:
-    """Return the options of fp8: of NeMo 1's model, or of the plugin of a recipe's precision."""
     if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
         return {"fp8-format": ("hybrid",)}
     plugin = {name.removeprefix("trainer.plugins."): value for name, value in plain.items()}
@@ -124,7 +122,6 @@ def _format_in_8_bits(plain: Mapping[str, Any]) -> Words:
 
 
 def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return references written out, as far as they are to keys of the file."""
     found = dict(settings)
 
     def referred(parents: list[str], match: re.Match[str]) -> str:

@@ -86,7 +86,6 @@ def _refuse_adapters(found: Built, what: str) -> None:
 
 
 def _recipe(found: Built, function: str, source: str, file: RecipeFile | None = None) -> ReadRecipe:
-    """Return the settings of a recipe; InputError for models that are not known."""
     for part in _PARTS if file else ():
         made: Any = found.fields.get(part)
         other = isinstance(made, Built) and made.of is None and made.name.rpartition(".")[2][:1].islower()
@@ -127,7 +126,6 @@ def _recipe(found: Built, function: str, source: str, file: RecipeFile | None = 
 
 
 def _settings(found: Built, trainer: Built) -> dict[str, Any]:
-    """Return the settings of the parts, by dotted name, and those of callbacks of the trainer."""
     settings: dict[str, Any] = {}
     for part in _PARTS:
         settings |= _flat(part, found.fields.get(part))
@@ -186,13 +184,11 @@ def _tokenizer(data: Built, model: Built) -> dict[str, Any]:
 
 
 def _configured(made: Any = None, *args: Any, **named: Any) -> Built:
-    """Return the object that ``run.Config`` and ``run.Partial`` make."""
     name = made.name if isinstance(made, Built) else str(getattr(made, "text", made))
     return Built(name.rpartition(".")[2], args, named, _READ)
 
 
 def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
-    """Return the recipe that is started, or one of the model, data and trainer that are given in this order."""
     if isinstance(recipe, Built):
         alone = not args and recipe.name.endswith("_recipe")
         if alone or recipe.of == _READ or recipe.fields.keys() & {"trainer", "model"}:
@@ -202,6 +198,5 @@ def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
 
 
 def _nested(fields: Mapping[str, Any]) -> Built:
-    """Return an object with the fields of a table, which may be nested."""
     made = {name: _nested(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
     return Built("made", (), made, _READ)

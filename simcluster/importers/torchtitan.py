@@ -81,7 +81,6 @@ def scenario_from_torchtitan(
 
 
 def _dumped(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the settings of a job config that torchtitan writes with all its fields: those that are set."""
     plain = {name.replace("model_spec.", "model."): value for name, value in flattened(data, source).items()}
     none = {"activation_checkpoint.mode": "none"} if data.get("activation_checkpoint", {}) is None else {}
     on = {name: value for name, value in plain.items() if value is not None and (value or is_known(name))}
@@ -129,7 +128,6 @@ class _Job(JobSettings):
         ).accounted(self.written)  # fmt: skip
 
     def _model(self) -> dict[str, Any]:
-        """Return the model section; InputError for one of unknown sizes, and for one that is no decoder of text."""
         family, flavor = self.values["model.name"], self.values["model.flavor"]
         more: dict[str, Any] = {"sequence_length": self.values["training.seq_len"]}
         if self.values["model.num_mtp_layers"]:
@@ -272,7 +270,6 @@ class _Job(JobSettings):
         }
 
     def _sequences(self, key: str) -> int:
-        """Return tokens as whole sequences."""
         tokens, length = self.values[key], self.values["training.seq_len"]
         if tokens % length:
             raise self.error(key, f"{tokens} tokens are not whole sequences of {length}, which alone are modelled")

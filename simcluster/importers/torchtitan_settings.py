@@ -88,7 +88,6 @@ class JobSettings:
             self.unknown.append(name + guess(name, _DEFAULTS))
 
     def _checked(self, key: str, value: Any) -> Any:
-        """Return the value, of the kind of its default."""
         default = _DEFAULTS[key]
         if key.endswith(("selective_ac_option", "split_points")) and not isinstance(value, bool):
             value = str(value or "")

@@ -80,13 +80,11 @@ def settings_of_registry(
 
 
 def _registered(*args: Any, **named: Any) -> Built:
-    """Return a model with as many tokens as it is called with, where that is a number."""
     length = named.get("seq_len")
     return Built("model_registry", args, named | ({"max_context_length": length} if isinstance(length, int) else {}))
 
 
 def _transformed(base: Any = None, transforms: Any = None, *_: Any, **__: Any) -> Any:
-    """Return a configuration with what transforms it: converters, and others by name."""
     if not isinstance(base, Built) or not isinstance(transforms, list):
         return Unread("apply_transforms(...)")
     converters = [each for each in transforms if isinstance(each, Built) and _CONVERTS.search(each.name)]
@@ -112,7 +110,6 @@ def _model(value: Built, family: str) -> dict[str, Any]:
 
 
 def _section(name: str, value: Any) -> dict[str, Any]:
-    """Return the settings of a section of the trainer's configuration, by dotted name."""
     fields = value.fields if isinstance(value, Built) else {}
     if name == "model_converters" and isinstance(value, Built):
         return _converters(fields.get("converters"))
@@ -134,7 +131,6 @@ def _section(name: str, value: Any) -> dict[str, Any]:
 
 
 def _converters(given: Any) -> dict[str, Any]:
-    """Return the names of what takes the place of layers, and what changes products in 8 bits and FSDP's gathers."""
     if not isinstance(given, list):
         return {}
     found: dict[str, Any] = {"model.converters": [_plain(each).partition(".")[0] for each in given]}

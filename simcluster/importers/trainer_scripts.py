@@ -139,7 +139,6 @@ def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerate
 
 
 def _launched(training: TrainerCommand, config: Accelerated, state: State, program: str) -> Mapping[str, str]:
-    """Return how many processes start, as the launcher, its configuration or variables of the shell set it."""
     launched = processes_of(training.arguments.launcher, training.around)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
@@ -151,14 +150,11 @@ def _launched(training: TrainerCommand, config: Accelerated, state: State, progr
 
 
 def _count(launched: Mapping[str, str]) -> int | None:
-    """Return how many processes start; None where that is not stated."""
     each = launched.get("nproc-per-node")
     return int(launched.get("nnodes", "1")) * int(each) if each else None
 
 
 class _Started:
-    """The options of one command, and the defaults of the program that it starts."""
-
     def __init__(self, arguments: Arguments, source: str) -> None:
         self._options = Settings(arguments.options)
         self._arguments, self._source = replace(arguments, options=self._options), source

@@ -238,7 +238,6 @@ def deepspeed_printed(text: str, source: str) -> PrintedDeepSpeed | None:
 
 
 def _json(marker: re.Pattern[str], text: str, source: str) -> dict[str, Any]:
-    """Return the JSON object behind a marker."""
     found = marker.search(text)
     begin = found.end() if found else 0
     try:
