@@ -23,7 +23,7 @@ from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import plan, replay
 from simcluster.studies.search.pass_times import least_segment_seconds
-from simcluster.studies.sweep.costs import proved
+from simcluster.studies.sweep.quick import proved
 
 every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)
 lanes = pytest.mark.parametrize("lane", [MAIN, "beside"])
