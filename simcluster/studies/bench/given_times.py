@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
-
-from simcluster.base.arrays import Floats, Ints
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.link_values import LinkValues
 from simcluster.documents.argument_types import checked
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import tabulate
@@ -31,8 +27,8 @@ from simcluster.planning.parallel import Plan
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.symmetry.folding import Symmetry
+from simcluster.topology import parse_topology
 from simcluster.traffic.methods import Methods
-from simcluster.traffic.traffic import Spread
 
 __all__ = ["Costs", "OptimizerSync", "seconds_between_steps", "simulate_costs"]
 
@@ -83,13 +79,17 @@ def simulate_costs(
     way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
     programs = [FixedStage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
 
-    fabric, capacity = _NoFabric(plan.num_ranks), LinkValues(np.zeros(0))
+    flat = {"kind": "flat", "device": "h100", "gpus": plan.num_ranks, "link": {"line_rate": "1 GB/s"}}
+    fabric = parse_topology({**flat, "path_latency": "0 s"}).build()  # nothing is moved, and its GPUs are equal
+    capacity = fabric.link_capacity
     symmetry = Symmetry(programs, plan, fabric, Methods({}))
-    folding = symmetry.folding(capacity, slow) if folded else symmetry.unfolded(0)
+    folding = symmetry.folding(capacity, slow) if folded else symmetry.unfolded(len(capacity))
 
     def simulated() -> Run:
-        record = simulate_job(tabulate(programs, plan, fabric, capacity, folding, slowness=slow))
-        return Run(record=record, folding=folding, capacity=[], hop_by_hop=False, steps=steps, ranks=ranks)
+        tables = tabulate(programs, plan, fabric, capacity, folding, slowness=slow)
+        rates = tables.tables.capacity.tolist()
+        record = simulate_job(tables)
+        return Run(record=record, folding=folding, capacity=rates, hop_by_hop=False, steps=steps, ranks=ranks)
 
     return on_fitting_grid(simulated)
 
@@ -102,42 +102,3 @@ def seconds_between_steps(run: Run) -> float:
     spans = run.spans
     ends = [float(spans.end[spans.step == step].max()) for step in range(run.steps)]
     return ends[-1] - (ends[-2] if len(ends) > 1 else 0.0)
-
-
-class _NoFabric:
-    """A cluster without links: nothing is moved, durations are given."""
-
-    def __init__(self, num_ranks: int) -> None:
-        self.host_of = range(num_ranks)
-
-    def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
-        return ()
-
-    def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(len(src))
-
-    def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats:
-        return np.zeros(rows)
-
-    def spread_latency(self, spread: Spread) -> float:
-        return 0.0
-
-    def uplinks(self, gpu: int) -> tuple[str, ...]:
-        return (str(gpu),)
-
-    def far(self, hosts: Sequence[int] | Ints) -> bool:
-        return False
-
-    @property
-    def meshed(self) -> bool:
-        """No."""
-        return False
-
-    def nvswitch(self, gpu: int) -> str:
-        return ""
-
-    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        return tuple(((), ()) for _ in gpus)
-
-    def host_way(self, gpu: int, direction: str) -> Spread:
-        return ()
