@@ -117,6 +117,7 @@ class VariantKeys:
         self._folder = Path(base.folder)
         named = self.contents.digest([_written(base), base.fixed], _folder_of(base))
         self._base = _hashed([sources_digest(), base.fingerprint(), named, *what])
+        self._named: dict[str, str] = {}  # digests by change, which many variants have
 
     def key(self, variant: Variant) -> str:
         """That of a variant of the base."""
@@ -124,7 +125,13 @@ class VariantKeys:
 
     def of(self, *changes: object) -> str:
         """That of changes to the base, as (dotted path, value)."""
-        return _hashed([self._base, changes, [self.contents.digest(each, self._folder) for each in changes]])
+        return _hashed([self._base, changes, [self._digest(each) for each in changes]])
+
+    def _digest(self, change: object) -> str:
+        name = repr(change)
+        if name not in self._named:
+            self._named[name] = self.contents.digest(change, self._folder)
+        return self._named[name]
 
 
 def _hashed(what: object) -> str:
