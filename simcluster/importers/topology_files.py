@@ -58,7 +58,7 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
         if root.tag == "system":
             return nccl_xml.read_nccl(root, spec)
         if root.tag.rpartition(":")[2] == "graphml":
-            return graph_files.graph_document(graph_files.graph_of_graphml(root, source), "GraphML", spec)
+            return graph_files.graph_document(graph_files.graph_of_graphml(raw, root), source, "GraphML", spec)
         if root.tag == "topology":
             raise not_hwloc(root.place)
         raise root.error("is not known here; <system> (NCCL's topology XML) or <graphml> is expected")
@@ -74,7 +74,9 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
     if form == "json":
         data = parse_json(text, source, parse_constant=graph_files.refuse_constant)
         if graph_files.is_node_link(data):
-            return graph_files.graph_document(graph_files.graph_of_node_link(data, source), "node-link JSON", spec)
+            return graph_files.graph_document(
+                graph_files.graph_of_node_link(data, source), source, "node-link JSON", spec
+            )
         raise InputError(
             f"{source}: this JSON is not networkx's node-link form, an object with nodes and edges (or links); write "
             "it with networkx.node_link_data"

@@ -17,13 +17,12 @@ _MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
 
 @dataclass(slots=True)
 class Element:
-    """One element: ``place`` is "file:line" of its start tag, ``text`` what stands between its tags, trimmed."""
+    """One element: ``place`` is "file:line" of its start tag."""
 
     tag: str
     attributes: dict[str, str]
     place: str
     children: list[Element] = field(default_factory=list)
-    text: str = ""
 
     def error(self, message: str) -> InputError:
         """Return an error about this element: its place, its tag, and what is wrong."""
@@ -83,11 +82,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
         stack.append(element)
 
     def end(_: str) -> None:
-        element = stack.pop()
-        element.text = element.text.strip()
-
-    def characters(text: str) -> None:
-        stack[-1].text += text
+        stack.pop()
 
     def doctype(name: str, *_: object) -> None:
         place = f"{source}:{parser.CurrentLineNumber}"
@@ -97,7 +92,6 @@ def parse_xml(raw: bytes, source: str) -> Element:
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
-    parser.CharacterDataHandler = characters
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(raw, True)
