@@ -17,8 +17,7 @@ from simcluster.importers.shell.batch import batch_lines, batch_variables
 from simcluster.importers.shell.conditions import is_met
 from simcluster.importers.shell.started import files_written, start
 from simcluster.importers.shell.state import State, Value
-from simcluster.importers.shell.syntax import Statement, parse
-from simcluster.importers.shell.tokens import ASSIGNMENT, array_words
+from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, array_words, parse
 from simcluster.importers.shell.words import pattern_of, text_of, whole_number, words_of
 
 _MOST_ROUNDS, _MOST_CALLS, _MOST_DEPTH = 200, 20, 8

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from simcluster.importers.shell.arithmetic import worked_out
 from simcluster.importers.shell.state import UNKNOWN, State, Value, is_unset, joined
-from simcluster.importers.shell.tokens import piece_end
+from simcluster.importers.shell.syntax import piece_end
 
 _ANSI = {"n": "\n", "t": "\t"}
 _BRACES = re.compile(r"\{(?:([^{}\s]*,[^{}\s]*)|(-?\d{1,6})\.\.(-?\d{1,6}))\}")
