@@ -34,11 +34,21 @@ _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 def read_script(text: str, state: State) -> State:
     """Read the whole script into the state, which is returned; InputError for what cannot be read at all."""
     asked = [word for line in batch_lines(text) for word in line.split()]
-    for name, value in batch_variables(asked).items():
-        state.variables.setdefault(name, value)
+    state.variables = batch_variables(asked) | state.variables
     state.around += asked
     _run(parse(text, state.source), state)
     return state
+
+
+def read_text(text: str, state: State) -> None:
+    """Read a script that is in the script."""
+    if state.depth >= _MOST_DEPTH:
+        raise InputError(
+            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
+        )
+    state.depth, stopped = state.depth + 1, state.stopped
+    read_script(text, state)
+    state.depth, state.stopped, state.leaving = state.depth - 1, stopped, ""
 
 
 def _run(statement: Statement, state: State) -> bool | None:
@@ -46,20 +56,19 @@ def _run(statement: Statement, state: State) -> bool | None:
     state.spend()
     if state.stopped or state.leaving:
         return True
+    parts = statement.parts
     match statement.kind:
         case "list" | "{":
-            return ([_run(part, state) for part in statement.parts] or [True])[-1]
+            return ([_run(part, state) for part in parts] or [True])[-1]
         case "(":
             kept, stopped = dict(state.variables), state.stopped
-            found = _run(statement.parts[0], state)
+            found = _run(parts[0], state)
             state.variables, state.stopped = state.variables | kept, stopped
             return found
         case "pipeline":
-            return (
-                files_written(statement.parts, state, read_text) or [_run(part, state) for part in statement.parts][-1]
-            )
+            return files_written(parts, state, read_text) or [_run(part, state) for part in parts][-1]
         case "not":
-            found = _run(statement.parts[0], state)
+            found = _run(parts[0], state)
             return None if found is None else not found
         case "&&" | "||":
             return _run_joined(statement, state)
@@ -73,11 +82,16 @@ def _run(statement: Statement, state: State) -> bool | None:
         case "case":
             _run_case(statement, state)
         case "for":
-            _run_for(statement, state)
-        case "while" | "until" | "counted" | "select":
+            name, *words = statement.words or [""]
+            values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
+            for value in values[: 1 if name in state.fixed else _MOST_ROUNDS]:
+                state.put(name, value)
+                if _leaves_loop(parts[0], state):
+                    break
+        case "while" | "until" | "counted":
             _run_while(statement, state)
         case "function":
-            state.functions[statement.words[0]] = statement.parts[0]
+            state.functions[statement.words[0]] = parts[0]
         case _:
             return files_written([statement], state, read_text) or _run_command(statement, state)
     return True
@@ -107,16 +121,13 @@ def _is_check(condition: Statement, body: Statement, state: State, leaned: int) 
     return asks and _ends(body, state, returns=not state.calls)
 
 
-def _ends(statement: Statement, state: State, *, returns: bool = True) -> bool:
+def _ends(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
     """Return whether a statement ends the script, or (``returns``) a function."""
     if statement.kind in ("list", "{"):
-        return any(_ends(part, state, returns=returns) for part in statement.parts)
+        return any(_ends(part, state, returns=returns, depth=depth) for part in statement.parts)
     word = statement.words[0] if statement.kind == "command" and statement.words else ""
-    if (body := state.functions.get(word)) is not None and state.depth < _MOST_CALLS:
-        state.depth += 1
-        found = _ends(body, state, returns=returns)
-        state.depth -= 1
-        return found
+    if (body := state.functions.get(word)) is not None and depth < _MOST_CALLS:
+        return _ends(body, state, returns=returns, depth=depth + 1)
     return word == "exit" or (returns and word == "return")
 
 
@@ -131,9 +142,7 @@ def _undecided(condition: str, body: str, state: State, line: int) -> None:
 
 
 def _run_if(statement: Statement, state: State) -> bool | None:
-    parts = list(statement.parts)
-    while len(parts) > 1:
-        condition, body = parts.pop(0), parts.pop(0)
+    for condition, body in zip(statement.parts[::2], statement.parts[1::2], strict=False):
         leaned = state.leaned
         met = _run(condition, state)
         if met and _is_check(condition, body, state, leaned):
@@ -142,7 +151,7 @@ def _run_if(statement: Statement, state: State) -> bool | None:
             return _run(body, state)
         elif met is None:
             _undecided(condition.text, body.text, state, statement.line)
-    return _run(parts[0], state) if parts else True
+    return _run(statement.parts[-1], state) if len(statement.parts) % 2 else True
 
 
 def _run_case(statement: Statement, state: State) -> None:
@@ -158,26 +167,17 @@ def _run_case(statement: Statement, state: State) -> None:
             return
 
 
-def _run_for(statement: Statement, state: State) -> None:
-    name, *words = statement.words or [""]
-    values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
-    for value in values[:1] if name in state.fixed else values[:_MOST_ROUNDS]:
-        state.put(name, value)
-        if _leaves_loop(statement.parts[0], state):
-            return
-
-
 def _run_while(statement: Statement, state: State) -> None:
     """``while`` and ``until``, and ``for ((BEGIN; TEST; STEP))``."""
-    counted, condition = statement.kind == "counted", statement.parts[0]
+    counted, condition, body = statement.kind == "counted", statement.parts[0], statement.parts[-1]
     begin, test, step = [*statement.words[0].split(";"), "", ""][:3] if counted else ("", condition.text, "")
     _assign_number(begin, state)
     for _ in range(_MOST_ROUNDS):
         number = whole_number(test, state) if counted else None
-        met = (None if number is None else number != 0) if counted else _run(condition, state)
-        if met is None or statement.kind == "select":
-            _undecided(test, statement.parts[-1].text, state, statement.line)
-        if state.stopped or met is not (statement.kind != "until") or _leaves_loop(statement.parts[-1], state):
+        met = _run(condition, state) if not counted else None if number is None else number != 0
+        if met is None:
+            _undecided(test, body.text, state, statement.line)
+        if state.stopped or met is not (statement.kind != "until") or _leaves_loop(body, state):
             return
         if test in ("true", ":", "[ 1 ]", "1"):  # it starts again what has ended
             return
@@ -188,8 +188,7 @@ def _leaves_loop(body: Statement, state: State) -> bool:
     """Read the body of a loop once, and return whether it leaves the loop."""
     _run(body, state)
     last = state.leaving in ("break", "return")
-    if state.leaving != "return":
-        state.leaving = ""
+    state.leaving = state.leaving if state.leaving == "return" else ""
     return last
 
 
@@ -199,15 +198,19 @@ def _leaves_loop(body: Statement, state: State) -> bool:
 def _assign(raw: str, match: re.Match[str], state: State) -> None:
     """``NAME=VALUE``, ``NAME+=VALUE``, ``NAME=(WORDS)`` or ``NAME[KEY]=VALUE``."""
     name, key, adds = match.groups()
-    text = raw[match.end() :]
-    found = re.search(rf"\$(?:{name}(?!\w)|\{{{name}\}})", text) if state.get(name) is None else None
+    text, old = raw[match.end() :], state.get(name)
+    found = re.search(rf"\$(?:{name}(?!\w)|\{{{name}\}})", text) if old is None else None
     if found and text.strip('"') != found[0]:  # OPTIONS="$OPTIONS --more"
         state.put(name, "")
-    words = array_words(text[1:].removesuffix(")")) if text.startswith("(") else None
-    value: Value = text_of(text, state) if words is None else [each for word in words for each in words_of(word, state)]
-    if words and all(re.match(r"\[[^]]+\]=", word) for word in words):
-        value = {text_of(key, state): text_of(each, state) for key, each in (word[1:].split("]=", 1) for word in words)}
-    old = state.get(name)
+        old = state.get(name)
+    value: Value
+    if text.startswith("("):
+        words = array_words(text[1:].removesuffix(")"))
+        pairs = [re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL) for word in words]
+        keyed = {text_of(pair[1], state): text_of(pair[2], state) for pair in pairs if pair}
+        value = keyed if keyed and None not in pairs else [each for word in words for each in words_of(word, state)]
+    else:
+        value = text_of(text, state)
     if key is not None:
         value = _with_element(old, text_of(key, state), text_of(text, state), state)
     elif adds and old is not None:
@@ -232,8 +235,7 @@ def _assign_number(text: str, state: State) -> int | None:
     if not found:
         return whole_number(text, state)
     name, step, sign, right = found.groups()
-    expression = f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right
-    value = whole_number(expression, state)
+    value = whole_number(f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right, state)
     state.put(name, str(value) if value is not None else f"$(({name}))")
     return value
 
@@ -248,15 +250,10 @@ def _run_command(statement: Statement, state: State) -> bool | None:
         _assign(raw.pop(0), match, state)
     if raw and raw[0] in ("[", "test"):
         return is_met([word for word in raw[1:] if word != "]"], state, double=False)
-    for each in raw[1:] if raw and raw[0] in _DECLARES else []:
-        if state.hidden and raw[0] not in ("export", "readonly"):
-            name = re.split(r"\W", each)[0]
-            state.hidden[-1].setdefault(name, state.variables.get(name))
-        if match := ASSIGNMENT.match(each):
-            _assign(each, match, state)
-        elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
-            state.put(pair[1], pair[2])
-    words = [word for each in raw for word in words_of(each, state)] if not raw or raw[0] not in _DECLARES else []
+    if raw and raw[0] in _DECLARES:
+        _declare(raw[0], raw[1:], state)
+        return True
+    words = [word for each in raw for word in words_of(each, state)]
     if not words or words[0] in ("true", "false", ":", "echo", "printf"):
         return words[:1] != ["false"]
     name, rest = words[0], words[1:]
@@ -264,12 +261,27 @@ def _run_command(statement: Statement, state: State) -> bool | None:
         return False if name == "getopts" and not state.positional else None
     if name in state.functions and state.depth < _MOST_CALLS:
         return _call(state.functions[name], rest, state)
-    if name.startswith("-") and state.commands:
-        _continue(words, state)
+    if name.startswith("-") and state.commands:  # bash has ended the command above, and its author has not meant that
+        before, around = state.commands[-1]
+        kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
+        state.commands[-1] = (kept, around)
+        ends = "bash ends before (no backslash stands at its very end)"
+        state.assumed[f"line {state.line} goes on with the command above it, which {ends}"] = None
     elif not _run_builtin(name, rest, state):
         start(words, state, read_text)
     state.leaned += 1
     return None if name == "read" else True
+
+
+def _declare(name: str, words: list[str], state: State) -> None:
+    for each in words:
+        if state.hidden and name not in ("export", "readonly"):
+            own = re.split(r"\W", each)[0]
+            state.hidden[-1].setdefault(own, state.variables.get(own))
+        if match := ASSIGNMENT.match(each):
+            _assign(each, match, state)
+        elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
+            state.put(pair[1], pair[2])
 
 
 def _run_builtin(name: str, words: list[str], state: State) -> bool:
@@ -286,8 +298,7 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
         case "set":
             state.positional = words[words.index("--") + 1 :] if "--" in words else state.positional
         case "unset":
-            for each in words:
-                state.variables.pop(each, None)
+            state.variables = {each: value for each, value in state.variables.items() if each not in words}
         case "let":
             for word in words:
                 _assign_number(word, state)
@@ -297,7 +308,12 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
         case "eval":
             read_text(" ".join(words), state)
         case "source" | "." if words:
-            _source(words[0], state)
+            around = _OF_THE_ENVIRONMENT.search(words[0]) is not None
+            text = state.text_named(words[0], wanted=not around)
+            if text is not None:
+                read_text(text, state)
+            elif not around:
+                state.assumed[f"what {words[0].rpartition('/')[2][:60]} sets is not known: it is not there"] = None
         case _:
             return False
     return True
@@ -310,40 +326,9 @@ def _call(body: Statement, words: list[str], state: State) -> bool | None:
     state.hidden.append({})
     found = _run(body, state)
     hidden = state.hidden.pop()
-    kept_values = {name: value for name, value in state.variables.items() if name not in hidden}
-    state.variables = kept_values | {name: value for name, value in hidden.items() if value is not None}
+    own = {name: value for name, value in state.variables.items() if name not in hidden}
+    state.variables = own | {name: value for name, value in hidden.items() if value is not None}
     found = state.returned if state.leaving == "return" else found
     state.depth, state.calls = state.depth - 1, state.calls - 1
     state.positional, state.leaving = kept, ""
     return found
-
-
-def _source(name: str, state: State) -> None:
-    around = _OF_THE_ENVIRONMENT.search(name) is not None
-    text = state.text_named(name, wanted=not around)
-    if text is not None:
-        read_text(text, state)
-    elif not around:
-        state.assumed[f"what {name.rpartition('/')[2][:60]} sets is not known: it is not there"] = None
-
-
-def _continue(words: list[str], state: State) -> None:
-    """A line that begins with an option: bash has ended the command above it, and its author has not meant that."""
-    before, around = state.commands[-1]
-    kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
-    state.commands[-1] = (kept, around)
-    ends = "bash ends before (no backslash stands at its very end)"
-    state.assumed[f"line {state.line} goes on with the command above it, which {ends}"] = None
-
-
-def read_text(text: str, state: State) -> None:
-    """Read a script that is in the script."""
-    if state.depth >= _MOST_DEPTH:
-        raise InputError(
-            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
-        )
-    state.depth += 1
-    stopped = state.stopped
-    read_script(text, state)
-    state.depth -= 1
-    state.stopped, state.leaving = stopped, ""

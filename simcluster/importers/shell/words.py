@@ -13,7 +13,7 @@ from simcluster.importers.shell.syntax import piece_end
 
 _ANSI = {"n": "\n", "t": "\t"}
 _BRACES = re.compile(r"\{(?:([^{}\s]*,[^{}\s]*)|(-?\d{1,6})\.\.(-?\d{1,6}))\}")
-_MOST = 1_000
+_MOST, _LONGEST = 1_000, 2_000
 _PARAMETER = re.compile(
     r"([#!]?)(\w+|[@*#?$-])(?:\[((?:\$\{[^}]*\}|\$\(\([^)]*\)\)|[^]])*)\])?(:?[-=?+]|##?|%%?|//?|:|\^\^?|,,?)?",
     re.DOTALL,
@@ -25,7 +25,7 @@ _COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)
 _DOCUMENT = re.compile(r"cat\s+<<-?\s*(['\"\\]?)(\w+)['\"]?\n(.*?)\t*\2", re.DOTALL)
 _PRINTED = re.compile(r"\$\([\w.-]*\.\.\.:\d+\)")
 """Placeholder of a command's output: the command and its line."""
-_IDENTIFIER = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
+_IDENTIFIER = re.compile(r"(?<![\w$])(?<!\$\()[A-Za-z_]\w*")
 
 
 def words_of(raw: str, state: State) -> list[str]:
@@ -108,12 +108,9 @@ def expanded(piece: str, state: State) -> str | list[str]:
     state.spend()
     if piece.startswith(("$((", "$[")):
         inner = piece[3:].removesuffix("))") if piece[1] == "(" else piece[2:].removesuffix("]")
-        number = whole_number(inner, state)
-        plain = _IDENTIFIER.sub(lambda name: joined(state.get(name[0]) or name[0]), text_of(inner, state))
-        unknown = _PRINTED.search(plain)
-        if number is None and unknown:
-            return unknown[0]
-        return str(number) if number is not None else "$((" + re.sub(r"\s+", "", inner) + "))"
+        plain = _with_numbers(inner, state)
+        printed, number = _PRINTED.search(plain), worked_out(plain)
+        return str(number) if number is not None else printed[0] if printed else f"$(({''.join(inner.split())}))"
     if piece.startswith(("$(", "`")):
         return _output(piece[2:].removesuffix(")") if piece[0] == "$" else piece.strip("`"), state)
     return _parameter(piece[2:].removesuffix("}") if piece.startswith("${") else piece[1:], state)
@@ -121,52 +118,61 @@ def expanded(piece: str, state: State) -> str | list[str]:
 
 def whole_number(text: str, state: State) -> int | None:
     """Return the value of an arithmetic expression; None where a part of it is not known."""
-    plain = text_of(text, state) if len(text) < _MOST else "$"
-    plain = re.sub(r"\$\[(.*)\]", r"(\1)", plain)
-    return worked_out(_IDENTIFIER.sub(lambda found: _number(found[0], state), plain)) if "$" not in plain else None
+    return worked_out(_with_numbers(text, state))
 
 
-def _number(name: str, state: State) -> str:
-    value = state.get(name)
-    text = joined(value).strip() if value is not None else ""
-    return f"({text})" if re.fullmatch(r"-?\d{1,18}", text) else f" {name} "
+def _with_numbers(text: str, state: State) -> str:
+    """Return an arithmetic expression with its variables replaced, by names alone, too."""
+    plain = re.sub(r"\$\[(.*)\]", r"(\1)", text_of(text, state) if len(text) < _MOST else "$")
+
+    def number(found: re.Match[str]) -> str:
+        value = joined(state.get(found[0]) or "").strip()
+        known = re.fullmatch(r"-?\d{1,18}", value) or _PRINTED.fullmatch(value)
+        return f"({value})" if known else f" {found[0]} "
+
+    return _IDENTIFIER.sub(number, plain)
 
 
 def _parameter(inner: str, state: State) -> str | list[str]:
     """Return the value of ``${...}``."""
     match = _PARAMETER.match(inner)
     if not match:
-        return "${" + re.sub(r"\s+", "", inner) + "}"
+        return "${" + "".join(inner.split()) + "}"
     before, name, subscript, sign = match.groups()
     rest = inner[match.end() :]
     if name in "#?" or (name in "$-" and not before):
         return {"#": str(len(state.positional)), "?": "0"}.get(name, f"${name}")
     value: Value | None = list(state.positional) if name in "@*" else state.get(name)
     if name in "@*" or subscript in ("@", "*"):
-        elements = [] if value is None else [value] if isinstance(value, str) else list(value)
-        if before != "!" and isinstance(value, dict):
-            elements = list(value.values())
-        elif before == "!" and not isinstance(value, dict):
-            elements = [str(place) for place in range(len(elements))]
-        if before == "#":
-            return str(len(elements))
-        if sign == ":":
-            return _part(elements if name not in "@*" else ["$0", *elements], rest, state) or []
-        if sign and sign[-1] in "-+":
-            return text_of(rest, state) if bool(elements) == (sign[-1] == "+") else elements
-        return elements
+        return _elements(value, before, sign or "", rest, state, arguments=name in "@*")
     if subscript is not None:
         value = _element(value, text_of(subscript, state), state)
     elif isinstance(value, list):
         value = value[0] if value else ""
+    text = None if value is None else joined(value)
     if before == "#":
-        return str(len(value)) if value is not None else f"${{#{name}}}"
+        return f"${{#{name}}}" if text is None else str(len(text))
     if before == "!":
-        inner_value = state.get(joined(value)) if value is not None else None
-        return joined(inner_value) if inner_value is not None else f"${name}"
-    if sign is None:
-        return f"${name}" if value is None else joined(value)
-    return _operated(sign, None if value is None else joined(value), rest, name, state)
+        other = state.get(text) if text is not None else None
+        return f"${name}" if other is None else joined(other)
+    return _operated(sign, text, rest, name, state) if sign else f"${name}" if text is None else text
+
+
+def _elements(
+    value: Value | None, before: str, sign: str, rest: str, state: State, *, arguments: bool
+) -> str | list[str]:
+    """Return the elements of an array, their keys or places, or their number."""
+    found = [] if value is None else [value] if isinstance(value, str) else list(value)
+    if before == "!":
+        return found if isinstance(value, dict) else [str(place) for place in range(len(found))]
+    if before == "#":
+        return str(len(found))
+    found = list(value.values()) if isinstance(value, dict) else found
+    if sign == ":":
+        return _part(["$0", *found] if arguments else found, rest, state) or []
+    if sign[-1:] in ("-", "+"):
+        return text_of(rest, state) if bool(found) == (sign[-1] == "+") else found
+    return found
 
 
 def _part(value: str | list[str], rest: str, state: State) -> str | list[str] | None:
@@ -197,30 +203,27 @@ def _operated(sign: str, value: str | None, rest: str, name: str, state: State) 
         return "" if unset else text_of(rest, state)
     if sign[-1] == "?" and unset:
         state.required[name] = None
-    if value is None or sign[-1] == "?":
-        return f"${name}" if value is None else value
+    if value is None:
+        return f"${name}"
     if sign[0] in "#%":
         return _cut(value, pattern_of(rest, state), sign)
-    if sign[0] == "/":
-        return _replaced(value, rest, sign, state)
     if sign == ":":
         part = _part(value, rest, state)
         return part if isinstance(part, str) else f"${name}"
+    if sign[0] == "/":
+        old, new = [*(text_of(part.replace("\\/", "/"), state) for part in _SLASH.split(rest, maxsplit=1)), ""][:2]
+        if not old or len(value) > _LONGEST or old.count("*") > 1:
+            return value
+        like = fnmatch.translate(old)[: -len(r"\Z")]
+        return re.sub(like, lambda _: new, value, count=0 if sign == "//" else 1)
     if is_unset(value):
         return value  # a name that nothing sets stays as written
     return value.upper() if sign == "^^" else value.lower() if sign == ",," else value
 
 
-def _replaced(value: str, rest: str, sign: str, state: State) -> str:
-    old, new = [*(text_of(part.replace("\\/", "/"), state) for part in _SLASH.split(rest, maxsplit=1)), ""][:2]
-    if not old or len(value) > 2_000 or old.count("*") > 1:
-        return value
-    return re.sub(fnmatch.translate(old)[: -len(r"\Z")], lambda _: new, value, count=0 if sign == "//" else 1)
-
-
 def _cut(value: str, pattern: str, sign: str) -> str:
     """Return a value without the shortest or longest part at an end that matches the pattern."""
-    lengths = range(min(len(value), 2_000) + 1)
+    lengths = range(min(len(value), _LONGEST) + 1)
     for length in lengths if len(sign) == 1 else reversed(lengths):
         part = value[:length] if sign[0] == "#" else value[len(value) - length :]
         if fnmatch.fnmatchcase(part, pattern):
@@ -231,7 +234,7 @@ def _cut(value: str, pattern: str, sign: str) -> str:
 def _output(inner: str, state: State) -> str:
     """Return what a command prints where that is a sum, a document or a number of GPUs; a word that names it else."""
     words = inner.split()
-    if words[:1] == ["pwd"] or _PRINTED.fullmatch(f"$({inner})"):
+    if words == ["pwd"] or _PRINTED.fullmatch(f"$({inner})"):
         return "$PWD" if words == ["pwd"] else f"$({inner})"
     if document := _DOCUMENT.fullmatch(inner.strip()):
         return (document[3] if document[1] else document_text(document[3], state)).rstrip("\n")
