@@ -25,6 +25,7 @@ REVIEWED = {
     "traffic/nccl/tuner.py filling case.algorithm": "other algorithms have no pipeline to fill",
     "importers/nccl_xml.py _place slot.kind": "the rest is a switch",
     "importers/shell/script.py _run statement.kind": "a statement of another kind is a command",
+    "importers/shell/syntax.py _compound found.kind": "the rest is a function",
     "importers/shell/script.py _run_builtin name": "another name is not the shell's own command",
     "interactive/controls/offers.py _values control.offer": "a table in YAML: another offer raises KeyError",
     "studies/search/pipelines.py over_dp self.zero": "the rest is ZeRO 3",
