@@ -45,20 +45,37 @@ from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
 from simcluster.importers.trainer_scripts import scenario_of_trainer
-from simcluster.importers.training_logs import deepspeed_printed, has_step_times, measured_of_log, plain_log
+from simcluster.importers.training_logs import (
+    PrintedDeepSpeed,
+    deepspeed_printed,
+    has_step_times,
+    measured_of_log,
+    plain_log,
+)
 from simcluster.longrun.launch.first import scenario_of_model
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 
-KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
+_TAKES = {
+    "megatron": "cluster gpus log arg", "megatron-bridge": "cluster gpus log arg", "nemo": "cluster gpus log arg",
+    "torchtitan": "cluster gpus log arg sequence-length", "deepspeed": "cluster gpus log arg sequence-length model",
+    "hugging-face": "cluster gpus sequence-length", "astra-network": "device",
+}  # fmt: skip
+"""Options that each kind has a use for, of those that not all have."""
+KINDS = tuple(_TAKES)
+_READERS = {
+    "megatron": scenario_from_arguments, "megatron-bridge": scenario_from_bridge, "nemo": scenario_from_nemo,
+    "torchtitan": scenario_from_torchtitan, "deepspeed": scenario_of_trainer,
+}  # fmt: skip
+_OPTIONS = ("cluster", "device", "gpus", "model", "sequence-length", "log", "arg")
 _MAX_BYTES, _MAX_LOG = 2_000_000, 100_000_000
 _LOGS = (".log", ".out", ".err", ".txt")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py",), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
 """Kinds whose files of these endings have arguments and variables; those of megatron always do."""
 _MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
-_COUNTED = ("mapped", "no_effect", "assumed", "unknown")
+_LISTS = ("mapped", "facts", "no_effect", "assumed", "unknown")
 _OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
@@ -69,32 +86,16 @@ def run(args: argparse.Namespace) -> None:
     file, _, function = args.file.rpartition(":")
     named = file.endswith(".py") and function.isidentifier()  # as in config_registry.py:llama3_8b
     args.file, args.function = (file, function) if named else (args.file, "")
+    _require_taken(args)
     text = _text(args.file)
     require_kind(text, args.file, args.kind)
-    readers = {"hugging-face": _model, "astra-network": _topology}
+    reader = {"hugging-face": _model, "astra-network": _topology}.get(args.kind, _scenario)
     try:
-        found = readers.get(args.kind, _scenario)(args, text)
+        found = reader(args, text)
     except RecursionError:
         raise InputError(
             f"{args.file}: refers to itself, or is nested too deeply to be read; give the part that sets the training"
         ) from None
-    _tell_unknown(args, found)
-    written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
-    if args.output:
-        common.write_text(args.output, written)
-    lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed,
-             "unknown": found.unknown}  # fmt: skip
-    counts = {name.replace("no_effect", "without effect"): len(lists[name]) for name in _COUNTED}
-    summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count or what != "unknown")
-    common.answer(
-        args,
-        lambda: f"{common.wrote(args, args.output)}: {summary}" if args.output else written.removesuffix("\n"),
-        lambda: {"document": found.document, **{key: list(value) for key, value in lists.items()}},
-    )
-
-
-def _tell_unknown(args: argparse.Namespace, found: Imported) -> None:
-    """Report the settings that are not known on stderr; raise InputError for those that cannot be passed over."""
     found.require_known(args.file, strict=args.strict, by_option=args.kind in ("megatron", "deepspeed"))
     if found.unknown:
         print(
@@ -102,6 +103,40 @@ def _tell_unknown(args: argparse.Namespace, found: Imported) -> None:
             f"is not known here (--strict refuses them)",
             file=sys.stderr,
         )
+    written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
+    if args.output:
+        common.write_text(args.output, written)
+    lists = {name: list(getattr(found, name)) for name in _LISTS}
+    counts = {"mapped": "mapped", "no_effect": "without effect", "assumed": "assumed", "unknown": "unknown"}
+    told = (f"{len(lists[name])} {what}" for name, what in counts.items() if lists[name] or what != "unknown")
+    summary = ", ".join(told)
+    common.answer(
+        args,
+        lambda: f"{common.wrote(args, args.output)}: {summary}" if args.output else written.removesuffix("\n"),
+        lambda: {"document": found.document, **lists},
+    )
+
+
+def _require_taken(args: argparse.Namespace) -> None:
+    """Raise InputError for an option that means nothing for the kind and the file, and for one that is missing."""
+    taken = set(_TAKES[args.kind].split())
+    if args.kind != "megatron" and not args.file.endswith(_TAKE_ARG.get(args.kind, ())):
+        taken.discard("arg")
+    if args.kind == "torchtitan" and not args.file.endswith(".py"):
+        taken.discard("sequence-length")
+    if args.kind == "hugging-face" and not args.cluster:
+        taken.discard("gpus")
+    for name in _OPTIONS:
+        if name not in taken and getattr(args, name.replace("-", "_")) is not None:
+            raise InputError(f"--{name} means nothing for {args.kind}; leave it out")
+    if "log" in taken and not args.cluster:
+        raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
+    if "device" in taken and not args.device:
+        raise InputError("say which GPU the NPUs are, as in --device h100")
+    if args.gpus is not None and args.gpus < 1:
+        raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
+    if args.kind == "hugging-face" and args.sequence_length is not None and args.sequence_length < 1:
+        raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
 
 
 def _text(name: str) -> str:
@@ -120,79 +155,59 @@ def _text(name: str) -> str:
 
 
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
-    _refuse(args, "device")
-    if args.kind != "deepspeed":
-        registry = args.kind == "torchtitan" and args.file.endswith(".py")
-        _refuse(args, "model", *(() if registry else ("sequence_length",)))
-    if args.arg and args.kind != "megatron" and not args.file.endswith(_TAKE_ARG.get(args.kind, ())):
-        _refuse(args, "arg")
-    if not args.cluster:
-        raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
-    if args.gpus is not None and args.gpus < 1:
-        raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
-    if args.kind == "megatron" and text.lstrip().startswith("{"):
-        raise InputError(f"{args.file}: holds JSON, and megatron takes a launch script, its arguments or YAML")
-    if args.kind == "megatron" and args.file.endswith(".py"):
-        raise InputError(
-            f"{args.file}: is a program in Python, and megatron takes the arguments that one is launched with; name "
-            "the launch script (.sh), or a file with its arguments"
-        )
-    readers: dict[str, Callable[..., Imported]] = {
-        "megatron": scenario_from_arguments,
-        "torchtitan": scenario_from_torchtitan,
-        "nemo": scenario_from_nemo,
-    }
     cluster = _cluster(args.cluster, args.output)
-    found: Imported
-    if args.kind == "deepspeed":
-        found = _deepspeed(args, text, cluster)
-    else:
-        more: dict[str, Any] = {"available": _gpus_of(args.cluster), "beside": partial(_beside, args.file)}
-        more |= {"given": _given(args)}
-        more |= {"function": args.function} if args.kind != "megatron" else {}
-        more |= {"sequence_length": args.sequence_length} if args.kind == "torchtitan" else {}
-        if args.kind != "megatron-bridge":
-            more["gpus_per_node"] = (_machine_of(args.cluster) or (None,))[0]
-        reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
-        found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
-    document = found.document
+    found = _translated(args, text, cluster)
+    document, available = found.document, _gpus_of(args.cluster)
     log = plain_log(decode(read_bytes(args.log), args.log) if args.log else text)
     if args.log or has_step_times(log):
-        numbers = {"gpus": _gpus_of(args.cluster), **document}
-        measured, words = measured_of_log(log, Path(args.log or args.file).name, numbers)
+        measured, words = measured_of_log(log, Path(args.log or args.file).name, {"gpus": available, **document})
         document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
     document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
-    folder = Path(args.output).parent if args.output else Path()
-    changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
     try:
-        from_document(changed, folder=folder)
+        changed = _loaded(args, document)
     except InputError as problem:
         why = str(problem).replace("<document>: ", "")
-        raise InputError(f"{args.file}: what it says makes no scenario: {why}{_counted(found, why)}") from None
+        counted = [each for each in found.assumed if "--gpus" in each] if _OF_GPUS.search(why) else []
+        rests = f"\n  assumed: {'; '.join(counted)}" if counted else ""
+        raise InputError(f"{args.file}: what it says makes no scenario: {why}{rests}") from None
     return replace(found, document=changed)
 
 
-def _counted(found: Imported, why: str) -> str:
-    """Return what was assumed of how many GPUs there are, behind a refusal that rests on it; empty of any other."""
-    said = [each for each in found.assumed if "--gpus" in each] if _OF_GPUS.search(why) else []
-    return f"\n  assumed: {'; '.join(said)}" if said else ""
+def _loaded(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with what --set changes; InputError where that is no scenario."""
+    folder = Path(args.output).parent if args.output else Path()
+    changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
+    from_document(changed, folder=folder)
+    return changed
 
 
-def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
-    """A DeepSpeed configuration with the model that is named beside it, or a script that starts a program with one."""
-    more: dict[str, Any] = {
-        "gpus": args.gpus,
-        "available": _gpus_of(args.cluster),
-        "cluster": cluster,
-        "source": args.file,
-    }
-    printed = deepspeed_printed(text, args.file)
-    if not printed and (is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text)):
-        machine = _machine_of(args.cluster)
-        return scenario_of_trainer(
-            text, model=_model_named(args), sequence_length=args.sequence_length, given=_given(args),
-            gpus_per_node=machine[0] if machine else None, beside=partial(_beside, args.file), **more,
-        )  # fmt: skip
+def _translated(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
+    """Return the scenario that a framework's file describes."""
+    available, machine = _gpus_of(args.cluster), _machine_of(args.cluster)
+    more: dict[str, Any] = {"cluster": cluster, "gpus": args.gpus, "available": available, "source": args.file}
+    of_script = {"given": _given(args), "beside": partial(_beside, args.file)}
+    printed = deepspeed_printed(text, args.file) if args.kind == "deepspeed" else None
+    starts = is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text)
+    if args.kind == "deepspeed" and (printed or not starts):
+        return _deepspeed(args, text, printed, more)
+    if args.kind == "megatron" and (args.file.endswith(".py") or text.lstrip().startswith("{")):
+        what = "is a program in Python" if args.file.endswith(".py") else "holds JSON"
+        takes = "megatron takes a launch script (.sh), the arguments that one starts a program with, or YAML"
+        raise InputError(f"{args.file}: {what}, and {takes}; name that")
+    if args.kind == "deepspeed":
+        more["model"] = _model_named(args)
+    if args.kind in ("deepspeed", "torchtitan"):
+        more["sequence_length"] = args.sequence_length
+    if args.kind in ("torchtitan", "nemo", "megatron-bridge"):
+        more["function"] = args.function
+    if args.kind != "megatron-bridge":
+        more["gpus_per_node"] = machine[0] if machine else None
+    reader: Callable[..., Imported] = _READERS[args.kind]
+    return reader(text, **of_script, **more)
+
+
+def _deepspeed(args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | None, more: dict[str, Any]) -> Imported:
+    """Return the scenario of a DeepSpeed configuration, with the model that is named or that a log has."""
     named = _model_named(args)
     if printed:
         text, more = printed.config, {**more, "launched": printed.ranks}
@@ -286,13 +301,16 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    """Return the model of a config.json; with a cluster the whole scenario, with a layout that fits."""
-    _refuse(args, "device", "log", "model", *(("gpus",) if not args.cluster else ()))
-    if args.sequence_length is not None and args.sequence_length < 1:
-        raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
+    """Return the model of a config.json, without a length with the longest; with a cluster the whole scenario, with a
+    layout that fits and 8192 tokens at most."""
     config = parse_config(text, args.file)
     try:
-        fields, assumed = _fields(config, args)
+        assumed = assumptions_of_config(config)
+        if args.sequence_length:
+            fields = model_from_config(config, sequence_length=args.sequence_length)
+        else:
+            fields, length = model_at_usual_length(config, USUAL_LENGTH if args.cluster else math.inf)
+            assumed = (*assumed, f"{length} (--sequence-length sets another)")
         count = parameters_of_config(config)
         mapped, idle, unknown = keys_of_config(config, sequence_length=fields["sequence_length"])
     except InputError as problem:
@@ -306,34 +324,14 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
         return Imported({"model": fields}, mapped, idle, assumed, (fact,), unknown)
     gpus = args.gpus or _gpus_of(args.cluster)
     cluster = _sized(args.cluster, _cluster(args.cluster, args.output), gpus)
-    folder = Path(args.output).parent if args.output else Path()
-    document, chosen = scenario_of_model(fields, cluster, gpus, folder)
-    changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
-    from_document(changed, folder=folder)
-    return Imported(changed, mapped, idle, (*assumed, *chosen), (fact,), unknown)
-
-
-def _fields(config: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields of the model and what is assumed: without a length the longest, of a scenario 8192 at most."""
-    if args.sequence_length:
-        return model_from_config(config, sequence_length=args.sequence_length), assumptions_of_config(config)
-    fields, length = model_at_usual_length(config, USUAL_LENGTH if args.cluster else math.inf)
-    return fields, (*assumptions_of_config(config), f"{length} (--sequence-length sets another)")
+    document, chosen = scenario_of_model(fields, cluster, gpus, Path(args.output).parent if args.output else Path())
+    return Imported(_loaded(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
 
 
 def _topology(args: argparse.Namespace, text: str) -> Imported:
-    _refuse(args, "cluster", "gpus", "sequence_length", "log", "model")
-    if not args.device:
-        raise InputError("say which GPU the NPUs are, as in --device h100")
     dimensions = parse_network(text, args.file)
     spec = ImportSpec(kind="import", files=(args.file,))
     name = "network" if args.file == "-" else Path(args.file).stem
     document = network_document(dimensions, spec, args.device, name).document()
     each = [f"{part.kind} of {part.npus}: {part.bandwidth / 1e9:.6g} GB/s (of 10^9 B) a link" for part in dimensions]
     return Imported(document, tuple(each), facts=tuple(each))
-
-
-def _refuse(args: argparse.Namespace, *names: str) -> None:
-    for name in names:
-        if getattr(args, name) is not None:
-            raise InputError(f"--{name.replace('_', '-')} means nothing for {args.kind}; leave it out")
