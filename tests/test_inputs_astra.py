@@ -86,7 +86,7 @@ def test_every_network_has_its_links_and_reaches_everything(dimensions: list[tup
         npus *= count
     links = npus + sum(dimension.links * npus // dimension.npus for dimension in found)
     from simcluster.importers.astra_network import network_document
-    from simcluster.importers.import_parameters import ImportSpec
+    from simcluster.importers.cluster_document import ImportSpec
     from simcluster.topology.explicit import GraphSpec
 
     document = network_document(found, ImportSpec(kind="import", files=("net.yml",)), "h100", "net").document()

@@ -16,7 +16,7 @@ SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun")
 
 PROVIDED: Mapping[str, str] = {
     # what a scenario names
-    "import of a topology": "importers.import_parameters:ImportSpec",
+    "import of a topology": "importers.cluster_document:ImportSpec",
     "topology of other tools": "importers.topology_files:import_topology",
     "form of a topology file": "importers.topology_files:form_of",
     "ASTRA-sim network": "importers.astra_network:is_astra_network",

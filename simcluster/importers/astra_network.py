@@ -28,8 +28,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import Document, parse_document
-from simcluster.importers.graph_document import GraphDocument, Wire
-from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.cluster_document import GraphDocument, ImportSpec, Wire
 
 PARAMETERS = ()
 KINDS = ("Ring", "Switch", "FullyConnected")

@@ -23,6 +23,7 @@ from simcluster.documents.given_files import decode, read_bytes
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.astra_network import network_document, parse_network
+from simcluster.importers.cluster_document import ImportSpec
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.file_kinds import require_kind
 from simcluster.importers.hugging_face import (
@@ -35,7 +36,6 @@ from simcluster.importers.hugging_face import (
     parse_config,
     told_of_length,
 )
-from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
@@ -64,7 +64,7 @@ _TAKES = {
 }  # fmt: skip
 """Options that each kind has a use for, of those that not all have."""
 KINDS = tuple(_TAKES)
-_READERS = {
+_READERS: dict[str, Callable[..., Imported]] = {
     "megatron": scenario_from_arguments, "megatron-bridge": scenario_from_bridge, "nemo": scenario_from_nemo,
     "torchtitan": scenario_from_torchtitan, "deepspeed": scenario_of_trainer,
 }  # fmt: skip
@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> None:
     file, _, function = args.file.rpartition(":")
     named = file.endswith(".py") and function.isidentifier()  # as in config_registry.py:llama3_8b
     args.file, args.function = (file, function) if named else (args.file, "")
-    _require_taken(args)
     text = _text(args.file)
     require_kind(text, args.file, args.kind)
+    _require_taken(args)
     reader = {"hugging-face": _model, "astra-network": _topology}.get(args.kind, _scenario)
     try:
         found = reader(args, text)
@@ -127,7 +127,7 @@ def _require_taken(args: argparse.Namespace) -> None:
     if args.kind == "hugging-face" and not args.cluster:
         taken.discard("gpus")
     for name in _OPTIONS:
-        if name not in taken and getattr(args, name.replace("-", "_")) is not None:
+        if name not in taken and getattr(args, name.replace("-", "_")) not in (None, []):
             raise InputError(f"--{name} means nothing for {args.kind}; leave it out")
     if "log" in taken and not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
@@ -202,7 +202,7 @@ def _translated(args: argparse.Namespace, text: str, cluster: dict[str, Any]) ->
         more["function"] = args.function
     if args.kind != "megatron-bridge":
         more["gpus_per_node"] = machine[0] if machine else None
-    reader: Callable[..., Imported] = _READERS[args.kind]
+    reader = _READERS[args.kind]
     return reader(text, **of_script, **more)
 
 

@@ -17,15 +17,13 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.reading import read_document
-from simcluster.importers.graph_document import Wire
-from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.cluster_document import ImportSpec, Wire
 
 NVSWITCH_LATENCY = 1.7e-6  # of the two links GPU - NVSwitch - GPU each half
 NVLINK_LATENCY = 3.4e-6  # GPU - GPU without a switch
 PCIE_LATENCY = 1.425e-6
 NIC_LATENCY = 4.15e-6
 SOCKET_LATENCY = 0.5e-6  # assumed: the tuner has no figure of its own for it
-SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
 
 _PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))  # from these B/s of a lane on as in the catalogue
 

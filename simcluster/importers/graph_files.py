@@ -22,8 +22,7 @@ import networkx as nx
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes_per_second, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, shown
-from simcluster.importers.graph_document import GraphDocument, Wire
-from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.cluster_document import GraphDocument, ImportSpec, Wire
 from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ()

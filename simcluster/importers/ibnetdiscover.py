@@ -16,9 +16,8 @@ import networkx as nx
 
 from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
-from simcluster.importers.generations import SWITCH_LATENCY, Wires
-from simcluster.importers.graph_document import GraphDocument, Wire
-from simcluster.importers.import_parameters import ImportSpec, is_kept
+from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, is_kept
+from simcluster.importers.generations import Wires
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 

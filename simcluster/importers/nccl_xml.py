@@ -14,10 +14,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
+from simcluster.importers.cluster_document import ImportSpec, NicCable, Node, System, Wire, is_kept
 from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, TABLES, Wires
-from simcluster.importers.graph_document import Wire
-from simcluster.importers.import_parameters import ImportSpec, is_kept
-from simcluster.importers.machine import NicCable, Node, System
 from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")

@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
+from simcluster.importers.cluster_document import ImportSpec, NicCable, System, Wire, is_kept
 from simcluster.importers.generations import Wires
-from simcluster.importers.graph_document import Wire
-from simcluster.importers.import_parameters import ImportSpec, is_kept
-from simcluster.importers.machine import NicCable, System
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
 

@@ -14,9 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.given_files import decode, read_bytes
 from simcluster.documents.reading import parse_json
 from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi
-from simcluster.importers.graph_document import GraphDocument
-from simcluster.importers.import_parameters import ImportSpec
-from simcluster.importers.machine import System, join
+from simcluster.importers.cluster_document import GraphDocument, ImportSpec, System, join
 from simcluster.importers.xml_tree import not_hwloc, parse_xml
 
 Form = Literal["xml", "json", "matrix", "listing", "astra"]

@@ -1,0 +1,277 @@
+"""A cluster that files of other tools describe: what a person may say of them, machines, and the topology document.
+
+In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a file of its own ``kind: import`` with
+``files``, which ``simcluster topology`` describes like any other.  What the files describe becomes a ``kind: graph``
+document: machines are copied and joined by a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import BytesPerSecond, Seconds, write_quantity
+from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
+from simcluster.topology.links import Fraction, Name
+
+Words = Annotated[tuple[Name, ...], ONE_OR_MORE]
+"""One text or a list of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One direction of a link: B/s of the standard, the fraction that payload gets, seconds, and who says so."""
+
+    line_rate: float
+    efficiency: float
+    latency: float
+    medium: str
+    source: str
+
+    def times(self, count: int) -> Wire:
+        """``count`` of them side by side."""
+        return replace(self, line_rate=self.line_rate * count)
+
+    def fields(self) -> dict[str, Any]:
+        """As a topology file writes them; the numbers in full, so that they come back to the last digit."""
+        medium = {"medium": self.medium} if self.medium else {}  # else what is usual between such nodes
+        return {
+            "line_rate": write_quantity(self.line_rate, "B/s"),
+            "efficiency": self.efficiency,
+            "latency": write_quantity(self.latency, "s"),
+            "source": self.source,
+            **medium,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDocument:
+    """Nodes and edges in the order in which they are added."""
+
+    name: str
+    device: str | dict[str, object]
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    edges: list[dict[str, Any]] = field(default_factory=list)
+
+    def node(self, name: str, kind: str, **more: int | str | None) -> None:
+        """A node, with what is given of ``host`` (of a gpu), ``tier`` (of a switch) and ``network`` (nic or switch)."""
+        known = {key: value for key, value in more.items() if value is not None}
+        self.nodes.append({"name": name, "kind": kind, **known})
+
+    def link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
+        """Return a link, both ways alike, or (``one_way=True``) from ``a`` to ``b`` only."""
+        self.edges.append({"between": [a, b], **more, **wire.fields()})
+
+    def document(self) -> dict[str, Any]:
+        """Return the topology document."""
+        return {"kind": "graph", "name": self.name, "device": self.device, "nodes": self.nodes, "edges": self.edges}
+
+
+class LinkChange(Spec):
+    """Figures to take instead of those of the file, or of the GPU's generation where the file has none."""
+
+    line_rate: BytesPerSecond | None = None
+    efficiency: Fraction | None = None
+    latency: Seconds | None = None
+
+    def changed(self, wire: Wire) -> Wire:
+        """Return the wire with what is given here in place of its own."""
+        if self == LinkChange():
+            return wire
+        given = [f"{name.replace('_', ' ')} given by hand" for name in type(self).model_fields if getattr(self, name)]
+        own = self.model_dump(exclude_none=True)
+        return replace(wire, **own, source="; ".join([*given, wire.source]))
+
+
+class FabricParameters(Spec):
+    """The fat tree that joins imported machines: leaves per unit of ``nodes_per_unit`` machines, spines above them.
+
+    ``rails``: NIC i of every machine of a unit on leaf i (rail-optimised); else all NICs of a unit on one leaf.
+    ``nodes_per_unit`` left out: all machines are one unit.  A leaf's uplinks together carry the line rate of its NICs
+    (of the fullest unit's) over ``oversubscription``; there are as many spines as fastest NICs fit in that.
+    """
+
+    rails: Annotated[bool, Field(strict=True)] = True
+    nodes_per_unit: Count | None = None
+    oversubscription: Annotated[float, Field(gt=0)] = 1.0
+    leaf_to_spine_latency: Seconds = 0.6e-6
+
+
+class ImportSpec(Spec):
+    """A cluster that files of other tools describe.
+
+    ``nodes`` identical copies of the one machine that a file describes, or several ``files`` with one machine each,
+    are joined by ``fabric``.  ``nics`` and ``hosts`` keep only what matches one of these patterns (mlx5_*).
+    ``nvlinks_per_gpu`` (0: none), ``nvswitch`` and ``gpus_per_nic`` say what a format leaves open; ``nvlink`` has the
+    figures of a single NVLink, ``pcie`` of a PCIe link, ``socket`` between NUMA nodes, ``nic`` of a NIC's port.
+    """
+
+    kind: Literal["import"]
+    files: Annotated[Words, Field(min_length=1, max_length=4096)]
+    name: Name | None = None
+    device: Name | dict[str, object] | None = None
+    nodes: Count = 1
+    fabric: FabricParameters | None = None
+    nics: Words = ()
+    hosts: Words = ()
+    gpus_per_nic: Count = 1
+    nvlinks_per_gpu: Annotated[int, Field(strict=True, ge=0, le=72)] | None = None
+    nvswitch: Annotated[bool, Field(strict=True)] | None = None
+    nvlink: LinkChange = LinkChange()
+    pcie: LinkChange = LinkChange()
+    socket: LinkChange = LinkChange()
+    nic: LinkChange = LinkChange()
+
+    @model_validator(mode="after")
+    def _copies_of_one(self) -> Self:
+        if len(self.files) > 1 and self.nodes > 1:
+            raise InputError(
+                f"nodes is {self.nodes} and there are {len(self.files)} files; give one file and how many nodes are "
+                "like it, or one file for each machine and leave nodes out"
+            )
+        return self
+
+    def accept(self, form: str, known: tuple[str, ...]) -> None:
+        """Raise InputError for a parameter that this form of file has no use for, so that none is silently ignored."""
+        always = ("kind", "files", "name", "device")
+        for key in ImportSpec.model_fields:  # in this order, so that the message does not depend on a set
+            if key in self.model_fields_set and key not in always and key not in known:
+                raise InputError(f"{key} means nothing for {form}; its parameters are device, name, {', '.join(known)}")
+
+
+def is_kept(name: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether a NIC (or a machine) of this name matches one of ``nics`` (``hosts``), if there are any."""
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# --- machines ---------------------------------------------------------------------------------------------------------
+
+SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
+MAX_GPUS = 32_768
+"""An imported cluster is written out node by node; larger ones want a builder."""
+
+Node = tuple[int, str]
+"""A node as (machine, name in it); machine -1 is what several machines share: the NVSwitches of a rack."""
+
+
+@dataclass(frozen=True, slots=True)
+class NicCable:
+    """A NIC's cable to the network."""
+
+    nic: Node
+    wire: Wire
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What one file describes: a machine, or several that NVLink joins.
+
+    ``device`` is the GPU that it speaks of; ``nodes`` maps to kinds, GPUs in the order of their ranks.  Filled by its
+    reader.
+    """
+
+    device: str | dict[str, object]
+    nodes: dict[Node, str] = field(default_factory=dict)
+    links: dict[tuple[Node, Node], Wire] = field(default_factory=dict)
+    ports: list[NicCable] = field(default_factory=list)
+
+    @property
+    def machines(self) -> int:
+        """How many machines there are."""
+        return 1 + max(machine for machine, _ in self.nodes)
+
+    @property
+    def gpus(self) -> list[Node]:
+        """The GPUs, in order."""
+        return [node for node, kind in self.nodes.items() if kind == "gpu"]
+
+    def link(self, a: Node, b: Node, wire: Wire) -> None:
+        """Return a link both ways; of two between the same nodes (PCIe and C2C to one CPU) the faster stays."""
+        key = (b, a) if (b, a) in self.links else (a, b)
+        have = self.links.get(key)
+        if have is None or have.line_rate * have.efficiency < wire.line_rate * wire.efficiency:
+            self.links[key] = wire
+
+
+def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
+    """Return the systems (or ``spec.nodes`` copies of the only one) with their NICs on a fabric.
+
+    Machines are node0, node1, ...; their GPUs gpu0, gpu1, ...  A machine alone has a fabric only if one is asked for.
+    InputError when machines that need a network have no NIC, or there are too many GPUs.
+    """
+    copies = [*systems] if len(systems) > 1 else [systems[0]] * spec.nodes
+    gpus = sum(len(system.gpus) for system in copies)
+    if gpus > MAX_GPUS:
+        raise InputError(f"nodes: {spec.nodes} make {gpus:,} GPUs; at most {MAX_GPUS:,} can be imported")
+    devices = list(dict.fromkeys(str(system.device) for system in systems))
+    if len(devices) > 1:
+        raise InputError(f"the machines have different GPUs ({', '.join(devices)}); a cluster has one: give device")
+    document = GraphDocument(name, systems[0].device)
+    machines: list[list[tuple[str, Wire]]] = []  # NIC ports of each
+    for number, system in enumerate(copies):
+        first = len(machines)
+        names = {
+            (machine, text): f"node{first + machine}.{text}" if machine >= 0 else f"domain{number}.{text}"
+            for machine, text in system.nodes
+        }
+        for node, kind in system.nodes.items():
+            document.node(names[node], kind, host=first + node[0] if kind == "gpu" else None)
+        for (a, b), wire in system.links.items():
+            document.link(names[a], names[b], wire)
+        machines += [
+            [(names[port.nic], port.wire) for port in system.ports if port.nic[0] == machine]
+            for machine in range(system.machines)
+        ]
+    if len(copies) > 1 or spec.fabric is not None or (len(machines) > 1 and all(machines)):
+        _add_fabric(document, machines, spec.fabric or FabricParameters())
+    return document
+
+
+def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]], fabric: FabricParameters) -> None:
+    without = next((i for i, ports in enumerate(machines) if not ports), None)
+    if without is not None:
+        raise InputError(
+            f"machine {without} has no NIC that could join the network; leave out nodes and fabric, give a file that "
+            "lists NICs, or a pattern in nics that keeps one"
+        )
+    size = fabric.nodes_per_unit or len(machines)
+    leaves: dict[tuple[int, int], list[tuple[str, Wire]]] = {}  # (unit, rail)
+    for machine, ports in enumerate(machines):
+        for rail, port in enumerate(ports):
+            leaves.setdefault((machine // size, rail if fabric.rails else 0), []).append(port)
+    names = {key: f"unit{key[0]}.leaf{key[1]}" if fabric.rails else f"leaf{key[0]}" for key in sorted(leaves)}
+    for name in names.values():
+        document.node(name, "switch", tier="leaf")
+    for key, name in names.items():
+        for nic, wire in leaves[key]:
+            document.link(nic, name, wire)
+    if len(leaves) > 1:
+        _add_spines(document, leaves, names, fabric)
+
+
+def _add_spines(
+    document: GraphDocument,
+    leaves: dict[tuple[int, int], list[tuple[str, Wire]]],
+    names: dict[tuple[int, int], str],
+    fabric: FabricParameters,
+) -> None:
+    capacity: dict[int, float] = {}  # of the uplinks of one leaf of each rail: its fullest
+    for (_, rail), ports in leaves.items():
+        down = sum(wire.line_rate for _, wire in ports)
+        capacity[rail] = max(capacity.get(rail, 0.0), down / fabric.oversubscription)
+    fastest = max((wire for ports in leaves.values() for _, wire in ports), key=lambda wire: wire.line_rate)
+    count = max(1, int(max(capacity.values()) / fastest.line_rate * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 links
+    for spine in range(count):
+        document.node(f"spine{spine}", "switch", tier="spine")
+    latency = fabric.leaf_to_spine_latency
+    note = "rate from the NICs below and the oversubscription"
+    note += "; 0.6 us for each further switch: assumed" if latency == SWITCH_LATENCY else ""
+    for (_, rail), name in names.items():
+        wire = Wire(capacity[rail] / count, fastest.efficiency, latency, fastest.medium, note)
+        for spine in range(count):
+            document.link(name, f"spine{spine}", wire)
