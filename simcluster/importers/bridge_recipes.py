@@ -10,8 +10,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
+from simcluster.importers.imported import Beside, nothing_beside
 from simcluster.importers.named_models import (
     NamedModel,
     defaults_of_class,

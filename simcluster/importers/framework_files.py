@@ -17,8 +17,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.beside import Beside
 from simcluster.importers.flat_settings import assumed_of_environment, flattened, last_ones, option_words
+from simcluster.importers.imported import Beside
 from simcluster.importers.option_values import INVERTED, MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)

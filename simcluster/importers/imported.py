@@ -15,6 +15,8 @@ from simcluster.documents.composing import to_yaml
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")
 
+Beside = Callable[[str], str | None]
+"""The text of a file by its path from a folder around the one that is read; None where none is there."""
 _MOST_TOLD = 30
 _DECIDING = re.compile(
     r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|bubble|1f1b|gpipe|dualpipe|interleav"
@@ -36,6 +38,11 @@ def deciding_word(name: str) -> str:
 def is_off(name: str, value: str) -> bool:
     """Return whether an unknown option has a value that leaves it off, as a degree of 1 does."""
     return value.lower() in ("false", "no", "none") or (value == "1" and _DEGREE.search(name) is not None)
+
+
+def nothing_beside(name: str) -> str | None:
+    """A place where no other file lies."""
+    return None
 
 
 @dataclass(frozen=True)

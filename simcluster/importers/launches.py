@@ -9,10 +9,10 @@ from dataclasses import replace
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, for_a_shell, from_words, with_given
-from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
 from simcluster.importers.flat_settings import assumed_of_environment, attention_in
 from simcluster.importers.framework_files import options_of_fields
+from simcluster.importers.imported import Beside
 from simcluster.importers.megatron_models import swift_command
 from simcluster.importers.option_values import FILES, MAPPED
 from simcluster.importers.pre_training import require_options_of_megatron

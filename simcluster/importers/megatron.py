@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.importers.arguments import Arguments, parse_arguments, with_given
-from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import arguments_of_yaml, is_option_file
 from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
-from simcluster.importers.imported import Imported
+from simcluster.importers.imported import Beside, Imported, nothing_beside
 from simcluster.importers.launches import arguments_of_script, is_script
 from simcluster.importers.megatron_forks import as_layers, as_megatron, is_of_a_fork
 from simcluster.importers.megatron_model import model_of

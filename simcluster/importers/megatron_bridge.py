@@ -17,10 +17,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_recipes import RESOLVED, ReadRecipe, settings_of_recipe, settings_of_written
 from simcluster.importers.flat_settings import assumed_of_environment, flattened, variables_in
-from simcluster.importers.imported import Imported, Problems, guess
+from simcluster.importers.imported import Beside, Imported, Problems, guess, nothing_beside
 from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.named_models import model_named, no_decoder, said_of_model

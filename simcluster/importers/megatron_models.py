@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.beside import Beside
+from simcluster.importers.imported import Beside
 from simcluster.importers.named_models import NamedModel, model_called, model_named
 from simcluster.importers.option_values import SWIFT_DEFAULTS
 from simcluster.importers.pre_training import TRAINS_ADAPTERS

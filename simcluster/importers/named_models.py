@@ -13,7 +13,6 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
 from simcluster.documents.reading import read_document
-from simcluster.importers.beside import Beside
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
     assumptions_of_config,
@@ -21,6 +20,7 @@ from simcluster.importers.hugging_face import (
     model_at_usual_length,
     parse_config,
 )
+from simcluster.importers.imported import Beside
 
 _TABLES = read_document(Path(__file__).with_name("model_classes.yaml")).data
 _ONE_KERNEL = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)

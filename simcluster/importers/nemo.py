@@ -15,10 +15,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_recipes import ReadRecipe
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Imported
+from simcluster.importers.imported import Beside, Imported, nothing_beside
 from simcluster.importers.megatron_bridge import BridgeFields
 from simcluster.importers.megatron_models import Words
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe, settings_of_written_recipe

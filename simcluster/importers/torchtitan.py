@@ -12,10 +12,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed, shown
-from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
-from simcluster.importers.imported import Imported
+from simcluster.importers.imported import Beside, Imported, nothing_beside
 from simcluster.importers.named_models import published_model
 from simcluster.importers.processes import seen_in_a_machine
 from simcluster.importers.python_recipes import NONE_GIVEN

@@ -15,8 +15,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import for_a_shell
-from simcluster.importers.beside import Beside
 from simcluster.importers.flat_settings import assumed_of_environment, flattened, parse_toml_or_json
+from simcluster.importers.imported import Beside
 from simcluster.importers.processes import started_by
 from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.python_values import Built, Unread

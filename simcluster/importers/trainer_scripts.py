@@ -15,10 +15,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
-from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.flat_settings import assumed_of_environment
-from simcluster.importers.imported import Imported, Settings, is_off
+from simcluster.importers.imported import Beside, Imported, Settings, is_off
 from simcluster.importers.named_models import NamedModel, model_named, no_decoder
 from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine

@@ -13,7 +13,7 @@ import re
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.imported import deciding_word
-from simcluster.importers.shell.batch import batch_lines, batch_variables
+from simcluster.importers.processes import batch_lines, batch_variables
 from simcluster.importers.shell.conditions import is_met
 from simcluster.importers.shell.started import files_written, start
 from simcluster.importers.shell.state import State, Value

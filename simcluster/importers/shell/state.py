@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
-from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.imported import Beside, nothing_beside
 from simcluster.importers.shell.syntax import Statement
 
 Value = str | list[str] | dict[str, str]
