@@ -33,11 +33,11 @@ class Row:
     texts: Mapping[str, str]
 
     def by_name(self) -> dict[str, Cell]:
-        """The cells under the names that formulas use."""
+        """Return the cells under the names that formulas use."""
         return {name_of(column): cell for column, cell in self.cells.items()}
 
     def label(self, columns: Sequence[str]) -> str:
-        """What people call the row: the texts of the columns, or its number."""
+        """Return the name of the row: the texts of the columns, or its number."""
         texts = [self.texts[column] for column in columns if self.texts[column]]
         return ", ".join(texts) or f"row {self.number}"
 
@@ -48,8 +48,10 @@ def _in_words(problem: Exception) -> str:
 
 
 def read_csv(path: Path) -> tuple[Row, ...]:
-    """The rows of a CSV file with a line of headers, above which lines may begin with #; InputError for a file that is
-    none, with its row."""
+    """Return the rows of a CSV file with a line of headers, above which lines may begin with #.
+
+    Raises InputError, with the row, for a file that is not one.
+    """
     if not path.exists():
         raise InputError(f"{path}: no such file{why_missing(path, path.suffix or '.csv')}")
     try:
@@ -91,7 +93,7 @@ def _is_comment(line: str) -> bool:
 
 
 def texts_of(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
-    """The cells of a row as they are written, by column."""
+    """Return the cells of a row as they are written, by column."""
     texts = ["" if cell is None else str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells]
     return dict(zip(header, texts, strict=True))
 
@@ -110,10 +112,10 @@ _MOST = 1e18
 
 
 def histogram_in(path: str | Path) -> dict[str, Any]:
-    """``values`` and ``weights`` of a histogram: a value and how often it was seen, a line each.
+    """Return ``values`` and ``weights`` of a histogram: one value per line, and how often it was seen.
 
-    One column is values that are all alike often.  A first line without numbers is a header; empty lines and what
-    follows a # do not count.  Raises InputError, with the line, for what is no number.
+    One column is values of equal weight.  A first line without numbers is a header; empty lines and text after a # do
+    not count.  Raises InputError, with the line, for what is not a number.
     """
     lines = decode(read_bytes(path), str(path)).splitlines()
     rows: list[tuple[float, float]] = []
@@ -142,11 +144,10 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
 
 
 def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
-    """Pairs of a rank, or what else is ``named``, and its speed, one a line: ``3,0.97``.
+    """Return pairs of a rank, or what else is ``named``, and its speed, one per line: ``3,0.97``.
 
-    A header, empty lines and what follows a # do not count.
-
-    Raises InputError, with the line, for what is no such pair.
+    A header, empty lines and text after a # do not count.  Raises InputError, with the line, for what is not such a
+    pair.
     """
     found: list[list[float]] = []
     for number, line in enumerate(decode(read_bytes(path), str(path)).splitlines(), start=1):
@@ -165,10 +166,10 @@ def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
 
 
 def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
-    """``sizes[i][j]``: bytes from rank i to rank j of the group, row by sender, column by receiver.
+    """Return ``sizes[i][j]``: bytes from rank i to rank j of the group, row by sender, column by receiver.
 
-    A cell is a size with its unit ("4 MiB") or a plain number of bytes; lines that are empty or begin with # do not
-    count.  InputError, with the line, for what is not a square of sizes of 0 or more, at least one above 0.
+    A cell is a size with its unit ("4 MiB") or a plain number of bytes; empty lines and lines that begin with # do not
+    count.  Raises InputError, with the line, for what is not a square of sizes of 0 or more, at least one above 0.
     """
     rows: list[tuple[float, ...]] = []
     lines: list[int] = []

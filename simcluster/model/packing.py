@@ -28,13 +28,15 @@ Rule: TypeAlias = Callable[[Floats, int, int], Sequences]
 
 
 def padded(documents: Floats, length: int, most: int) -> Sequences:
-    """A sequence for each document; a longer one ends there, and its rest is dropped."""
+    """Give each document a sequence; the rest of a longer document is dropped."""
     return [[min(each, float(length))] for each in documents[:most].tolist()]
 
 
 def cut(documents: Floats, length: int, most: int) -> Sequences:
-    """One after the other, cut where a sequence is full; the rest begins the next one.  What GPT-2's and Llama's
-    pretraining data go through."""
+    """Concatenate documents and cut them where a sequence is full; the rest begins the next one.
+
+    The pretraining data of GPT-2 and Llama are packed like this.
+    """
     ends = np.minimum(np.cumsum(documents), float(length) * most)
     if not len(ends):
         return []
@@ -47,8 +49,10 @@ def cut(documents: Floats, length: int, most: int) -> Sequences:
 
 
 def first_fit(documents: Floats, length: int, most: int) -> Sequences:
-    """Each into the first sequence that has room for it; one that is too long gives whole sequences first, as Ding et
-    al. do (arXiv:2404.10830)."""
+    """Put each document into the first sequence that has room for it.
+
+    One that is too long fills whole sequences first, as Ding et al. do (arXiv:2404.10830).
+    """
     found: list[list[float]] = []
     left = np.zeros(most if most < len(documents) else _pieces(documents, length))
     for document in documents.tolist():
@@ -69,9 +73,9 @@ def first_fit(documents: Floats, length: int, most: int) -> Sequences:
 
 
 def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences:
-    """``first_fit``, the longest document first: at most 11/9 of the fewest sequences (Johnson 1973).
+    """Apply ``first_fit``, the longest document first: at most 11/9 of the fewest sequences (Johnson 1973).
 
-    With ``most``, of a number of documents from the front that fits: as many fewer as were one too many, until they do.
+    With ``most``, the number of documents from the front is lowered by the number that were too many, until they fit.
     """
     count = int(np.searchsorted(np.cumsum(documents), float(length) * most, side="right"))
     while True:
@@ -82,8 +86,10 @@ def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences
 
 
 def balanced(documents: Floats, length: int, most: int) -> Sequences:
-    """Dealt out so that sums of squares come out alike: the longest first, each to where the sum is lowest and room is
-    left; what fits nowhere is cut, into those with most room."""
+    """Put documents, the longest first, where room is left and the sum of squares is lowest.
+
+    A document that fits nowhere is cut, into the sequences with most room.
+    """
     ends = np.minimum(np.cumsum(documents), float(length) * most)
     pieces = np.diff(ends, prepend=0.0)
     return dealt(pieces[pieces > 0], 1, math.ceil(ends[-1] / length), length)[0] if len(ends) else []
@@ -99,10 +105,10 @@ PACKING: dict[str, Rule] = {
 
 
 def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Sequence[Sequences]:
-    """Documents dealt out greedily, by replica and microbatch, each with room for so many tokens.
+    """Assign documents greedily to replicas and microbatches, each with ``room`` tokens.
 
-    The longest first, each to the replica with the smallest sum of squares that has room for it, and there to the
-    microbatch with the smallest; what fits nowhere is cut, into those with most room.
+    The longest comes first, to the replica with the smallest sum of squares that has room for it, and there to the
+    microbatch with the smallest.  A document that fits nowhere is cut, into those with most room.
     """
     squares, left = np.zeros((replicas, microbatches)), np.full((replicas, microbatches), float(room))
     found: list[list[list[float]]] = [[[] for _ in range(microbatches)] for _ in range(replicas)]
@@ -133,7 +139,7 @@ def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Seq
 
 
 def _pieces(documents: Floats, length: int) -> int:
-    """Sequences that are surely enough."""
+    """Return a number of sequences that is surely enough."""
     return int(np.ceil(documents / length).sum())
 
 
@@ -147,12 +153,12 @@ class LognormalLengths(Spec):
     """Standard deviation of the logarithm."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many lengths in tokens, whole and at least 1."""
+        """Return ``count`` lengths in tokens, whole and at least 1."""
         return np.maximum(1.0, np.rint(self.median * np.exp(self.sigma * generator.standard_normal(count))))
 
 
 class HistogramLengths(Histogram):
-    """Lengths that were counted, in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
+    """Counted lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
 
     @model_validator(mode="after")
     def _whole(self) -> HistogramLengths:
@@ -171,8 +177,11 @@ Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="ki
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Sequences of a ``length``, in numbers: how many, their real tokens, the sums of squares of documents' lengths,
-    and of what is filled of each sequence."""
+    """A packing in numbers, of sequences of one ``length``.
+
+    They are the number of sequences, their real tokens, the sums of squares of documents' lengths, and of what is
+    filled of each sequence.
+    """
 
     length: int
     sequences: int
@@ -182,24 +191,24 @@ class Packed:
 
     @classmethod
     def of(cls, sequences: Sequences, length: int) -> Packed:
-        """Those of some sequences."""
+        """Return the numbers of these sequences."""
         sums = np.array([sum(each) for each in sequences])
         squares = sum(float(np.dot(each, each)) for each in sequences)
         return cls(length, len(sequences), float(sums.sum()), squares, float(np.dot(sums, sums)))
 
     @property
     def utilization(self) -> float:
-        """Real tokens over allocated ones."""
+        """Real tokens over allocated tokens."""
         return self.real / (self.sequences * self.length) if self.sequences else 1.0
 
     @property
     def attention(self) -> float:
-        """Core attention within documents, of that of whole sequences: sum(l^2) / (n s^2)."""
+        """Core attention within documents over that of whole sequences: sum(l^2) / (n s^2)."""
         return self._of_whole(self.squares)
 
     @property
     def attention_of_real(self) -> float:
-        """The same where documents of a sequence see each other: real tokens come first, and see only real ones."""
+        """The same share if documents of a sequence see each other: real tokens come first, and see only real ones."""
         return self._of_whole(self.filled)
 
     def _of_whole(self, squares: float) -> float:
@@ -211,7 +220,7 @@ WHOLE = Packed(1, 1, 1.0, 1.0, 1.0)
 
 
 def mean_of_padded(law: LognormalLengths, length: int) -> float:
-    """E[min(X, s)] of lognormal X, in tokens: what a sequence of one document holds."""
+    """Return E[min(X, s)] of lognormal X, in tokens: the mean content of a sequence of one document."""
     sigma, mean = law.sigma, math.log(law.median)
     if not sigma:
         return min(law.median, float(length))
@@ -220,5 +229,5 @@ def mean_of_padded(law: LognormalLengths, length: int) -> float:
 
 
 def _phi(z: float) -> float:
-    """The standard normal's distribution function."""
+    """Return the standard normal distribution function."""
     return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))

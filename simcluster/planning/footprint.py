@@ -44,7 +44,7 @@ _NOTHING = Offload()
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes on each rank of a stage when it holds most."""
+    """Bytes on each rank of a stage at its peak."""
 
     parameters: float
     gradients: float
@@ -58,12 +58,12 @@ class Footprint:
 
     @property
     def total(self) -> float:
-        """All of it, in bytes."""
+        """The sum of all parts (bytes)."""
         state = self.parameters + self.gradients + self.optimizer + self.buffers
         return state + self.activations + self.other + self.fragmentation * self.unsharded
 
     def holding(self, pools: Mapping[str, float]) -> Footprint:
-        """The same model state with what a run has come and go at an instant: bytes by pool (``ops.Change``)."""
+        """Return the same model state with the bytes by pool (``ops.Change``) that a run holds at an instant."""
         return replace(
             self,
             parameters=self.parameters + pools["parameters"],
@@ -91,9 +91,11 @@ def stage_footprint(
     optimizer: Optimizer | None = None,
     outer: float = 0.0,
 ) -> Footprint:
-    """The peak of one stage's ranks over a step; of the fullest of them over all ``steps`` if ``experts`` get unequally
-    much.  The state of the ``optimizer`` may be less than Adam's; ``outer`` bytes are kept of every
-    parameter of the rank's part, for steps of workers that train apart."""
+    """Return the peak memory of the ranks of one stage over a step.
+
+    With ``experts`` of unequal load it is that of the fullest rank over all ``steps``.  The ``optimizer`` may keep less
+    state than Adam; workers that train separately keep ``outer`` bytes per parameter of the rank's part.
+    """
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
     layers = [layer for number in held_slices for layer in slices.of(number)]
@@ -127,10 +129,10 @@ def stage_footprint(
 def activation_peak(
     blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, offload: Offload = _NOTHING
 ) -> Level:
-    """Activations and working sets of a stage's ranks when they hold most of both together; model state not counted.
+    """Return the activations and working sets of a stage's ranks at the peak of their sum, without model state.
 
-    What waits in buffers between stages depends on times, and is in the timeline of a run only.  What goes to the
-    host is taken to be gone when one more action is over: if a copy takes longer, a run shows it.
+    Buffers between stages depend on times, so only the timeline of a run has them.  What goes to the host counts as
+    gone when one more action is over; if a copy takes longer, a run shows it.
     """
     known: dict[tuple[str, int], MemoryProfile] = {}
     for action in schedule.rows[stage]:
@@ -192,7 +194,7 @@ Order = Callable[[Action], Sequence[Visit]]
 
 
 class UnevenExperts(Protocol):
-    """What the experts of ranks get; ``by_pass``: drawn anew for every pass of a microbatch."""
+    """The load of the experts of ranks; ``by_pass``: drawn anew for every pass of a microbatch."""
 
     @property
     def by_pass(self) -> bool: ...
@@ -208,7 +210,7 @@ class _Levels(NamedTuple):
     other: Floats
 
     def most(self, other: _Levels) -> _Levels:
-        """Rank by rank the one that is higher altogether; this one where they are as high."""
+        """Return the higher total of two levels rank by rank, and this one where they are equal."""
         higher = other.activations + other.other > self.activations + self.other
         pairs = zip(self, other, strict=True)
         return _Levels(*(np.where(higher, theirs, own) for own, theirs in pairs))
@@ -217,7 +219,7 @@ class _Levels(NamedTuple):
 def uneven_peak(
     blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, steps: int
 ) -> Level:  # fmt: skip
-    """What the fullest rank of a stage holds when it holds most, over ``steps`` steps."""
+    """Return the peak of the fullest rank of a stage over ``steps`` steps."""
     found = Level(0.0, 0.0)
     for step in range(steps if experts.by_pass else 1):
         levels = _walked(blocks, row, order, experts, step)
@@ -228,7 +230,7 @@ def uneven_peak(
 
 
 def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, step: int) -> _Levels:
-    """One pass after the other; those of a kind and chunk are alike unless each draws anew."""
+    """Return the highest levels over a row of passes; passes of a kind and chunk are equal unless each draws anew."""
     known: dict[tuple[str, int, int], tuple[_Levels, Floats]] = {}
     held = np.zeros(1)
     found = _Levels(held, held)
@@ -245,7 +247,7 @@ def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: U
 def _passed(
     blocks: Residencies, action: Action, visits: Sequence[Visit], experts: UnevenExperts, step: int
 ) -> tuple[_Levels, Floats]:
-    """The highest levels of a pass, counted from its start, and the activations that it leaves or frees."""
+    """Return the highest levels of a pass, counted from its start, and the activations that it leaves or frees."""
     split = action.kind in ("I", "W")
     now = {"activations": np.zeros(1), "other": np.zeros(1)}
     peak = _Levels(now["activations"], now["other"])
@@ -267,7 +269,7 @@ def _passed(
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """What of a job turns seconds of a step into rates, and back: its ranks; samples, tokens and FLOP a step.
+    """What turns seconds of a step into rates: its ranks, and its samples, tokens and FLOP per step.
 
     ``peak_flops`` is FLOP/s of one GPU at the job's precision.
     """
@@ -281,7 +283,7 @@ class StepCounts:
 
     @property
     def counts(self) -> StepCounts:
-        """These alone, of whatever else is known."""
+        """These counts alone, without what a subclass adds."""
         return StepCounts(**{field.name: getattr(self, field.name) for field in fields(StepCounts)})
 
 
@@ -305,5 +307,5 @@ class Facts(StepCounts):
 
     @property
     def low(self) -> bool:
-        """Are matmuls in fp8 or fp4?"""
+        """Whether matmuls are in fp8 or fp4."""
         return self.precision in ("fp8", "mxfp8", "nvfp4")

@@ -37,10 +37,11 @@ LANE = "outer"
 
 @dataclass(frozen=True, slots=True)
 class OuterUpdate:
-    """When and how much: after step s part p of ``parts`` is summed if s + 1 is p x every / parts, modulo ``every``.
+    """The schedule and cost of an outer step.
 
-    A parameter has ``bytes`` on the wire; ``seconds`` are what the passes take over so many parameters.  The update is
-    waited for at the end of the step that comes ``beside`` steps later; with 0 at once.
+    After step s part p of ``parts`` is summed if s + 1 is p x every / parts, modulo ``every``.  A parameter has
+    ``bytes`` on the wire; ``seconds`` is the time of the passes over a number of parameters.  The update is waited for
+    at the end of the step that comes ``beside`` steps later; with 0 at once.
     """
 
     every: int
@@ -55,8 +56,10 @@ class OuterUpdate:
         return -due * self.parts // self.every - -(due + 1) * self.parts // self.every
 
     def put(self, lanes: ProgramBuilder, step: int, parameters: float, gathered: float) -> None:
-        """What a rank with ``parameters`` of its worker's does at the end of a step; of replicas that hold all of them
-        whole each then gathers ``gathered`` bytes of what the others updated."""
+        """Add the end of a step of a rank with ``parameters`` of its worker's.
+
+        Replicas that each hold all of them whole then gather ``gathered`` bytes of what the others updated.
+        """
         share = self.due(step) / self.parts
         if share:
             lane = LANE if self.beside else MAIN
