@@ -7,8 +7,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
-from simcluster.longrun.power import DrawSpec, PowerCurve, draw_of, draw_with, energy_kwh, power_curve
-from simcluster.longrun.studies.money import drawn_by
+from simcluster.longrun.power import DrawSpec, PowerCurve, draw_of, draw_with, drawn_by, energy_kwh, power_curve
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 from simcluster.scenario.scenario import load

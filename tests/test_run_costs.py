@@ -10,8 +10,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.cost_text import format_energy
-from simcluster.longrun.studies.money import STANDING_BY, RunEnergy, RunMoney, price_of_mfu
+from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney, format_energy
 from simcluster.longrun.studies.train import Training, train
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
@@ -69,13 +68,13 @@ def test_the_cost_wall() -> None:
     hours, peak = 10e6 / 2, 989e12
     done = hours * 3600 * 0.35 * peak
     assert done == pytest.approx(6.2307e24)
-    held = price_of_mfu(10e6, 0.35, 0.5)
+    held = PriceOfMfu.of(10e6, 0.35, 0.5)
     assert held.dollars == pytest.approx(2 * done / (3600 * 0.5 * peak)) == pytest.approx(7e6)
     assert held.lost == pytest.approx(3e6)
     assert held.more == pytest.approx(3 / 7)
-    assert price_of_mfu(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
-    assert price_of_mfu(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
-    assert price_of_mfu(10e6, 0.5, 0.4).lost == 0
+    assert PriceOfMfu.of(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
+    assert PriceOfMfu.of(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
+    assert PriceOfMfu.of(10e6, 0.5, 0.4).lost == 0
 
 
 def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: Training, money: RunMoney) -> None:

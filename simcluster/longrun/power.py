@@ -15,9 +15,11 @@ from pydantic import Field
 
 from simcluster.base.arrays import Floats, Ints, opens
 from simcluster.base.errors import InputError
+from simcluster.devices.device import TilesMatmul
 from simcluster.documents.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Count, Spec
+from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 
 Watts = Annotated[float, Field(strict=False, ge=0)]
@@ -163,3 +165,48 @@ def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
     if fate in _TRAINS:
         return step
     return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.beside)
+
+
+def draw_in(device: str, own: PowerSpec) -> DrawSpec | None:
+    """Return the power of a device in a run; None if neither catalogue nor run states it.
+
+    InputError if the run states a part of it, and the catalogue does not know the rest.
+    """
+    if device not in presets("power.yaml") and own.idle is None and own.full is None:
+        return None
+    return draw_with(device, own)
+
+
+def drawn_by(result: Result, draw: DrawSpec | None = None, *, computing: bool = False) -> PowerCurve:
+    """Return the power of a simulated step, W; ``draw`` defaults to that of the scenario's device (InputError if it is
+    not known).
+
+    Computation of layers has the step's FLOP over their seconds as its share of the rate at which the chip meets its
+    power limit (``power`` x ``sustained`` of the device's peak: there it draws ``full``).  A collective takes
+    ``waiting`` until its peers are there, then ``communication``, as do ops that wait for memory (the optimizer); only
+    ``computing``: both as an idle GPU.
+    """
+    spans, device = result.spans, result.scenario.cluster.device
+    draw = draw_of(device.name) if draw is None else draw
+    communication, waiting = (0.0, 0.0) if computing else (draw.communication, draw.waiting)
+    matmul, fp8, share = device.matmul, device.peak.fp8 == result.facts.peak_flops, 1.0
+    if isinstance(matmul, TilesMatmul):
+        power, kept = (matmul.power_fp8, matmul.sustained_fp8) if fp8 else (matmul.power, matmul.sustained)
+        share = (power or matmul.power) * (kept or matmul.sustained)
+    weights = {rank: float(weight) for rank, weight in result.weights.items()}
+    each = np.zeros(max(weights) + 1)
+    each[list(weights)] = list(weights.values())
+    on_compute = spans.stream == spans.code("compute")
+    matmuls = on_compute & np.isin(spans.kind, [spans.code(kind) for kind in ("forward", "backward", "recompute")])
+    flops = result.facts.hardware_flops * result.steps / (result.facts.peak_flops * share)
+    busy = min(1.0, flops / float((each[spans.rank] * (spans.end - spans.start))[matmuls].sum()))
+    waits = ~on_compute & (spans.start > spans.ready)
+    return power_curve(
+        draw,
+        np.concatenate([spans.rank, spans.rank[waits]]),
+        np.concatenate([spans.start, spans.ready[waits]]),
+        np.concatenate([spans.end, spans.start[waits]]),
+        np.concatenate([np.where(matmuls, busy, communication), np.full(np.count_nonzero(waits), waiting)]),
+        weights,
+        step=float(spans.end.max()),
+    )

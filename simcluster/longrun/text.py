@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import DAY
@@ -12,8 +12,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def text_of_blocks(*blocks: Iterable[str]) -> str:
+    """Return blocks of lines as text, with an empty line between those that have any."""
+    return "\n\n".join(text for lines in blocks if (text := "\n".join(lines)))
+
+
 def in_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of aligned columns: the first, and those of words (why ..., beyond ...), to the left."""
+    """Return lines of aligned columns, none without rows: the first, and those of words (why ..., beyond ...), to the
+    left."""
+    if not rows:
+        return []
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     left = {0, *(place for place, name in enumerate(header) if name.startswith(("why", "beyond")))}
     lines = []

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.pictures.fates_plot import LOOKS, frame, percent, put_title, weekly_goodput
-from simcluster.longrun.studies.money import RunEnergy
+from simcluster.longrun.studies.run_costs import RunEnergy
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.distribution import half_width

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,7 @@ from simcluster.longrun.budget.loss_laws import (
     law_names,
 )
 from simcluster.longrun.budget.repetition import RepeatedData
-from simcluster.longrun.scaling.asked import (
-    Asked,
-    Played,
-)
+from simcluster.longrun.scaling.asked import Asked, Played
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,73 +40,49 @@ class LossAnswer:
     """What a law of loss says of a budget, a model or a loss: numbers ("never" is an infinite one), and DataFrames.
 
     ``critical`` are the tokens of the critical batch, if a loss is known, and ``critical_words`` their source.
+
+    ``compute`` is the FLOP of the budget, or of the user's own model and its tokens; ``best`` the model of the lowest
+    loss for it; ``own`` the user's model on the given tokens, or on those that the budget leaves it; ``to_loss`` the
+    same on the tokens that it takes to the loss; ``cheapest`` the model that reaches the loss for the least training;
+    ``repeated`` the law on the unique tokens; ``critical_batch`` that of the user's model on its way to the loss.
     """
 
     asked: Asked
     critical: float | None
     critical_words: str
     played: tuple[Played, ...] = ()
+    law: LossLaw = field(init=False)
+    compute: float | None = field(init=False)
+    best: ModelSize | None = field(init=False)
+    own: ModelSize | None = field(init=False)
+    to_loss: ModelSize | None = field(init=False)
+    cheapest: ModelSize | None = field(init=False)
+    repeated: RepeatedData | None = field(init=False)
+    critical_batch: CriticalBatch | None = field(init=False)
 
-    # --- models -------------------------------------------------------------------------------------------------------
-
-    @property
-    def law(self) -> LossLaw:
-        """The law that answers."""
-        return self.asked.law
-
-    @property
-    def compute(self) -> float | None:
-        """FLOP of the budget, or of the user's own model and its tokens."""
-        own = self.asked
-        if own.compute is not None or own.parameters is None or own.tokens is None:
-            return own.compute
-        return ModelSize(own.parameters, own.tokens).compute
-
-    @property
-    def best(self) -> ModelSize | None:
-        """The model of the lowest loss for the budget."""
-        return None if self.compute is None else self.law.optimum(self.compute)
-
-    @property
-    def own(self) -> ModelSize | None:
-        """The user's own model on the given tokens, or those that the budget leaves it."""
-        size, compute = self.asked.parameters, self.compute
-        if size is None or (self.asked.tokens is None and compute is None):
-            return None
-        tokens = self.asked.tokens or (compute or 0.0) / (FLOP_PER_TOKEN * size)
-        return ModelSize(size, tokens, self.loss_of(size, tokens))
-
-    @property
-    def to_loss(self) -> ModelSize | None:
-        """The user's own model on the tokens that it takes to the loss: infinite if it never gets there."""
-        goal, size = self.asked.loss, self.asked.parameters
-        return None if goal is None or size is None else ModelSize(size, self._data.tokens_to(goal, size), goal)
-
-    @property
-    def cheapest(self) -> ModelSize | None:
-        """The model that reaches the loss for the least training; None if none does, or no loss is asked."""
-        return None if self.asked.loss is None else self.law.cheapest(self.asked.loss)
-
-    @property
-    def repeated(self) -> RepeatedData | None:
-        """The law on the unique tokens, if they are given."""
-        return None if self.asked.unique is None else RepeatedData(self.law, self.asked.unique)
-
-    @property
-    def _data(self) -> LossLaw | RepeatedData:
-        return self.law if self.repeated is None else self.repeated
+    def __post_init__(self) -> None:
+        asked, law = self.asked, self.asked.law
+        size, tokens, goal, compute = asked.parameters, asked.tokens, asked.loss, asked.compute
+        if compute is None and size is not None and tokens is not None:
+            compute = ModelSize(size, tokens).compute
+        repeated = None if asked.unique is None else RepeatedData(law, asked.unique)
+        data, own, to_loss = repeated or law, None, None
+        if size is not None and (tokens is not None or compute is not None):
+            tokens = tokens or (compute or 0.0) / (FLOP_PER_TOKEN * size)
+            own = ModelSize(size, tokens, data.loss(size, tokens))
+        if size is not None and goal is not None:
+            to_loss = ModelSize(size, data.tokens_to(goal, size), goal)
+        reached = to_loss is not None and self.critical is not None and to_loss.tokens < math.inf
+        vars(self).update(
+            law=law, compute=compute, best=None if compute is None else law.optimum(compute), own=own, to_loss=to_loss,
+            cheapest=None if goal is None else law.cheapest(goal), repeated=repeated,
+            critical_batch=CriticalBatch(self.critical, to_loss.tokens) if reached and to_loss and self.critical
+            else None,
+        )  # fmt: skip
 
     def loss_of(self, parameters: float, tokens: float) -> float:
         """Return the loss of a model, with its data repeated where they do not last."""
-        return self._data.loss(parameters, tokens)
-
-    @property
-    def critical_batch(self) -> CriticalBatch | None:
-        """The critical batch of the user's own model on its way to the loss."""
-        goal = self.to_loss
-        if goal is None or self.critical is None or goal.tokens == math.inf:
-            return None
-        return CriticalBatch(self.critical, goal.tokens)
+        return (self.repeated or self.law).loss(parameters, tokens)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,7 +91,6 @@ class LossAnswer:
         return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolated())
 
     def _extrapolated(self) -> Iterator[str]:
-        """Yield what of the answer lies outside the runs that the law was fitted on, one line for each model."""
         law, served, goal = self.law, self.asked.served, self.asked.loss
         models = {
             "the best model": self.best,
@@ -157,30 +129,24 @@ class LossAnswer:
     @cached_property
     def laws(self) -> pd.DataFrame:
         """Each law's best model for the budget: parameters, tokens, tokens_per_parameter, loss, own_loss, beyond."""
-        import pandas as pd
-
-        compute, own, rows = self.compute, self.own, {}
+        compute, own, rows = self.compute, self.own, []
         if compute is not None:
-            known = {name: any_law(name) for name in law_names()} | {self.law.name: self.law}
-            for name, law in known.items():
+            for name, law in ({name: any_law(name) for name in law_names()} | {self.law.name: self.law}).items():
                 best, reached = law.optimum(compute), math.nan
                 if own is not None and isinstance(law, LossLaw):
-                    data = RepeatedData(law, self.asked.unique or math.inf)
-                    reached = data.loss(own.parameters, own.tokens)
+                    reached = RepeatedData(law, self.asked.unique or math.inf).loss(own.parameters, own.tokens)
                 loss = math.nan if best.loss is None else best.loss
-                rows[name] = [best.parameters, best.tokens, best.tokens_per_parameter, loss, reached, law.beyond(best)]
+                sizes = best.parameters, best.tokens, best.tokens_per_parameter
+                rows.append([name, *sizes, loss, reached, law.beyond(best)])
             size = math.sqrt(compute / FLOP_PER_TOKEN / 20)
             thumb = self.law.beyond(ModelSize(size, 20 * size))
-            rows[TWENTY] = [size, 20 * size, 20.0, self.law.loss(size, 20 * size), math.nan, thumb]
-        columns = ["parameters", "tokens", "tokens_per_parameter", "loss", "own_loss", "beyond"]
-        return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("law")
+            rows.append([TWENTY, size, 20 * size, 20.0, self.law.loss(size, 20 * size), math.nan, thumb])
+        return _table(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond").set_index("law")
 
     @cached_property
     def isoflop(self) -> pd.DataFrame:
         """Loss over parameters at five budgets about the user's own, from a thirtieth of the best model to thirty
         times it: compute, parameters, tokens, loss, beyond."""
-        import pandas as pd
-
         rows = []
         for factor in BUDGETS:
             compute = factor * self.middle
@@ -188,14 +154,12 @@ class LossAnswer:
                 tokens = compute / (FLOP_PER_TOKEN * size)
                 beyond = self.law.beyond(ModelSize(size, tokens))
                 rows.append([compute, size, tokens, self.loss_of(size, tokens), beyond])
-        return pd.DataFrame(rows, columns=["compute", "parameters", "tokens", "loss", "beyond"])
+        return _table(rows, "compute parameters tokens loss beyond")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
         """What losses cost: round sizes about the best one, and the user's own, each trained on more and more tokens:
         parameters, tokens, loss, compute, gpu_hours, days, dollars, beyond."""
-        import pandas as pd
-
         rate, price, own = self.asked.rate, self.asked.price, self.asked.parameters
         best = self.law.optimum(self.middle)
         sizes = {float(f"{best.parameters * factor:.1g}") for factor in _SIZES}
@@ -209,59 +173,57 @@ class LossAnswer:
                 dollars = math.nan if price is None else hours * price
                 beyond = self.law.beyond(ModelSize(size, tokens))
                 rows.append([size, tokens, self.loss_of(size, tokens), flops, hours, rate.days(flops), dollars, beyond])
-        columns = ["parameters", "tokens", "loss", "compute", "gpu_hours", "days", "dollars", "beyond"]
-        return pd.DataFrame(rows, columns=columns)
+        return _table(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
 
     @cached_property
     def serving(self) -> pd.DataFrame:
         """The cheapest model for the loss by the tokens it serves: parameters, tokens, training and all FLOP; empty if
         no model reaches it."""
-        import pandas as pd
-
         goal, rows = self.asked.loss, []
         for served in sorted({*SERVED, self.asked.served}):
             size = None if goal is None else self.law.cheapest(goal, served)
             if size is not None:
                 flops = size.compute + SERVING_FLOP * size.parameters * served
-                rows.append([served, size.parameters, size.tokens, size.tokens_per_parameter, size.compute, flops,
-                             self.law.beyond(size)])  # fmt: skip
-        columns = ["served", "parameters", "tokens", "tokens_per_parameter", "training_flop", "all_flop", "beyond"]
-        return pd.DataFrame(rows, columns=columns).set_index("served")
+                sizes = size.parameters, size.tokens, size.tokens_per_parameter
+                rows.append([served, *sizes, size.compute, flops, self.law.beyond(size)])
+        columns = "served parameters tokens tokens_per_parameter training_flop all_flop beyond"
+        return _table(rows, columns).set_index("served")
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """What passes over the unique tokens (default: 1T) are worth, in fresh tokens: epochs, tokens, worth,
         of_fresh."""
-        import pandas as pd
-
         data = self.repeated or RepeatedData(self.law, 1e12)
         rows = [[many, many * data.unique, data.tokens(many * data.unique)] for many in (*EPOCHS, math.inf)]
-        frame = pd.DataFrame(rows, columns=["epochs", "tokens", "worth"])
-        frame["of_fresh"] = frame["worth"] / frame["tokens"]
-        return frame.set_index("epochs")
+        frame = _table(rows, "epochs tokens worth").set_index("epochs")
+        return frame.assign(of_fresh=frame["worth"] / frame["tokens"])
 
     @cached_property
     def batches(self) -> pd.DataFrame:
         """Steps and tokens to the loss by batch: a row per simulated variant, with step time, days and dollars, or
         parts of the critical batch."""
-        import pandas as pd
-
-        rows = {} if self.critical_batch is None else dict(self._batch_rows(self.critical_batch))
-        columns = ["gpus", "batch", "of_critical", "step_time_s", "steps", "tokens", "days", "dollars", "refused"]
-        return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("variant")
-
-    def _batch_rows(self, critical: CriticalBatch) -> Iterator[tuple[str, list[Any]]]:
-        gpus, price = self.asked.rate.gpus, self.asked.price
+        columns = "variant gpus batch of_critical step_time_s steps tokens days dollars refused"
+        critical, price, rows = self.critical_batch, self.asked.price, list[list[Any]]()
+        if critical is None:
+            return _table([], columns).set_index("variant")
         for part in () if self.played else OF_CRITICAL:
             batch = part * critical.tokens
             both = critical.steps_at(batch), critical.tokens_at(batch)
-            yield f"{part:g} x critical", [gpus, batch, part, math.nan, *both, math.nan, math.nan, ""]
+            name = f"{part:g} x critical"
+            rows.append([name, self.asked.rate.gpus, batch, part, math.nan, *both, math.nan, math.nan, ""])
         for each in self.played:
             if each.refused:
-                yield each.name, [0, *[math.nan] * 7, each.refused]
+                rows.append([each.name, 0, *[math.nan] * 7, each.refused])
                 continue
             steps, tokens = critical.steps_at(each.batch), critical.tokens_at(each.batch)
-            seconds, of_critical = steps * each.step_time, each.batch / critical.tokens
+            seconds = steps * each.step_time
             dollars = math.nan if price is None else seconds / 3600 * each.gpus * price
-            row = [each.gpus, each.batch, of_critical, each.step_time, steps, tokens, seconds / DAY, dollars, ""]
-            yield each.name, row
+            rows.append([each.name, each.gpus, each.batch, each.batch / critical.tokens, each.step_time, steps, tokens,
+                         seconds / DAY, dollars, ""])  # fmt: skip
+        return _table(rows, columns).set_index("variant")
+
+
+def _table(rows: Sequence[Sequence[Any]], columns: str) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns.split())

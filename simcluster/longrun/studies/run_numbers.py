@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from simcluster.longrun.scaling.asked import loss_bought
 from simcluster.longrun.studies.assumptions import assumptions_of
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.expected import closed_forms_of
-from simcluster.longrun.studies.money import PriceOfMfu, RunEnergy, RunMoney, energy_of, money_of, price_of_mfu
+from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
 from simcluster.results.distribution import half_width
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
@@ -34,13 +34,20 @@ if TYPE_CHECKING:
     from simcluster.longrun.events.record import RunRow
 
 
-def table_of_means(measured: Mapping[str, Floats]) -> pd.DataFrame:
-    """Return mean, low, high, p5, p50 and p95 of the runs, a row for each measure."""
+def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
+    """Return mean, low, high, p5, p50 and p95 of the runs, a row for each measure that is known."""
+    rows = {
+        name: [*_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
+        for name, values in measured.items()
+        if values is not None
+    }
+    return _table(rows, "what", "mean low high p5 p50 p95")
+
+
+def _table(rows: dict[str, list[Any]], index: str, columns: str) -> pd.DataFrame:
     import pandas as pd
 
-    rows = [[*_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
-    index = pd.Index(list(measured), name="what")
-    return pd.DataFrame(rows, index=index, columns=["mean", "low", "high", "p5", "p50", "p95"])
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns.split()).rename_axis(index)
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:
@@ -58,7 +65,13 @@ class RunNumbers:
     ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the number of the first run (not 0
     for the runs of a stage), ``notes`` what was taken for granted.
 
-    Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
+    Of the runs there are ``played``; means over them are ``days`` of wall time, ``goodput`` (the share of the wall
+    time that is productive: what the kept steps take on the healthy cluster), ``ettr`` (the effective training time
+    ratio: the share that goes into kept steps, slow ones too), ``step_mfu`` of the healthy step and ``effective_mfu``
+    of the whole run, ``tokens`` of the kept steps, ``gpu_hours`` of the job and ``spare_gpu_hours`` of spare nodes.
+    ``price`` is dollars per GPU-hour, if the scenario states it.  Of each run there are ``wall`` seconds,
+    ``goodput_by_run``, ``shares`` of the wall by fate, and ``failures_by_run``, the number of failures that stopped the
+    job.  ``numbers`` has the 95 % intervals and percentiles of the means.
     """
 
     scenario: Scenario
@@ -68,6 +81,38 @@ class RunNumbers:
     step: Result | None = field(default=None, repr=False)
     first: int = 0
     notes: tuple[str, ...] = ()
+    played: int = field(init=False)
+    wall: Floats = field(init=False, repr=False)
+    shares: dict[str, Floats] = field(init=False, repr=False)
+    goodput_by_run: Floats = field(init=False, repr=False)
+    failures_by_run: Floats = field(init=False, repr=False)
+    days: float = field(init=False)
+    goodput: float = field(init=False)
+    ettr: float = field(init=False)
+    step_mfu: float = field(init=False)
+    effective_mfu: float = field(init=False)
+    tokens: float = field(init=False)
+    gpu_hours: float = field(init=False)
+    spare_gpu_hours: float = field(init=False)
+    price: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        run, outcomes, wall = self.run, self.outcomes, self.outcomes.wall
+        shares = {fate: seconds / wall for fate, seconds in outcomes.spent().items()}
+        stops = [number for number, cause in enumerate(run.causes) if cause.stops]
+        days, goodput = float(wall.mean()) / DAY, float(shares["productive"].mean())
+        facts = facts_of(self.scenario, self.scenario.cluster.device)
+        step_mfu = facts.model_flops / run.pattern.step / (facts.ranks * facts.peak_flops)
+        spares = 0.0 if run.spares.unlimited else run.spares.count * (run.gpus / run.machines) * days * 24
+        vars(self).update(
+            played=len(wall), wall=wall, shares=shares, goodput_by_run=shares["productive"],
+            failures_by_run=np.asarray(outcomes.strikes[:, stops].sum(axis=1), dtype=np.float64),
+            days=days, goodput=goodput,
+            ettr=float(sum(shares[fate].mean() for fate in ("productive", "slow", "write"))),
+            step_mfu=step_mfu, effective_mfu=step_mfu * goodput,
+            tokens=float(outcomes.steps.mean()) * real_tokens_per_step(self.scenario),
+            gpu_hours=days * 24 * run.gpus, spare_gpu_hours=spares, price=section_of(self.scenario).price,
+        )  # fmt: skip
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -75,89 +120,22 @@ class RunNumbers:
         return assumptions_of(self.scenario, self.run)
 
     @property
-    def played(self) -> int:
-        """The number of runs."""
-        return len(self.outcomes.wall)
-
-    @property
-    def days(self) -> float:
-        """Wall time."""
-        return float(self.outcomes.wall.mean()) / DAY
-
-    @property
-    def goodput(self) -> float:
-        """The productive share of the wall time: what the kept steps take on the healthy cluster."""
-        return float(self.shares["productive"].mean())
-
-    @property
-    def ettr(self) -> float:
-        """The effective training time ratio: the share of the wall time that goes into kept steps, slow ones too."""
-        return float(sum(self.shares[fate].mean() for fate in ("productive", "slow", "write")))
-
-    @property
-    def wall(self) -> Floats:
-        """Seconds of each run."""
-        return self.outcomes.wall
-
-    @property
-    def goodput_by_run(self) -> Floats:
-        """The goodput of each run."""
-        return self.shares["productive"]
-
-    @cached_property
-    def shares(self) -> dict[str, Floats]:
-        """The share of each run's wall time, by fate."""
-        return {fate: seconds / self.outcomes.wall for fate, seconds in self.outcomes.spent().items()}
-
-    @cached_property
-    def step_mfu(self) -> float:
-        """MFU of the healthy step."""
-        facts = facts_of(self.scenario, self.scenario.cluster.device)
-        return facts.model_flops / self.run.pattern.step / (facts.ranks * facts.peak_flops)
-
-    @property
-    def effective_mfu(self) -> float:
-        """MFU of the whole run: that of the healthy step x goodput."""
-        return self.step_mfu * self.goodput
-
-    @property
-    def tokens(self) -> float:
-        """Tokens of the kept steps."""
-        return float(self.outcomes.steps.mean()) * real_tokens_per_step(self.scenario)
-
-    @property
     def loss(self) -> float | None:
         """The loss after these tokens, by the run's law of loss; None if the run names neither a law nor a loss."""
         found = loss_bought(self.scenario, self.tokens)
         return None if found is None else found.loss
 
-    @property
-    def gpu_hours(self) -> float:
-        """GPU-hours of the job, without spare nodes."""
-        return self.days * 24 * self.run.gpus
-
-    @property
-    def spare_gpu_hours(self) -> float:
-        """GPU-hours of the spare nodes."""
-        each = self.run.gpus / self.run.machines
-        return 0.0 if self.run.spares.unlimited else self.run.spares.count * each * self.days * 24
-
-    @property
-    def price(self) -> float | None:
-        """Dollars per GPU-hour, if the scenario states it."""
-        return section_of(self.scenario).price
-
     @cached_property
     def energy(self) -> RunEnergy | None:
         """kWh by fate, and the power of the job; None if the power of its GPUs is not known."""
-        return energy_of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
+        return RunEnergy.of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
 
     @cached_property
     def money(self) -> RunMoney | None:
         """Dollars by fate and by cause; None if nothing has a price."""
         section = section_of(self.scenario)
         size = checkpoint_bytes(self.scenario, section.checkpoint)
-        return money_of(self.run, self.outcomes, section, size, self.energy)
+        return RunMoney.of(self.run, self.outcomes, section, size, self.energy)
 
     @property
     def dollars(self) -> float | None:
@@ -165,49 +143,38 @@ class RunNumbers:
         return None if self.money is None else float(self.money.total.mean())
 
     @property
+    def dollars_by_run(self) -> Floats | None:
+        """Dollars of each run."""
+        return None if self.dollars is None else self.dollars / self.days / DAY * self.wall
+
+    @property
     def price_of_mfu(self) -> PriceOfMfu | None:
         """What the run would cost at the achievable MFU; None without that, or without a price."""
         achievable = section_of(self.scenario).achievable_mfu
         if achievable is None or self.dollars is None:
             return None
-        return price_of_mfu(self.dollars, self.effective_mfu, achievable)
-
-    @property
-    def dollars_by_run(self) -> Floats | None:
-        """Dollars of each run."""
-        return None if self.dollars is None else self.dollars / self.days / DAY * self.outcomes.wall
-
-    @property
-    def failures_by_run(self) -> Floats:
-        """The number of failures that stopped the job, in each run."""
-        stops = [number for number, cause in enumerate(self.run.causes) if cause.stops]
-        return np.asarray(self.outcomes.strikes[:, stops].sum(axis=1), dtype=np.float64)
+        return PriceOfMfu.of(self.dollars, self.effective_mfu, achievable)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
         """Days, steps, goodput, failures, strikes, outages, and dollars and kWh if known: mean, low and high (95 %),
         p5, p50, p95 of the runs."""
         outcomes = self.outcomes
-        measured = {
-            "days": outcomes.wall / DAY,
+        return table_of_means({
+            "days": self.wall / DAY,
             "steps": outcomes.steps,
-            "goodput": self.shares["productive"],
+            "goodput": self.goodput_by_run,
             "failures": self.failures_by_run,
             "strikes": outcomes.strikes.sum(axis=1).astype(np.float64),
             "outages": outcomes.outages.sum(axis=1).astype(np.float64),
-        }
-        if self.money is not None:
-            measured["dollars"] = self.money.total
-        if self.energy is not None:
-            measured["kwh"] = self.energy.total
-        return table_of_means(measured)
+            "dollars": None if self.money is None else self.money.total,
+            "kwh": None if self.energy is None else self.energy.total,
+        })  # fmt: skip
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
         """By fate: mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90;
         dollars and kwh (nan if not known)."""
-        import pandas as pd
-
         spent, money, energy = self.outcomes.spent(), self.money, self.energy
         rows = {
             fate: [float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
@@ -215,8 +182,7 @@ class RunNumbers:
                    math.nan if energy is None else float(energy.kwh[fate].mean())]
             for fate, share in self.shares.items()
         }  # fmt: skip
-        columns = ["mean_s", "share", "low", "high", "p10", "p90", "dollars", "kwh"]
-        return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("fate")
+        return _table(rows, "fate", "mean_s share low high p10 p90 dollars kwh")
 
     @cached_property
     def causes(self) -> pd.DataFrame:
@@ -233,7 +199,7 @@ class RunNumbers:
             "outages": outcomes.outages.mean(axis=0),
             **{f"{fate}_s": seconds[number] for number, fate in enumerate(FATES)},
             "all_s": seconds.sum(axis=0),
-            "share": seconds.sum(axis=0) / outcomes.wall.mean(),
+            "share": seconds.sum(axis=0) / self.wall.mean(),
             "dollars": math.nan if self.money is None else list(self.money.by_cause.values()),
         }
         frame = pd.DataFrame(table, index=pd.Index(names, name="cause"))
@@ -267,15 +233,14 @@ class RunNumbers:
 
     def _goodput_by_week(self) -> Iterator[Floats]:
         """Yield the goodput of each run that began a week, week by week."""
-        outcomes, week, step = self.outcomes, self.run.week, self.run.pattern.step
-        before = np.zeros(len(outcomes.wall))
-        over = np.full((len(before), 1), np.nan)
+        outcomes, week, before = self.outcomes, self.run.week, np.zeros(self.played)
+        over = np.full((self.played, 1), np.nan)
         for number, at_end in enumerate(np.hstack([outcomes.weekly, over]).T):
             last = np.isnan(at_end)
             kept = np.where(last, outcomes.steps, at_end)
-            length = np.where(last, outcomes.wall - number * week, week)
+            length = np.where(last, self.wall - number * week, week)
             begun = length > 1e-6 * week
-            yield (kept - before)[begun] * step / length[begun]
+            yield (kept - before)[begun] * self.run.pattern.step / length[begun]
             before = np.where(begun, kept, before)
 
     @cached_property
@@ -318,4 +283,4 @@ class RunNumbers:
             )
         fates = ["detection", "diagnosis", "restart", "waiting"]
         now = float(self.breakdown.loc[fates, "mean_s"].sum()) / outages
-        return now + (self.ettr / ettr - 1) * float(self.outcomes.wall.mean()) / outages
+        return now + (self.ettr / ettr - 1) * float(self.wall.mean()) / outages

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,10 @@ from simcluster.base.shown import Shown
 from simcluster.base.units import DAY, HOUR, format_seconds
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.cost_text import format_energy, format_power
+from simcluster.longrun.studies.run_costs import format_energy, format_power
 from simcluster.longrun.studies.run_numbers import table_of_means
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import in_columns, plain, row_of
+from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
 from simcluster.results.assumptions import assumed_lines, merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
@@ -34,19 +34,47 @@ CHANGE = "change of stage"
 
 @dataclass(frozen=True)
 class StagedTraining(Shown):
-    """Simulated runs of several stages, each stage a ``TrainingRun``, in order.
+    """Simulated runs of several stages, each stage a ``TrainingRun``, in order; ``specs`` as the document has them.
 
     Between two stages the job is idle for the later one's ``change``.  Every stage begins as the run states: parts of
     the same ages, all spares available.
+
+    Of each run there are ``wall`` seconds, ``gpu_hours`` without spare nodes, ``goodput_by_run`` (the productive share
+    of its GPU-hours), ``dollars`` of everything that has a price and ``kwh`` (None if not known).  Of all ``played``
+    runs together there are ``goodput`` and ``effective_mfu`` (over the wall time), ``tokens`` of the kept steps,
+    ``spare_gpu_hours`` on average, and ``lost_to_failures``: dollars of time that has a cause, planned work excluded.
     """
 
     scenario: Scenario
     stages: tuple[TrainingRun, ...]
+    specs: tuple[StageSpec, ...] = field(init=False, repr=False)
+    played: int = field(init=False)
+    price: float | None = field(init=False)
+    wall: Floats = field(init=False, repr=False)
+    gpu_hours: Floats = field(init=False, repr=False)
+    goodput_by_run: Floats = field(init=False, repr=False)
+    tokens: float = field(init=False)
+    spare_gpu_hours: float = field(init=False)
+    goodput: float = field(init=False)
+    effective_mfu: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        section, stages = section_of(self.scenario), self.stages
+        each = [(stage, spec.change) for stage, spec in zip(stages, section.stages, strict=True)]
+        hours = _sum([(stage.wall + change) * stage.run.gpus / HOUR for stage, change in each])
+        useful = _sum([stage.goodput_by_run * stage.wall * stage.run.gpus / HOUR for stage in stages])
+        mean = float(hours.mean())
+        vars(self).update(
+            specs=section.stages, played=stages[0].played, price=section.price,
+            wall=_sum([stage.wall + change for stage, change in each]), gpu_hours=hours, goodput_by_run=useful / hours,
+            tokens=sum(stage.tokens for stage in stages), spare_gpu_hours=sum(each.spare_gpu_hours for each in stages),
+            goodput=sum(stage.goodput * stage.gpu_hours for stage in stages) / mean,
+            effective_mfu=sum(stage.effective_mfu * stage.gpu_hours for stage in stages) / mean,
+        )  # fmt: skip
 
     def summary(self) -> str:
         """Return a text that is read in half a minute."""
-        blocks = list(_whole(self)), list(_stages(self)), assumed_lines(self.assumed)
-        return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+        return text_of_blocks(_whole(self), _stages(self), assumed_lines(self.assumed))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "A run of stages"."""
@@ -74,64 +102,34 @@ class StagedTraining(Shown):
         return dict(plain(found))
 
     @property
-    def specs(self) -> tuple[StageSpec, ...]:
-        """The stages as the document has them."""
-        return section_of(self.scenario).stages
-
-    @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions that the answer depends on and the scenario does not state."""
         return merge_assumptions({f"stage {number}": stage.assumed for number, stage in enumerate(self.stages, 1)})
 
-    @property
-    def played(self) -> int:
-        """The number of runs."""
-        return self.stages[0].played
-
-    @cached_property
-    def wall(self) -> Floats:
-        """Seconds of each run."""
-        return self._sum(lambda stage, change: stage.outcomes.wall + change)
-
-    @cached_property
-    def gpu_hours(self) -> Floats:
-        """GPU-hours of each run, without spare nodes."""
-        return self._sum(lambda stage, change: (stage.outcomes.wall + change) * stage.run.gpus / HOUR)
-
     @cached_property
     def dollars(self) -> Floats | None:
         """Dollars of each run, of everything that has a price; None if nothing has."""
-
-        def dollars_of(stage: TrainingRun, change: float) -> Floats:
-            assert stage.money is not None
-            return stage.money.total + stage.money.rates["restart"] * change
-
-        return None if self.stages[0].money is None else self._sum(dollars_of)
+        each = [
+            stage.money.total + stage.money.rates["restart"] * spec.change
+            for stage, spec in zip(self.stages, self.specs, strict=True)
+            if stage.money is not None
+        ]
+        return _sum(each) if each else None
 
     @property
     def dollars_by_run(self) -> Floats | None:
         """The same, by the name that a ``TrainingRun`` has for it."""
         return self.dollars
 
-    @property
-    def price(self) -> float | None:
-        """Dollars per GPU-hour, if the scenario states it."""
-        return section_of(self.scenario).price
-
     @cached_property
     def kwh(self) -> Floats | None:
         """kWh of each run; None if the power of its GPUs is not known."""
-
-        def kwh_of(stage: TrainingRun, change: float) -> Floats:
-            assert stage.energy is not None
-            return stage.energy.total + (stage.energy.watts("restart") + stage.energy.standing_by) * change / KWH
-
-        return None if any(stage.energy is None for stage in self.stages) else self._sum(kwh_of)
-
-    @property
-    def spare_gpu_hours(self) -> float:
-        """GPU-hours of the spare nodes, on average."""
-        return sum(stage.spare_gpu_hours for stage in self.stages)
+        each = [
+            stage.energy.total + (stage.energy.watts("restart") + stage.energy.standing_by) * spec.change / KWH
+            for stage, spec in zip(self.stages, self.specs, strict=True)
+            if stage.energy is not None
+        ]
+        return _sum(each) if len(each) == len(self.stages) else None
 
     @property
     def lost_to_failures(self) -> float | None:
@@ -139,35 +137,13 @@ class StagedTraining(Shown):
         each = [stage.money.failures for stage in self.stages if stage.money is not None]
         return sum(each) if each else None
 
-    @property
-    def tokens(self) -> float:
-        """Tokens of the kept steps."""
-        return sum(stage.tokens for stage in self.stages)
-
-    @property
-    def goodput(self) -> float:
-        """The productive share of all GPU-hours."""
-        return self._of_gpu_hours(lambda stage: stage.goodput)
-
-    @cached_property
-    def goodput_by_run(self) -> Floats:
-        """The productive share of each run's GPU-hours."""
-        useful = self._sum(lambda stage, _: stage.goodput_by_run * stage.wall * stage.run.gpus / HOUR)
-        return useful / self.gpu_hours
-
-    @property
-    def effective_mfu(self) -> float:
-        """MFU of the whole run, over the wall time."""
-        return self._of_gpu_hours(lambda stage: stage.effective_mfu)
-
     @cached_property
     def numbers(self) -> pd.DataFrame:
         """Days, GPU-hours, failures, and dollars and kWh if known: mean, low and high (95 %), p5, p50, p95 of the
         runs."""
-        failures = self._sum(lambda stage, _: stage.failures_by_run)
+        failures = _sum([stage.failures_by_run for stage in self.stages])
         measured = {"days": self.wall / DAY, "gpu_hours": self.gpu_hours, "failures": failures}
-        more = {"dollars": self.dollars, "kwh": self.kwh}
-        return table_of_means(measured | {name: each for name, each in more.items() if each is not None})
+        return table_of_means({**measured, "dollars": self.dollars, "kwh": self.kwh})
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -200,10 +176,8 @@ class StagedTraining(Shown):
         """Seconds of a run by fate, all stages together; they sum to the mean wall time."""
         import pandas as pd
 
-        fates = self.stages[0].breakdown.index
-        seconds = {
-            str(fate): sum(float(stage.breakdown.loc[fate, "mean_s"]) for stage in self.stages) for fate in fates
-        }
+        means = [stage.breakdown["mean_s"].to_dict() for stage in self.stages]
+        seconds = {str(fate): sum(each[fate] for each in means) for fate in means[0]}
         return pd.Series(seconds | {CHANGE: sum(stage.change for stage in self.specs)}, name="mean_s")
 
     @cached_property
@@ -213,12 +187,12 @@ class StagedTraining(Shown):
         import pandas as pd
 
         begun, found = 0.0, []
-        for number, (stage, change) in enumerate(self._each(), 1):
-            begun += change
+        for number, (stage, spec) in enumerate(zip(self.stages, self.specs, strict=True), 1):
+            begun += spec.change
             table = stage.log.assign(begin_s=stage.log["begin_s"] + begun, end_s=stage.log["end_s"] + begun)
             table.insert(0, "stage", number)
             found.append(table)
-            begun += float(stage.outcomes.wall[0])
+            begun += float(stage.wall[0])
         return pd.concat(found, ignore_index=True)
 
     @cached_property
@@ -229,14 +203,9 @@ class StagedTraining(Shown):
         tables = {number: stage.weeks for number, stage in enumerate(self.stages, 1)}
         return pd.concat(tables, names=["stage"]).reset_index("stage").reset_index(drop=True)
 
-    def _each(self) -> Iterator[tuple[TrainingRun, float]]:
-        return zip(self.stages, (stage.change for stage in self.specs), strict=True)
 
-    def _sum(self, of: Callable[[TrainingRun, float], Floats]) -> Floats:
-        return np.asarray(sum(of(stage, change) for stage, change in self._each()), dtype=np.float64)
-
-    def _of_gpu_hours(self, of: Callable[[TrainingRun], float]) -> float:
-        return sum(of(stage) * stage.gpu_hours for stage in self.stages) / float(self.gpu_hours.mean())
+def _sum(each: list[Floats]) -> Floats:
+    return np.asarray(sum(each), dtype=np.float64)
 
 
 def _whole(training: StagedTraining) -> Iterator[str]:
@@ -271,19 +240,18 @@ def _whole(training: StagedTraining) -> Iterator[str]:
 
 
 def _stages(training: StagedTraining) -> Iterator[str]:
-    header = ["stage", "tokens", "a step", "sequence", "GPUs", "step", "MFU", "steps", "days", "goodput", "failures"]
-    header += ["million GPU-hours"]
-    header += ["costs"] if training.dollars is not None else []
-    header += ["MWh"] if training.kwh is not None else []
-    rows = []
-    for number, row in enumerate(training.table.to_dict(orient="records"), 1):
-        cells = [str(number), format_tokens(row["tokens"]), format_tokens(row["tokens_per_step"])]
-        cells += [f"{row['sequence_length']:,}", f"{row['gpus']:,}", format_seconds(row["step_time_s"])]
-        cells += [f"{row['step_mfu']:.1%}", f"{row['steps']:,.0f}", f"{row['days']:.2f}", f"{row['goodput']:.2%}"]
-        cells += [f"{row['failures']:.1f}", f"{row['gpu_hours'] / 1e6:.3f}"]
-        cells += [whole_dollars(row["dollars"])] if training.dollars is not None else []
-        cells += [f"{row['kwh'] / 1e3:,.1f}"] if training.kwh is not None else []
-        rows.append(cells)
+    priced, drawn = training.dollars is not None, training.kwh is not None
+    header = ["stage", "tokens", "a step", "sequence", "GPUs", "step", "MFU", "steps", "days", "goodput", "failures",
+              "million GPU-hours", *(["costs"] * priced), *(["MWh"] * drawn)]  # fmt: skip
+    rows = [
+        [str(number), format_tokens(row["tokens"]), format_tokens(row["tokens_per_step"]),
+         f"{row['sequence_length']:,}", f"{row['gpus']:,}", format_seconds(row["step_time_s"]),
+         f"{row['step_mfu']:.1%}", f"{row['steps']:,.0f}", f"{row['days']:.2f}", f"{row['goodput']:.2%}",
+         f"{row['failures']:.1f}", f"{row['gpu_hours'] / 1e6:.3f}",
+         *([whole_dollars(row["dollars"])] if priced else []),
+         *([f"{row['kwh'] / 1e3:,.1f}"] * drawn)]
+        for number, row in enumerate(training.table.to_dict(orient="records"), 1)
+    ]  # fmt: skip
     yield from in_columns(header, rows)
     for number, stage in enumerate(training.specs, 1):
         said = ", ".join(f"{path}: {_shown(value)}" for path, value in stage.set.items()) or "as the scenario"

@@ -11,9 +11,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.ending import check_end
+from simcluster.longrun.power import draw_in
 from simcluster.longrun.studies.build import asked_runs, long_run_of, section_of
 from simcluster.longrun.studies.chunks import RunPlayer, Workers, player_of
-from simcluster.longrun.studies.money import draw_in
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import Training, TrainingRun

@@ -1,0 +1,331 @@
+"""Energy and money of simulated runs: kWh and power by fate, dollars by fate and cause; as text and JSON, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.counts import whole_dollars
+from simcluster.base.units import HOUR, YEAR, format_seconds
+from simcluster.longrun.events.record import STRIKE
+from simcluster.longrun.outcome import MAINTENANCE, Outcomes, names_of
+from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_in, drawn_by, energy_kwh, watts_of
+from simcluster.longrun.run import FATES, LongRun
+from simcluster.results.result import Result
+from simcluster.scenario.run_section import PowerSpec, RunSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.longrun.studies.run_numbers import RunNumbers
+
+STANDING_BY = "standing by"
+"""What the energy of spare machines is counted under."""
+_MONTH = YEAR / 12
+_INDENT = " " * 15
+_SECOND = 1.0  # s: the mean over it is what is left of a step's swings where capacitors hide what is shorter
+_PRICES = {
+    "gpus": "run.price",
+    "spares": "run.spares.price",
+    "storage": "run.checkpoint.price",
+    "electricity": "run.power.price",
+}
+
+
+@dataclass(frozen=True)
+class RunEnergy:
+    """Energy and power of runs, all with ``pue``: what the building draws for the job and its spares.  Watts, kWh.
+
+    Training, kept or lost, draws what the healthy step does on average; spares that are hot or warm stand by idle
+    (``standing_by``), cold ones are off.  ``curve`` is the power of the job over its healthy step, without spares and
+    ``pue``; ``low`` and ``peak`` its least and most with them, ``average`` that of all runs.  ``kwh`` is that of each
+    run by fate, and of spares that stand by; ``total`` the sum.
+    """
+
+    run: LongRun
+    outcomes: Outcomes
+    own: PowerSpec
+    draw: DrawSpec
+    step: Result
+    pue: float = field(init=False)
+    curve: PowerCurve = field(init=False)
+    standing_by: float = field(init=False)
+    kwh: dict[str, Floats] = field(init=False)
+    total: Floats = field(init=False)
+    average: float = field(init=False)
+    low: float = field(init=False)
+    peak: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        run, pue, draw, wall, curve = (
+            self.run,
+            self.own.pue,
+            self.draw,
+            self.outcomes.wall,
+            drawn_by(self.step, self.draw),
+        )
+        on = 0 if run.spares.unlimited else run.spares.hot + run.spares.warm
+        standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.beside)
+        kwh = energy_kwh(self.outcomes.spent(), draw, curve.mean, gpus=run.gpus, pue=pue)
+        kwh[STANDING_BY] = standing_by * wall / KWH
+        total = np.asarray(sum(kwh.values()), dtype=np.float64)
+        vars(self).update(
+            pue=pue, curve=curve, standing_by=standing_by, kwh=kwh, total=total,
+            average=float(total.sum() / wall.sum()) * KWH, low=pue * float(curve.watts.min()) + standing_by,
+            peak=pue * float(curve.watts.max()) + standing_by,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
+        """Return the energy of runs whose healthy step was ``step``; None if the power of a GPU is not known."""
+        draw = None if step is None else draw_in(step.scenario.cluster.device.name, own)
+        return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
+
+    @cached_property
+    def computing(self) -> PowerCurve:
+        """The curve if nothing but the computation of layers drew more than an idle GPU."""
+        return drawn_by(self.step, self.draw, computing=True)
+
+    def watts(self, fate: str) -> float:
+        """Return the mean power of the job while its seconds have that fate."""
+        return self.pue * watts_of(fate, self.draw, self.curve.mean, self.run.gpus)
+
+    def swing(self, window: float) -> float:
+        """Return the peak-to-peak power in a step, of means over a window (s)."""
+        return self.pue * self.curve.swing(window)
+
+    def assumed(self) -> Iterator[str]:
+        """Yield what neither the run states nor a measurement that could be found."""
+        if self.own.communication is None:
+            yield (
+                f"communication takes {self.draw.communication:.0%} of the way from idle to full "
+                f"({float(self.draw.watts(self.draw.communication)):.0f} W a GPU): run.power.communication"
+            )
+        if self.draw.node is None:
+            yield "the rest of a machine draws nothing, for nobody says how much it does: run.power.node"
+
+    def over(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
+        """Power from ``begin`` to ``end`` (wall seconds) of the run that ``log`` is of: at_s, watts, what (a fate).
+
+        A sample ``every`` so often: where the job trains the step's own curve, phase by phase of the checkpoint
+        pattern, slower where something slows it.
+        """
+        import pandas as pd
+
+        rows = log[(log["what"] != STRIKE) & (log["end_s"] > log["begin_s"])]
+        starts = rows["begin_s"].to_numpy(np.float64)
+        at = np.arange(begin, min(end, float(rows["end_s"].max())), every)
+        row = np.clip(np.searchsorted(starts, at, side="right") - 1, 0, None)
+        fates = np.where(np.isin(rows["what"].to_numpy(str), FATES), rows["what"].to_numpy(str), "productive")
+        ends, done = (rows[name].to_numpy(np.float64) for name in ("end_s", "at_s"))
+        plain = rows["cause"].to_numpy(str) == ""
+        first = np.where(plain, done - (ends - starts), np.concatenate([[0.0], done[:-1]]))
+        nominal = first[row] + (done - first)[row] * (at - starts[row]) / (ends - starts)[row]
+        pattern = self.run.pattern
+        stalls = pattern.spent("stall", nominal + every) - pattern.spent("stall", nominal) > 0.5 * every
+        what = np.where((fates[row] == "productive") & stalls, "checkpoint", fates[row])
+        level = {fate: self.watts(fate) for fate in np.unique(what)}
+        watts = np.array([level[fate] for fate in what])
+        trains = what == "productive"
+        phase = pattern.spent("steps", nominal[trains]) % 1.0 * float(self.curve.instants[-1])
+        place = np.searchsorted(self.curve.instants, phase, side="right") - 1
+        watts[trains] = self.pue * self.curve.watts[np.clip(place, 0, len(self.curve.watts) - 1)]
+        return pd.DataFrame({"at_s": at, "watts": watts + self.standing_by, "what": what})
+
+
+@dataclass(frozen=True)
+class PriceOfMfu:
+    """What the same FLOP would cost at an MFU that is ``achievable``: ``dollars``, ``lost`` above them, and how much
+    ``more`` training (a share) the money would have bought."""
+
+    achievable: float
+    dollars: float
+    lost: float
+    more: float
+
+    @classmethod
+    def of(cls, spent: float, mfu: float, achievable: float) -> PriceOfMfu:
+        """Return that of dollars spent at an MFU; nothing is lost where it is as high.  Both MFUs are above 0."""
+        if mfu >= achievable:
+            return cls(achievable, spent, 0.0, 0.0)
+        return cls(achievable, spent * mfu / achievable, spent * (1 - mfu / achievable), achievable / mfu - 1)
+
+
+@dataclass(frozen=True)
+class RunMoney:
+    """Dollars of runs: GPUs of the job, spares that stand by, what is kept on storage, electricity.
+
+    Each has the price that the scenario gives; what has none is None, and in no sum.  ``rates`` are dollars per second
+    of the job (GPUs and their electricity) by the fate of the second; means over the runs are ``by_fate``, ``by_cause``
+    (all fates together), ``failures`` (all causes but planned work) and ``parts`` (GPUs, spares, storage, electricity,
+    which sum to the mean of ``total``, the dollars of each run).
+    """
+
+    run: LongRun
+    outcomes: Outcomes
+    section: RunSpec
+    checkpoint_bytes: float
+    energy: RunEnergy | None
+    rates: dict[str, float] = field(init=False)
+    by_fate: dict[str, float] = field(init=False)
+    by_cause: dict[str, float] = field(init=False)
+    failures: float = field(init=False)
+    parts: dict[str, float] = field(init=False)
+    total: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        run, section, energy, spent = self.run, self.section, self.energy, self.outcomes.spent()
+        of_kwh = section.power.price or 0.0
+        rates = dict.fromkeys(spent, run.gpus * (section.price or 0.0) / HOUR)
+        if energy is not None:
+            rates = {fate: gpus + energy.watts(fate) / KWH * of_kwh for fate, gpus in rates.items()}
+        each_cause = np.array([rates[fate] for fate in FATES]) @ self.outcomes.fates.mean(axis=0)  # [fate, cause]
+        by_cause = dict(zip(names_of(run), each_cause.tolist(), strict=True))
+        # spares without a price of theirs are priced as the job's where their number is stated
+        of_spare = section.price if section.spares.price is None and section.spares.stated else section.spares.price
+        count = 0 if run.spares.unlimited else run.spares.count
+        spares = count * (run.gpus / run.machines) * (of_spare or 0.0) / HOUR
+        storage = run.pattern.keep * self.checkpoint_bytes / 1e12 * (section.checkpoint.price or 0.0) / _MONTH
+        standing = spares + storage
+        if energy is not None:
+            standing += energy.standing_by / KWH * of_kwh
+        wall = float(self.outcomes.wall.mean())
+        parts = {"gpus": (section.price, run.gpus * (section.price or 0.0) / HOUR * wall)}
+        parts |= {"spares": (of_spare, spares * wall), "storage": (section.checkpoint.price, storage * wall)}
+        if energy is not None:
+            parts["electricity"] = section.power.price, of_kwh * float(energy.total.mean())
+        job = sum(rates[fate] * seconds for fate, seconds in spent.items())
+        vars(self).update(
+            rates=rates, by_fate={fate: rates[fate] * float(seconds.mean()) for fate, seconds in spent.items()},
+            by_cause=by_cause, failures=sum(dollars for cause, dollars in by_cause.items() if cause != MAINTENANCE),
+            parts={what: dollars for what, (price, dollars) in parts.items() if price is not None},
+            total=np.asarray(job + standing * self.outcomes.wall, dtype=np.float64),
+        )  # fmt: skip
+
+    @classmethod
+    def of(
+        cls, run: LongRun, outcomes: Outcomes, section: RunSpec, size: float, energy: RunEnergy | None
+    ) -> RunMoney | None:
+        """Return the money of runs with checkpoints of ``size`` bytes; None where nothing has a price."""
+        prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
+        return None if all(price is None for price in prices) else cls(run, outcomes, section, size, energy)
+
+
+# --- text and JSON ----------------------------------------------------------------------------------------------------
+
+
+def format_energy(kwh: float) -> str:
+    """Return an energy with three digits or more, in kWh, MWh or GWh."""
+    for unit, scale in (("GWh", 1e6), ("MWh", 1e3)):
+        if abs(kwh) >= 10 * scale:
+            return f"{kwh / scale:,.4g} {unit}" if kwh < 1e4 * scale else f"{kwh / scale:,.0f} {unit}"
+    return f"{kwh:,.4g} kWh"
+
+
+def format_power(watts: float) -> str:
+    """Return a power with four digits, in W, kW or MW."""
+    unit, scale = next((each for each in (("MW", 1e6), ("kW", 1e3)) if abs(watts) >= each[1]), ("W", 1.0))
+    return f"{watts / scale:.4g} {unit}"
+
+
+def money_lines(training: RunNumbers) -> Iterator[str]:
+    """Yield GPU-hours, dollars by what has a price, and what failures and a low MFU cost."""
+    hours = f"{training.gpu_hours:,.0f} GPU-hours"
+    if training.spare_gpu_hours:
+        hours += f", {training.spare_gpu_hours:,.0f} of spares beside"
+    money, total, held = training.money, training.dollars or 0.0, training.price_of_mfu
+    if money is None:
+        yield f"  money        {hours}; for dollars say what one costs: run.price"
+        return
+    numbers = training.numbers.to_dict(orient="index")
+    low, high = (whole_dollars(numbers["dollars"][name]) for name in ("p5", "p95"))
+    varies = numbers["dollars"]["p95"] - numbers["dollars"]["p5"] >= 1e-3 * numbers["dollars"]["p95"]
+    spread = f" ({low} to {high} in nine runs of ten)" if varies else ""
+    at = f" at ${training.price:.2f} a GPU-hour" if training.price is not None else ""
+    yield f"  money        {whole_dollars(total)}{spread}{at} ({hours})"
+    named = {"GPUs" if what == "gpus" else what: each for what, each in money.parts.items()}
+    said = ", ".join(f"{what} {whole_dollars(each)}" for what, each in named.items() if each)
+    without = [path for what, path in _PRICES.items() if what not in money.parts]
+    rest = [f"not in it, for want of a price: {', '.join(without)}"] if without else []
+    yield _INDENT + "; ".join([said, *rest])
+    if money.failures > 0:
+        count = numbers["failures"]["mean"]
+        each_failure = f", {whole_dollars(money.failures / count)} a failure" if count >= 1 else ""
+        share = f"{money.failures / total:.2%}"
+        yield f"{_INDENT}lost to what fails {whole_dollars(money.failures)} ({share}{each_failure})"
+    if held is not None and not held.lost:
+        yield f"{_INDENT}held to an MFU of {held.achievable:.0%}: nothing is lost"
+    elif held is not None:
+        yield (
+            f"{_INDENT}at an MFU of {held.achievable:.0%} the same tokens cost {whole_dollars(held.dollars)}: "
+            f"{whole_dollars(held.lost)} is lost ({held.lost / total:.1%}; {held.more:.1%} more training for the money)"
+        )
+        step = max(0.0, total * training.goodput * (1 - training.step_mfu / held.achievable))
+        others = whole_dollars(held.lost - step)
+        yield f"{_INDENT}of it {whole_dollars(step)} in the step, {others} in what is not productive"
+
+
+def energy_lines(training: RunNumbers) -> Iterator[str]:
+    """Yield kWh, the power of the whole job, how it swings, and what is assumed in that."""
+    found = cost_document(training)["energy"]
+    if found is None:
+        yield "  energy       nobody says what these GPUs draw: run.power.idle and run.power.full, in W"
+        return
+    per_token = f", {found['joules_per_token']:.3g} J a token" if found["joules_per_token"] is not None else ""
+    pue = f"PUE {found['pue']:.2f}" if found["pue"] != 1 else "machines alone: PUE 1"
+    average, peak, low, swing, waits, idle = (
+        format_power(found[f"{name}_w"])
+        for name in ("average", "peak", "step_low", "swing_1s", "checkpoint", "restart")
+    )
+    yield f"  energy       {format_energy(found['kwh'])} ({pue}): {average} on average, {peak} at most{per_token}"
+    window = format_seconds(_SECOND)
+    yield f"{_INDENT}in a step between {low} and {peak}, {swing} from peak to peak in means of {window}"
+    yield f"{_INDENT}at a checkpoint that stops the job {waits}, in a restart {idle}"
+    yield from (f"{_INDENT}assumed: {words}" for words in found["assumed"])
+
+
+def cost_document(training: RunNumbers) -> dict[str, Any]:
+    """Return the JSON of ``money`` and ``energy``, each None if not known."""
+    money, energy, held, tokens = training.money, training.energy, training.price_of_mfu, training.tokens
+    found: dict[str, Any] = {"money": None, "energy": None}
+    if money is not None:
+        found["money"] = {
+            **{what: money.parts.get(what) for what in _PRICES},
+            "lost_to_failures": money.failures,
+            "price_of_mfu": None if held is None else asdict(held),
+        }
+    if energy is not None:
+        kwh = float(energy.total.mean())
+        found["energy"] = {
+            "kwh": kwh,
+            "standing_by_kwh": float(energy.kwh[STANDING_BY].mean()),
+            "joules_per_token": kwh * 3.6e6 / tokens if tokens else None,
+            "pue": energy.pue,
+            "average_w": energy.average,
+            "step_low_w": energy.low,
+            "peak_w": energy.peak,
+            "swing_1s_w": energy.swing(_SECOND),
+            "checkpoint_w": energy.watts("checkpoint") + energy.standing_by,
+            "restart_w": energy.watts("restart") + energy.standing_by,
+            "draw": energy.draw.model_dump(exclude={"source"}),
+            "assumed": list(energy.assumed()),
+            "source": energy.draw.source,
+        }
+    return found
+
+
+def columns_of(training: RunNumbers, fate: str) -> str:
+    """Return the cost and energy of a fate as columns of a table; empty where neither is known."""
+    cells = []
+    if training.money is not None:
+        cells.append(f"{whole_dollars(training.money.by_fate[fate]):>13}")
+    if training.energy is not None:
+        mega = float(training.energy.total.mean()) >= 1e4
+        kwh = float(training.energy.kwh[fate].mean()) / (1e3 if mega else 1.0)
+        cells.append(f"{kwh:>9,.2f} {'MWh' if mega else 'kWh'}")
+    return "".join(f"  {cell}" for cell in cells)
