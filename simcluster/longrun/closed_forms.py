@@ -140,6 +140,18 @@ def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu
     return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
 
+def kept_share(
+    work: float, stall: float, write: float, slowed: float, recovery: float, down: float, rate: float
+) -> float:
+    """The share of work that is kept, with a write behind training or (0) without.  Exact for exponential failures."""
+    if not rate:
+        return work / (work + stall + slowed * write)
+    if not write:
+        return efficiency(work, stall, recovery, down, rate)
+    outage = (down and down * grown(rate * recovery)) + gained(rate * recovery) / rate
+    return behind_efficiency(work, stall, write, slowed, 1 / rate, outage)
+
+
 def behind_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
     """The share lost with them, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
     return (stall + slowed * write) / work + (restart + work / 2 + write) / mu

@@ -122,10 +122,7 @@ def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
     work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
         return 0.0
-    if not saving.write:
-        return closed_forms.efficiency(work, stall, exposed, down, rate)
-    outage = down * math.exp(rate * exposed) + math.expm1(rate * exposed) / rate
-    return closed_forms.behind_efficiency(work, stall, saving.write, saving.slowed, 1 / rate, outage)
+    return closed_forms.kept_share(work, stall, saving.write, saving.slowed, exposed, down, rate)
 
 
 def begun_again(run: LongRun, kept: float = 1.0) -> float:

@@ -17,7 +17,6 @@ from simcluster.longrun.studies.in_theory import (
     efficiency_of,
     interruption_of,
     left_out_note,
-    slow_cost,
 )
 from simcluster.longrun.studies.policies import (
     Advice,
@@ -231,7 +230,7 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
     rows = []
     for hours in _HOURS:
         left = costs.get(("left", hours), (math.nan, math.nan))
-        row: dict[str, Any] = {"hours": hours, "left": slow_cost(pace - 1, hours, gpus)}
+        row: dict[str, Any] = {"hours": hours, "left": (pace - 1) * hours * gpus}
         row |= {way: _replacing(run, way, pace) / 3600 * gpus for way in replaced}
         for way, (cost, half) in {"left": left, **replaced}.items():
             row |= {f"{way}_simulated": cost / 3600 * gpus, f"{way}_half_width": half / 3600 * gpus}

@@ -23,35 +23,21 @@ from simcluster.longrun.run import FailureMode, LongRun
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """A mean interruption of a run: ``rate`` of stops (1/s of exposed time), ``detect``, ``ready`` (until a spare is),
-    what wrong diagnoses take (``again``), and a restart's seconds in which the job can fail again (``exposed``) and in
-    which it cannot (``sheltered``)."""
+    """A mean interruption of a run: ``rate`` of stops (1/s of exposed time), ``detect``, the seconds in which the job
+    cannot fail again (``down``: until a spare is ready and wrong diagnoses are through, too), those of a restart in
+    which it can (``exposed``), the ``restart`` alone, and the ``whole`` until training goes on; what is lost comes on
+    top."""
 
     rate: float
     detect: float
-    ready: float
-    again: float
+    down: float
     exposed: float
-    sheltered: float
-
-    @property
-    def restart(self) -> float:
-        """Seconds of its parts."""
-        return self.exposed + self.sheltered
-
-    @property
-    def down(self) -> float:
-        """Seconds in which the job cannot fail again."""
-        return self.detect + self.ready + self.again + self.sheltered
-
-    @property
-    def whole(self) -> float:
-        """From the stop until training goes on; what is lost comes on top."""
-        return self.down + self.exposed
+    restart: float
+    whole: float
 
 
 def interruption_of(run: LongRun) -> Interruption:
-    """That of a run: laws at their means, causes by how often they strike, wrong diagnoses gone through again."""
+    """Return that of a run: laws at their means, causes by how often they strike, wrong diagnoses repeated."""
     stops = [cause for cause in run.causes if cause.stops]
     rate = sum(cause.rate for cause in stops)
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
@@ -62,7 +48,8 @@ def interruption_of(run: LongRun) -> Interruption:
     again = (run.wrong / (1 - run.wrong) if run.wrong < 1 else math.inf) * (detect + exposed + sheltered)
     taken = Repairs.of(run)
     ready = ready_of(run, round(taken.rate * taken.repair)) * taken.rate / rate if rate else 0.0
-    return Interruption(rate, detect, ready, again, exposed, sheltered)
+    down = detect + ready + again + sheltered
+    return Interruption(rate, detect, down, exposed, exposed + sheltered, down + exposed)
 
 
 def ready_of(run: LongRun, out: int) -> float:
@@ -108,16 +95,11 @@ def efficiency_of(run: LongRun) -> float:
     pattern, stop = run.pattern, interruption_of(run)
     if pattern.memory is not None:
         return math.nan
-    work, saving = pattern.steps * pattern.each, pattern.storage
-    stall, down, exposed = saving.stall + pattern.verify, stop.down, stop.exposed
+    work, saving, rate = pattern.steps * pattern.each, pattern.storage, stop.rate
+    stall = saving.stall + pattern.verify
+    kept = closed_forms.kept_share(work, stall, saving.write, saving.slowed, stop.exposed, stop.down, rate)
     there = 1.0 if run.spares.unlimited else 1 - short_share(run, run.spares.count)
-    there *= pattern.step / pattern.each
-    if not stop.rate:
-        return there * work / (work + stall + saving.slowed * saving.write)
-    if not saving.write:
-        return there * closed_forms.efficiency(work, stall, exposed, down, stop.rate)
-    recovery = math.expm1(stop.rate * exposed) / stop.rate + down * math.exp(stop.rate * exposed)
-    return there * closed_forms.behind_efficiency(work, stall, saving.write, saving.slowed, 1 / stop.rate, recovery)
+    return there * (pattern.step / pattern.each) * kept
 
 
 def two_levels_of(run: LongRun) -> float:
@@ -150,11 +132,6 @@ def left_out_note(run: LongRun) -> tuple[str, ...]:
     }
     missing = ", ".join(what for what, there in known.items() if there)
     return (f"the closed form leaves out: {missing}",) if missing else ()
-
-
-def slow_cost(slower: float, hours: float, gpus: int) -> float:
-    """Return the GPU-hours that a job loses which is slower by that share for these hours of its work."""
-    return slower * hours * gpus
 
 
 def break_even_hours(restart: float, slower: float) -> float:
