@@ -19,7 +19,7 @@ from simcluster.longrun.studies.advice import ADVICE, GRID, advise
 from simcluster.longrun.studies.advice_nodes import SHORT
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.comparing import compare_policies, difference_table
-from simcluster.longrun.studies.in_theory import break_even_hours, efficiency_of, interruption_of, slow_cost
+from simcluster.longrun.studies.in_theory import break_even_hours, efficiency_of, interruption_of
 from simcluster.longrun.studies.policies import Advice, paired
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
@@ -197,7 +197,6 @@ def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
 
 def test_one_percent_for_thirty_days() -> None:
     """16,384 GPUs at 2.35 $/h; a restart of 10 min is paid back in 1,000 min."""
-    assert slow_cost(0.01, 720, 16_384) * 2.35 == pytest.approx(277_217, abs=1)
     assert break_even_hours(600, 0.01) == pytest.approx(16.67, abs=0.005)
     assert math.isinf(break_even_hours(600, 0.0))
 

@@ -1,25 +1,27 @@
-"""A scenario for one machine: the same code paths, to be run for some steps and held against what is said of it."""
+"""A scenario for one machine: the same code paths, to be run for some steps and held against what is said of it.
+
+Every axis that the job has stays above 1 where the machine has room, first tp, then pp, dp, cp; heads, MLP and
+vocabulary shrink with tp, experts with ep, and the sequence with cp, so that the matrices of a rank keep their shapes;
+layers shrink with pp.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.composing import to_yaml
 from simcluster.documents.shipped import shipped_names
+from simcluster.documents.suggestions import divisors
 from simcluster.faults import SequenceLengths
-from simcluster.longrun.launch.layouts import (
-    SmallLayout,
-    layers_a_slice,
-    layout_on,
-    microbatches_of,
-    model_changes,
-)
+from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_topology
@@ -30,14 +32,23 @@ from simcluster.schedules.specs import Rows
 from simcluster.step.simulate import replay
 
 STEPS = 100
-"""That it is to be run for."""
+"""Steps that it is to be run for."""
 _SAVED = 50
 """Steps between its checkpoints."""
 _KEPT_OF_CHECKPOINT = ("mode", "to", "read", "bytes_per_parameter")
 
-
 Changed = tuple[str, Any, Any, str]
 """Path, before, now, why."""
+
+
+class SmallLayout(NamedTuple):
+    """Sizes of the axes on one machine."""
+
+    tp: int
+    pp: int
+    dp: int
+    cp: int
+    ep: int
 
 
 @dataclass(frozen=True)
@@ -55,11 +66,9 @@ class SmallVersion:
         return replay(self.scenario)
 
     def summary(self) -> str:
-        """What it is and what to expect of it, in a line."""
-        small, model = self.layout, self.scenario.model
-        axes = f"tp {small.tp}, pp {small.pp}, dp {small.dp}" + (
-            f", cp {small.cp}" if self.whole.parallel.cp > 1 else ""
-        )
+        """Return what it is and what to expect of it, in a line."""
+        small, model, cp = self.layout, self.scenario.model, self.whole.parallel.cp
+        axes = f"tp {small.tp}, pp {small.pp}, dp {small.dp}{f', cp {small.cp}' * (cp > 1)}"
         layers = f"{model.layers} of {self.whole.model.layers} layers"
         return f"{self.scenario.gpus} GPUs of one machine ({axes}), {layers}: {self._expected()}"
 
@@ -69,35 +78,30 @@ class SmallVersion:
         return f"expect {format_seconds(result.step_time)} a step, {size}, MFU {result.mfu:.1%}"
 
     def text(self) -> str:
-        """A scenario file, with what was changed and why, and what to expect, as comments at its head."""
+        """Return a scenario file, with what was changed and why, and what to expect, as comments at its head."""
+        less = self.whole.parallel.tp // self.layout.tp
+        rows = f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
         lines = [
             f"{self.whole.name}, on one machine: the same code paths, for {STEPS} steps.",
             f"As simulated: {self._expected()}.",
             "Run the job's own launch script with the values below, take the median of the steps behind the first 10,",
             'and write it below, as in measured: {step_time: "3.4 s"}: simcluster run then says both.',
             "Not tried: the network between machines, and all that grows with the number of ranks.",
-            *self._rows(),
+            *([rows] if less > 1 and self.whole.parallel.sequence_parallel else []),
             "Changed:",
             *(f"  {path}: {_shown(before)} -> {_shown(now)}: {why}" for path, before, now, why in self.changes),
         ]
         head = "\n".join(f"# {line}".rstrip() for line in lines)
         return f"{head}\n{to_yaml(document_of(self.scenario))}"
 
-    def _rows(self) -> Iterator[str]:
-        less = self.whole.parallel.tp // self.layout.tp
-        if less > 1 and self.whole.parallel.sequence_parallel:
-            yield f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
-
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "A launch checklist"."""
+        """Return the JSON document: CONTRACT.md, "A launch checklist"."""
         return {
             "step_time_s": self.result.step_time,
             "peak_memory_bytes": self.result.memory.total,
             "mfu": self.result.mfu,
             "steps": STEPS,
-            "changed": [
-                {"path": path, "before": before, "now": now, "why": why} for path, before, now, why in self.changes
-            ],
+            "changed": [dict(zip(("path", "before", "now", "why"), row, strict=True)) for row in self.changes],
             "scenario": self.scenario.document(),
         }
 
@@ -113,102 +117,124 @@ def _shown(value: Any) -> str:
 
 
 def small_version(scenario: Scenario) -> SmallVersion:
-    """The scenario for one machine of its cluster; InputError where none can be made."""
-    topology = scenario.cluster.topology
-    nodes = getattr(topology, "nodes", None)
-    hosts = scenario.cluster.built.host_of
+    """Return the scenario for one machine of its cluster; InputError where none can be made."""
+    nodes, hosts = getattr(scenario.cluster.topology, "nodes", None), scenario.cluster.built.host_of
     if not isinstance(nodes, int) and len(set(hosts)) > 1:
         raise InputError(
             f"{scenario.name}: its cluster is a graph without a number of nodes, so there is none of one machine; "
             "name the machine, as in --cluster.topology dgx_h100"
         )
-    machine = sum(host == hosts[0] for host in hosts[: scenario.gpus])
-    layout = layout_on(scenario, machine)
-    changes = list(_changes(scenario, layout, nodes if isinstance(nodes, int) else None))
-    small = _fitting(scenario, layout, changes)
-    layers, each = small.model.layers, layers_a_slice(small)
-    why = "as many a chunk as before" if each == layers_a_slice(scenario) else "as many as fit with 10 % of memory left"
-    own = [] if layers == scenario.model.layers else [("model.layers", scenario.model.layers, layers, why)]
+    layout = layout_on(scenario, sum(host == hosts[0] for host in hosts[: scenario.gpus]))
+    changes = _changes(scenario, layout, nodes if isinstance(nodes, int) else 1)
+    small, before = _fitting(scenario, layout, changes), scenario.model.layers
+    same = _layers_per_slice(small) == _layers_per_slice(scenario)
+    why = "as many a chunk as before" if same else "as many as fit with 10 % of memory left"
+    own = [] if small.model.layers == before else [("model.layers", before, small.model.layers, why)]
     return SmallVersion(scenario, small, layout, (*changes, *own))
 
 
-def _changes(scenario: Scenario, layout: SmallLayout, nodes: int | None) -> Iterator[Changed]:
-    """(path, before, now, why) of all but the layers."""
+def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
+    """Return the layout on that many GPUs at most: as many axes above 1 as fit, those first in order first, as many
+    GPUs, then tp as large as it can be."""
     parallel = scenario.parallel
-    if nodes is not None and nodes > 1:
-        yield "cluster.nodes", nodes, 1, "one machine"
-    if layout.gpus != scenario.gpus:
-        yield "gpus", scenario.gpus, layout.gpus, "of that machine"
-    before = {"tp": parallel.tp, "pp": parallel.pp, "dp": scenario.dp, "cp": parallel.cp, "ep": parallel.ep}
-    for axis, size in before.items():
-        now = getattr(layout, axis)
-        if now != size:
-            why = "kept above 1" if now > 1 else "no room for it on one machine: its code path is not tried"
-            yield f"parallel.{axis}", size, now, why
-    for name, value in model_changes(scenario, layout).items():
-        yield f"model.{name}", attrgetter(name)(scenario.model), value, _WHY.get(name, "with tp: a rank's part stays")
-    batch = microbatches_of(scenario, layout) * layout.dp * scenario.training.micro_batch
-    if batch != scenario.training.global_batch:
-        yield "training.global_batch", scenario.training.global_batch, batch, "as many microbatches for each stage"
-    yield from _pipeline(scenario, layout)
-    yield from _sharding(scenario, layout)
-    yield from _apart(scenario)
+
+    def worth(sizes: tuple[int, ...]) -> tuple[object, ...]:
+        kept = tuple(size > 1 for size in sizes)
+        return sum(kept), kept, math.prod(sizes), sizes[0], *sizes[2:]
+
+    tried = product(*map(divisors, (parallel.tp, parallel.pp, scenario.dp, parallel.cp)))
+    tp, pp, dp, cp = max((each for each in tried if math.prod(each) <= gpus), key=worth)
+    ranks, etp = dp * cp * tp, parallel.etp or tp
+    shared = ranks // (etp if ranks % etp == 0 else tp)  # else an expert is split over tp
+    return SmallLayout(tp, pp, dp, cp, max(each for each in divisors(parallel.ep) if shared % each == 0))
 
 
-_WHY = {
-    "heads": "with tp: as many a rank, as wide as they were (head_dim)",
-    "sequence_length": "with cp: as many tokens a rank",
-    "moe.experts": "with ep: as many experts a rank",
-    "vocab_size": "with tp, padding included: take tokens modulo it, or a mock data set",
-}
+def _layers_per_slice(scenario: Scenario) -> int:
+    """Return the layers of a chunk of a stage, on average."""
+    return max(1, round(scenario.model.layers / (scenario.parallel.pp * scenario.pipeline.chunks)))
 
 
-def _pipeline(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
-    pipeline = scenario.pipeline
-    if isinstance(pipeline.schedule, Rows) and layout.pp != scenario.parallel.pp:
-        yield "pipeline.schedule", pipeline.schedule_name, "1f1b", "its rows are for other stages"
-        yield "pipeline.chunks", pipeline.chunks, 1, "with it"
-    elif layout.pp == 1 and pipeline.chunks > 1:
-        yield "pipeline.schedule", pipeline.schedule_name, "1f1b", "there is one stage"
-        yield "pipeline.chunks", pipeline.chunks, 1, "with it"
-    if pipeline.layout is not None:
-        yield "pipeline.layout", pipeline.layout, None, "it is for other stages"
-    if isinstance(pipeline.layers_per_stage, tuple):
-        yield "pipeline.layers_per_stage", list(pipeline.layers_per_stage), "even", "the list is for other stages"
-
-
-def _sharding(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
-    group, ranks = scenario.fsdp.shard_group, layout.dp * layout.cp
-    if group and group < scenario.dp * scenario.parallel.cp and ranks % (2 * group):
-        yield "fsdp.shard_group", group, max(1, ranks // 2), "two groups"
-    parallel = scenario.parallel
-    if layout.tp == 1 and parallel.sequence_parallel:
-        yield "parallel.sequence_parallel", True, False, "tp is 1"
-    if layout.cp == 1 and parallel.cp_comm != "ring":
-        yield "parallel.cp_comm", parallel.cp_comm, "ring", "cp is 1"
-    if parallel.etp is not None and (layout.ep == 1 or layout.split(parallel) != parallel.etp):
-        yield "parallel.etp", parallel.etp, None, "ep is 1" if layout.ep == 1 else "a stage has no such groups"
-
-
-def _apart(scenario: Scenario) -> Iterator[Changed]:
+def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed]:
+    """Return all changes but that of the layers."""
+    parallel, pipeline, training = scenario.parallel, scenario.pipeline, scenario.training
+    group = scenario.fsdp.shard_group
+    ranks, sharding, schedule = small.dp * small.cp, scenario.dp * parallel.cp, pipeline.schedule_name
+    axes = {"tp": parallel.tp, "pp": parallel.pp, "dp": scenario.dp, "cp": parallel.cp, "ep": parallel.ep}
+    count = -(-scenario.microbatches * small.pp // parallel.pp)  # as many for each stage, in whole rounds of them
+    batch = -(-count // small.pp) * small.pp * small.dp * training.micro_batch
+    others = isinstance(pipeline.schedule, Rows) and small.pp != parallel.pp
+    alone = not others and small.pp == 1 and pipeline.chunks > 1
     kept = [fault for fault in scenario.given_faults if isinstance(fault, SequenceLengths)]
-    if len(kept) < len(scenario.given_faults):
-        kinds = [fault.kind for fault in scenario.given_faults]
-        yield (
-            "faults",
-            kinds,
-            [fault.model_dump(mode="json", exclude_none=True) for fault in kept],
-            "those of the whole cluster are left out",
-        )
-    if scenario.replicas > 1:
-        yield "replicas", scenario.replicas, 1, "one step"
-    if scenario.steps > 1:
-        yield "steps", scenario.steps, 1, f"one is simulated; run {STEPS}"
-    for name in ("checkpoint", "measured"):
-        if getattr(scenario, name) is not None:
-            yield name, "of the whole job", None, "is not of this one"
-    if scenario.run is not None:
-        yield "run", "of the whole job", _run_of(scenario), f"{STEPS} steps and {STEPS // _SAVED} checkpoints"
+    documents = [fault.model_dump(mode="json", exclude_none=True) for fault in kept]
+    run = {} if scenario.run is None else _run_of(scenario)
+    no_room = "no room for it on one machine: its code path is not tried"
+    rows: tuple[tuple[Any, str, Any, Any, str], ...] = (
+        (nodes > 1, "cluster.nodes", nodes, 1, "one machine"),
+        (ranks * small.tp * small.pp != scenario.gpus, "gpus", scenario.gpus, ranks * small.tp * small.pp,
+         "of that machine"),
+        *((now != axes[axis], f"parallel.{axis}", axes[axis], now, "kept above 1" if now > 1 else no_room)
+          for axis, now in small._asdict().items()),
+        *((True, *row) for row in _model_changes(scenario, small)),
+        (batch != training.global_batch, "training.global_batch", training.global_batch, batch,
+         "as many microbatches for each stage"),
+        (others, "pipeline.schedule", schedule, "1f1b", "its rows are for other stages"),
+        (alone, "pipeline.schedule", schedule, "1f1b", "there is one stage"),
+        (others or alone, "pipeline.chunks", pipeline.chunks, 1, "with it"),
+        (pipeline.layout is not None, "pipeline.layout", pipeline.layout, None, "it is for other stages"),
+        (isinstance(pipeline.layers_per_stage, tuple), "pipeline.layers_per_stage", pipeline.layers_per_stage, "even",
+         "the list is for other stages"),
+        (group and group < sharding and ranks % (2 * group), "fsdp.shard_group", group, max(1, ranks // 2),
+         "two groups"),
+        (small.tp == 1 and parallel.sequence_parallel, "parallel.sequence_parallel", True, False, "tp is 1"),
+        (small.cp == 1 and parallel.cp_comm != "ring", "parallel.cp_comm", parallel.cp_comm, "ring", "cp is 1"),
+        (parallel.etp is not None and (small.ep == 1 or _split(scenario, small) != parallel.etp), "parallel.etp",
+         parallel.etp, None, "ep is 1" if small.ep == 1 else "a stage has no such groups"),
+        (len(kept) < len(scenario.given_faults), "faults", [fault.kind for fault in scenario.given_faults], documents,
+         "those of the whole cluster are left out"),
+        (scenario.replicas > 1, "replicas", scenario.replicas, 1, "one step"),
+        (scenario.steps > 1, "steps", scenario.steps, 1, f"one is simulated; run {STEPS}"),
+        *((getattr(scenario, name) is not None, name, "of the whole job", None, "is not of this one")
+          for name in ("checkpoint", "measured")),
+        (run, "run", "of the whole job", run, f"{STEPS} steps and {STEPS // _SAVED} checkpoints"),
+    )  # fmt: skip
+    return [(path, list(b) if isinstance(b, tuple) else b, now, why) for holds, path, b, now, why in rows if holds]
+
+
+def _split(scenario: Scenario, small: SmallLayout) -> int:
+    """Return the ranks that split an expert: as in the job, or those of tp where there are none or no whole groups."""
+    ranks, etp = small.tp * small.dp * small.cp, scenario.parallel.etp
+    return etp if etp and small.ep > 1 and ranks % (etp * small.ep) == 0 else small.tp
+
+
+def _model_changes(scenario: Scenario, small: SmallLayout) -> list[Changed]:
+    """Return the fields of the model that shrink with tp, cp and ep (layers are apart)."""
+    model, moe, parallel = scenario.model, scenario.model.moe, scenario.parallel
+    tp, etp, split = parallel.tp, parallel.etp or parallel.tp, _split(scenario, small)
+    found: dict[str, int] = {}
+    if small.tp < tp:
+        widths = {"heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden_size": model.ffn_hidden_size or 0}
+        widths["vocab_size"] = padded_vocab(model, tp)
+        found |= {name: max(1, width * small.tp // tp) for name, width in widths.items() if width}
+    if small.cp < parallel.cp:
+        found["sequence_length"] = model.sequence_length * small.cp // parallel.cp
+    if moe is not None and small.ep < parallel.ep:
+        fewest = -(-moe.top_k // small.ep) * small.ep
+        found["moe.experts"] = max(fewest, moe.experts * small.ep // parallel.ep)
+    if moe is not None and split < etp:
+        found["moe.expert_ffn_hidden_size"] = max(1, moe.expert_ffn_hidden_size * split // etp)
+    if moe is not None and small.tp < tp and moe.shared_width:
+        found["moe.shared_ffn_hidden_size"] = moe.shared_width * small.tp // tp
+    why = {
+        "heads": "with tp: as many a rank, as wide as they were (head_dim)",
+        "sequence_length": "with cp: as many tokens a rank",
+        "moe.experts": "with ep: as many experts a rank",
+        "vocab_size": "with tp, padding included: take tokens modulo it, or a mock data set",
+    }
+    return [
+        (f"model.{name}", before, now, why.get(name, "with tp: a rank's part stays"))
+        for name, now in found.items()
+        if now != (before := attrgetter(name)(model))
+    ]
 
 
 def _run_of(scenario: Scenario) -> dict[str, Any]:
@@ -230,20 +256,21 @@ def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) ->
     given |= {"name": f"{scenario.name}, one machine", "parallel.dp": layout.dp}
     chunks = given.get("pipeline.chunks", scenario.pipeline.chunks)
     document, smallest = scenario.document(), ""
-    for each in range(layers_a_slice(scenario), 0, -1):
+    for each in range(_layers_per_slice(scenario), 0, -1):
         try:
             small = from_document(document, given | {"model.layers": each * layout.pp * chunks})
         except InputError as problem:
             smallest = " ".join(str(problem).split())
             continue
-        if held(small) <= usable(small.cluster.device.memory):
+        size, memory = held(small), small.cluster.device.memory
+        if size <= usable(memory):
             return small
-        smallest = f"{each} layers a slice hold {held(small) / 1e9:.1f} GB of {small.cluster.device.memory / 1e9:.1f}"
+        smallest = f"{each} layers a slice hold {size / 1e9:.1f} GB of {memory / 1e9:.1f}"
     raise InputError(f"{scenario.name}: no version for one machine: {smallest}")
 
 
 def document_of(scenario: Scenario) -> dict[str, Any]:
-    """The scenario as a short file says it: without what is as by default; reading it gives an equal one.
+    """Return the scenario as a short file says it: without what is as by default; reading it gives an equal one.
 
     The cluster is named where it is a shipped one with another number of nodes.
     """
@@ -271,11 +298,11 @@ def _model(model: Model) -> dict[str, Any]:
 
 def _cluster(scenario: Scenario) -> dict[str, Any]:
     topology = scenario.cluster.topology
+    own = topology.model_dump(mode="json", exclude_none=True)
     for name in shipped_names("topologies"):
         shipped = load_topology(name)
-        if type(shipped) is not type(topology) or shipped.name != topology.name:
-            continue
-        own, other = (each.model_dump(mode="json", exclude_none=True) for each in (topology, shipped))
-        apart = {key: value for key, value in own.items() if value != other.get(key)}
-        return {"topology": name, **apart}  # ``document_of`` sees to it that it is the same
-    return {"topology": topology.model_dump(mode="json", exclude_none=True)}
+        if type(shipped) is type(topology) and shipped.name == topology.name:
+            other = shipped.model_dump(mode="json", exclude_none=True)
+            apart = {key: value for key, value in own.items() if value != other.get(key)}
+            return {"topology": name, **apart}  # ``document_of`` sees to it that it is the same
+    return {"topology": own}
