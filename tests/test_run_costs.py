@@ -10,7 +10,8 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney, format_energy
+from simcluster.longrun.studies.cost_text import format_energy
+from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney
 from simcluster.longrun.studies.train import Training, train
 from simcluster.scenario.scenario import load
 from simcluster.show import plots

@@ -131,23 +131,7 @@ def walls(
     ``device`` is one of the catalogue or a file, which state peak and memory.  Neither an MFU nor a price is ever
     assumed.  InputError for an input that is not a number, or that another one needs.
     """
-    problems = (
-        (days is not None and tokens is None,
-         "how many GPUs are needed in so many days depends on the tokens; give them, as in 2T"),
-        (achievable is not None and mfu is None,
-         "what is lost against an achievable MFU depends on the MFU that is reached; give it, as in 35%"),
-        (budget is not None and price is None,
-         "a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in --price 2 (Python: price=2)"),
-        (recipe is not None and bytes_per_parameter is not None,
-         "recipe and bytes both say what is kept for a parameter; give one of them"),
-        (zero not in (0, 1, 2, 3), f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3"),
-        (bytes_per_parameter is not None and zero in (1, 2),
-         f"zero {zero} shards a part of the {bytes_per_parameter} bytes of a parameter, and a total does not say "
-         "which; name a recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"),
-    )  # fmt: skip
-    for holds, problem in problems:
-        if holds:
-            raise InputError(problem)
+    _check(tokens, mfu, achievable, price, days, budget, recipe, bytes_per_parameter, zero)
     known = load_device(device)
     chosen = None if bytes_per_parameter is not None else recipe_named(recipe or DEFAULT_RECIPE)
     total = chosen.total if chosen else parse_count(bytes_per_parameter, "bytes")
@@ -172,6 +156,30 @@ def walls(
         at_peak=mfu is None, state_bytes=state, least_gpus=math.ceil(state / known.memory), state_bytes_a_gpu=held,
         fits=None if held is None else held <= known.memory, **given, **_limits(size, peak, number, given),
     )  # fmt: skip
+
+
+def _check(
+    tokens: object, mfu: object, achievable: object, price: object, days: object, budget: object, recipe: object,
+    bytes_per_parameter: object, zero: int,
+) -> None:  # fmt: skip
+    """Raise InputError for an input that another one needs or excludes."""
+    problems = (
+        (days is not None and tokens is None,
+         "how many GPUs are needed in so many days depends on the tokens; give them, as in 2T"),
+        (achievable is not None and mfu is None,
+         "what is lost against an achievable MFU depends on the MFU that is reached; give it, as in 35%"),
+        (budget is not None and price is None,
+         "a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in --price 2 (Python: price=2)"),
+        (recipe is not None and bytes_per_parameter is not None,
+         "recipe and bytes both say what is kept for a parameter; give one of them"),
+        (zero not in (0, 1, 2, 3), f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3"),
+        (bytes_per_parameter is not None and zero in (1, 2),
+         f"zero {zero} shards a part of the {bytes_per_parameter} bytes of a parameter, and a total does not say "
+         "which; name a recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"),
+    )  # fmt: skip
+    for holds, problem in problems:
+        if holds:
+            raise InputError(problem)
 
 
 def _limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:

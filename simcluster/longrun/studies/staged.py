@@ -15,7 +15,7 @@ from simcluster.base.shown import Shown
 from simcluster.base.units import DAY, HOUR, format_seconds
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.run_costs import format_energy, format_power
+from simcluster.longrun.studies.cost_text import format_energy, format_power
 from simcluster.longrun.studies.run_numbers import table_of_means
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks

@@ -13,7 +13,7 @@ from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.longrun.scaling.asked import loss_bought
 from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.run_costs import columns_of, cost_document, energy_lines, money_lines
+from simcluster.longrun.studies.cost_text import columns_of, cost_document, energy_lines, money_lines
 from simcluster.longrun.studies.run_numbers import RunNumbers
 from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
 from simcluster.results.assumptions import assumed_lines
