@@ -16,9 +16,9 @@ from simcluster.longrun.eventlog import COLUMNS, EventLog, Incident, log_of, rea
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.events.record import RunRow
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
+from simcluster.longrun.studies.replayed import replay_log
 from simcluster.scenario.run_times import ExponentialTime, FixedTime, LognormalTime
 
 DAY = 86400.0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.longrun import closed_forms
-from simcluster.longrun.budget.repetition import effective
+from simcluster.longrun.budget.critical_batch import effective
 from simcluster.longrun.launch.check import RUN_CHECKS, LaunchCheck
 from simcluster.longrun.launch.launch import Launch
 from simcluster.longrun.launch.points import SavingCost

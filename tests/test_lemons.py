@@ -12,9 +12,8 @@ from long_run_forms import is_near
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.lives import RETIRE, fading, in_window
-from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Spares
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.studies.advice_nodes import healthy_retired, lemon_failures

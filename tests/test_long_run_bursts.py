@@ -11,14 +11,12 @@ import pytest
 from long_run_forms import fixed, is_near
 
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.expected import closed_forms_of
-from simcluster.longrun.studies.parts_of import Parts
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.states import Parts, StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
 

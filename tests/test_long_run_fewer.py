@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.outcome import REGROWTH
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.longrun.run import REGROWTH, FailureMode, LongRun, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.states import StepStates

@@ -19,9 +19,8 @@ from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.lives import Lives
-from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import FailureMode, LongRun, Part, Spares
+from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import TimeSpec, WeibullTime
 

@@ -20,9 +20,8 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.events.record import PatternWalk
 from simcluster.longrun.lives import Lives
-from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares, StrikeTimes
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Outcomes, Part, Spares, StrikeTimes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import TIMES, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
 

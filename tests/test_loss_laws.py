@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.documents.csv_numbers import Row, read_csv
-from simcluster.longrun.budget.critical_batch import CriticalBatch, kaplan_critical_batch
+from simcluster.longrun.budget.critical_batch import (
+    CriticalBatch,
+    RepeatedData,
+    effective,
+    kaplan_critical_batch,
+    seen_for,
+)
 from simcluster.longrun.budget.loss_fit import fit_loss_law
 from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, TokenLaw, any_law, law_names, loss_law
-from simcluster.longrun.budget.repetition import RepeatedData, effective, seen_for
 
 B, T = 1e9, 1e12
 POINTS = Path(__file__).parent / "inputs" / "chinchilla_points.csv"

@@ -17,8 +17,7 @@ from simcluster.documents.reading import parse_document
 from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.longrun.eventlog import EventLog, Incident, columns_of, log_of, log_rows, read_log
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.replayed import exposed_of
-from simcluster.longrun.studies.fitted import fit_log
+from simcluster.longrun.studies.replayed import exposed_of, fit_log
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.scenario import Scenario, load

@@ -11,8 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.longrun.studies.parts_of import fabric_of
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.states import StepStates, fabric_of
 from simcluster.model.parameters import parameters
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (

@@ -18,10 +18,10 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun.eventlog import read_log
-from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.chunks import MOST_TOGETHER, _parts
 from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.replayed import replay_log
 from simcluster.longrun.studies.replays import log_path
 from simcluster.longrun.studies.train import Training, train
 from simcluster.scenario.run_times import FixedTime

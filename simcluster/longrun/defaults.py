@@ -1,4 +1,4 @@
-"""Detection, restart and spares that a run does not state, with sources; and stated fields without effect."""
+"""What a run does not state, with sources: detection, restart, spares; fields without effect; and assumptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.run import FailureMode, LongRun, Spares
-from simcluster.scenario.run_failures import FailureSpec
+from simcluster.longrun.text import duration
+from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
 from simcluster.scenario.run_section import RestartPart, RunSpec, SparesSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -28,6 +29,8 @@ RESTART_SOURCE = "as in llama3_405b_54_days, communicators of arXiv:2602.00277, 
 NODES_PER_SPARE = 12
 """Nodes of a job per spare node."""
 SPARES_SOURCE = "BLOOM kept 4 for 48, arXiv:2211.05100"
+
+_REPAIR = "no cluster published it; AIReSim takes 2 d by hand, arXiv:2603.07041"
 
 READY = (0.0, 120.0, 1200.0)
 """Seconds until a hot, a warm and a cold spare is ready; not published."""
@@ -127,3 +130,53 @@ def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, st
         *((key, saved, "a slow device is replaced after a checkpoint") for key in ("detect", "survives")),
         *((key, spec.effect == "alarm", "an alarm is handled after a checkpoint") for key in ("detect", "survives")),
     )  # fmt: skip
+
+
+# --- assumptions ------------------------------------------------------------------------------------------------------
+
+
+def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
+    """Yield what a run takes for granted, each with its source and the key that states it."""
+    stops = any(cause.stops for cause in run.causes)
+    if section.restart is None and (stops or run.maintenance is not None):
+        phases = ", ".join(f"{part.name} {duration(part.storage.mean)}" for part in run.restart)
+        yield f"a restart takes {phases} ({RESTART_SOURCE}; run.restart)"
+    if stops:
+        if section.detection is None:
+            seconds = duration(detection_of(section).mean)
+            yield f"a failure is noticed after {seconds} ({DETECTION_SOURCE}; run.detection)"
+        if "wrong_diagnosis" not in section.model_fields_set:
+            yield "no diagnosis blames the wrong node (run.wrong_diagnosis)"
+        names = {cause.name for cause in run.causes}
+        for spec in section.failures.also:
+            of_a_node = spec.effect == "stop" and spec.of in ("gpu", "memory", "host", "rack")
+            if of_a_node and spec.repair is None and spec.name in names:
+                yield f"{spec.name}: the job restarts on the same nodes, none is repaired (run.failures: repair)"
+    if any(cause.repair is not None for cause in run.causes):
+        yield from _of_repairs(section.failures, section.spares, run)
+    if not run.pattern.keep:
+        yield "no checkpoint is written, for nothing fails (run.checkpoint.every, run.failures)"
+    elif "mode" not in section.checkpoint.model_fields_set:
+        yield "a checkpoint stops training until it is written (run.checkpoint.mode)"
+
+
+def _of_repairs(failures: FailuresSpec, spares: SparesSpec, run: LongRun) -> Iterator[str]:
+    """Yield what is assumed of nodes in repair and of those that replace them."""
+    own = {spec.name for spec in failures.also}
+    known = [(cause.rate, cause.repair.mean) for cause in run.causes if cause.repair and cause.name not in own]
+    if failures.of is not None and known:
+        mean = duration(sum(rate * repair for rate, repair in known) / sum(rate for rate, _ in known))
+        yield f"a failed node is repaired in {mean} on average, as {failures.of} has it ({_REPAIR})"
+    if spares.unlimited:
+        return
+    if not spares.stated:
+        yield (
+            f"{run.spares.count:,} spare node{'s' * (run.spares.count > 1)}, 1 per {NODES_PER_SPARE} of the job's "
+            f"{run.machines:,} ({SPARES_SOURCE}; run.spares.warm)"
+        )
+    for kind, seconds in zip(("hot", "warm", "cold"), run.spares.ready, strict=True):
+        if getattr(spares, f"{kind}_ready") is None and getattr(run.spares, kind):
+            ready = f"after {duration(seconds)}" if seconds else "at once"
+            yield f"a {kind} spare is ready {ready} (not published; run.spares.{kind}_ready)"
+    if spares.crews is None:
+        yield "all nodes that failed are repaired at once (run.spares.crews)"

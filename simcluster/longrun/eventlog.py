@@ -22,8 +22,7 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.expressions import Cell
 from simcluster.documents.packed import python_rows, read_parquet
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
-from simcluster.longrun.outcome import MAINTENANCE
-from simcluster.longrun.run import SOON, LongRun
+from simcluster.longrun.run import MAINTENANCE, SOON, LongRun
 
 NAMES = ("time", "cause", "device", "lasts", "end", "of", "count", "age", "since")
 """Columns of a log that is not a run's own."""

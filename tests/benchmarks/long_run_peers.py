@@ -18,9 +18,8 @@ from __future__ import annotations
 import sys
 import time
 
-from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Part, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import FixedTime, StagedTime
 

@@ -16,8 +16,8 @@ from documents import above_aim, readme, scores
 from documents.commands import ROOT, numbers
 from documents.readme import figures_in, with_figures
 from simcluster.longrun.eventlog import read_log
-from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.simulation import simulate_runs
+from simcluster.longrun.studies.replayed import replay_log
 from simcluster.longrun.studies.replays import log_path
 from simcluster.longrun.studies.train import TrainingRun
 

@@ -1,14 +1,21 @@
-"""The critical batch: how many more tokens a larger batch takes, and how many fewer steps.
+"""What tokens are worth: the critical batch (more tokens, fewer steps), and tokens that are seen again.
 
     S = S_min (1 + B_crit / B)          E = E_min (1 + B / B_crit)          (S / S_min - 1) (E / E_min - 1) = 1
 
 E are tokens, S steps of B tokens, B_crit = E_min / S_min (McCandlish et al. 2018, arXiv:1812.06162).  What a law of
 loss calls D is taken as E_min: a batch far below the critical one.
+
+    D' = U (1 + R (1 - e^(-(D / U - 1) / R)))          D tokens of U unique ones, R = 15.39: four epochs are worth 3.73
+
+Muennighoff et al. 2023, arXiv:2305.16264.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from simcluster.longrun.budget.loss_laws import LossLaw, Repeated, loss_law
 
 KAPLAN_TOKENS, KAPLAN_ALPHA = 2e8, 0.21
 """B_crit = B* / L^(1 / alpha_B): Kaplan et al. 2020, arXiv:2001.08361 equation 1.4, on WebText2."""
@@ -38,3 +45,68 @@ class CriticalBatch:
     def tokens_at(self, batch: float) -> float:
         """Tokens with such a batch: steps x batch."""
         return self.least_tokens * (1 + batch / self.tokens)
+
+
+def effective(seen: float, unique: float, fading: float) -> float:
+    """What ``seen`` is worth, of which ``unique`` is new: never more than seen, nor than unique x (1 + ``fading``)."""
+    if seen <= unique:
+        return seen
+    if math.isinf(seen):
+        return unique * (1 + fading)
+    return unique * (1 - fading * math.expm1(-(seen / unique - 1) / fading))
+
+
+def seen_for(worth: float, unique: float, fading: float) -> float:
+    """How much must be seen for so much worth: the inverse; infinite where no repetition is enough."""
+    if worth <= unique:
+        return worth
+    left = 1 - (worth / unique - 1) / fading
+    return unique * (1 - fading * math.log(left)) if left > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedData:
+    """A law of loss with ``unique`` tokens, which are seen more than once where more are asked for.
+
+    Surplus parameters fade as well: those above the best for the unique tokens.  A law that has no constants of its own
+    for this takes those of ``muennighoff``.
+    """
+
+    law: LossLaw
+    unique: float
+
+    @property
+    def fading(self) -> Repeated:
+        """The constants of the decay."""
+        found = self.law.repeated or loss_law("muennighoff").repeated
+        assert found is not None
+        return found
+
+    @property
+    def borrowed(self) -> bool:
+        """Are the constants those of another law?"""
+        return self.law.repeated is None
+
+    def tokens(self, seen: float) -> float:
+        """What so many tokens are worth, in fresh ones."""
+        return effective(seen, self.unique, self.fading.tokens)
+
+    def parameters(self, count: float) -> float:
+        """What so many parameters are worth on these data."""
+        return effective(count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters)
+
+    def loss(self, parameters: float, seen: float) -> float:
+        """L(N', D')."""
+        if seen <= self.unique:
+            return self.law.loss(parameters, seen)
+        return self.law.loss(self.parameters(parameters), self.tokens(seen))
+
+    def tokens_to(self, loss: float, parameters: float) -> float:
+        """Tokens to be seen until a loss is reached; infinite where it never is."""
+        fresh = self.law.tokens_to(loss, parameters)
+        if fresh <= self.unique:
+            return fresh
+        return max(
+            self.unique,
+            seen_for(self.law.tokens_to(loss, self.parameters(parameters)), self.unique, self.fading.tokens),
+        )

@@ -14,7 +14,7 @@ from simcluster.cli import common
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.eventlog import columns_of, is_own, log_rows
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
-from simcluster.longrun.studies.fitted import fit_log
+from simcluster.longrun.studies.replayed import fit_log
 from simcluster.longrun.studies.replays import log_path
 from simcluster.scenario.scenario import load
 

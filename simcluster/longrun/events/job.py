@@ -19,9 +19,8 @@ from simcluster.longrun.events.outages import calendar, clean_snapshot, corrupt,
 from simcluster.longrun.events.record import TRAINING, RunRow
 from simcluster.longrun.events.state import Doing, JobState, TrainingStretch
 from simcluster.longrun.lives import Lives, is_retired
-from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes
 from simcluster.longrun.pattern import MEMORY
-from simcluster.longrun.run import Bad, FailureMode, LongRun
+from simcluster.longrun.run import MAINTENANCE, REGROWTH, Bad, FailureMode, LongRun, Outcomes
 
 
 def start_causes(job: JobState) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import simpy
 
 from simcluster.longrun.events.state import Doing, JobState, PlannedOutage, SlowDevice
-from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
 from simcluster.longrun.pattern import MEMORY, STORAGE
-from simcluster.longrun.run import FailureMode
+from simcluster.longrun.run import MAINTENANCE, REGROWTH, FailureMode
 
 
 def plan(job: JobState, number: int) -> None:

@@ -12,8 +12,7 @@ import simpy
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun.events.record import PatternWalk, RunRecord
-from simcluster.longrun.outcome import names_of
-from simcluster.longrun.run import SOON, FailureMode, LongRun, Spares
+from simcluster.longrun.run import SOON, FailureMode, LongRun, Spares, names_of
 from simcluster.longrun.streams import KeptStream
 from simcluster.scenario.run_times import TimeSpec
 

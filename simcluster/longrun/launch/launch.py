@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.studies.assumptions import assumptions_of
 from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import player_of
 from simcluster.longrun.studies.staged import StagedTraining
@@ -71,7 +71,7 @@ class Launch:
     def assumed(self) -> tuple[str, ...]:
         """Assumptions that the points depend on; none where the run is invalid."""
         try:
-            return assumptions_of(self.scenario, self.run)
+            return tuple(assumptions_of(self.section, self.run))
         except InputError:
             return ()
 

@@ -11,8 +11,8 @@ import numpy as np
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_bytes, format_seconds
+from simcluster.longrun.budget.critical_batch import RepeatedData
 from simcluster.longrun.budget.loss_laws import loss_law
-from simcluster.longrun.budget.repetition import RepeatedData
 from simcluster.longrun.ending import stop_rate
 from simcluster.longrun.launch.launch import RUNS, Launch, RunCheck, Seen
 from simcluster.longrun.run import LongRun

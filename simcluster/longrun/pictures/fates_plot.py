@@ -15,8 +15,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.outcome import Outcomes, names_of
-from simcluster.longrun.run import FATES
+from simcluster.longrun.run import FATES, Outcomes, names_of
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, MEMORY, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, text_on, tinted

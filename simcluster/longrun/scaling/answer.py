@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.units import DAY
-from simcluster.longrun.budget.critical_batch import CriticalBatch
+from simcluster.longrun.budget.critical_batch import CriticalBatch, RepeatedData
 from simcluster.longrun.budget.loss_laws import (
     FLOP_PER_TOKEN,
     SERVING_FLOP,
@@ -20,7 +20,6 @@ from simcluster.longrun.budget.loss_laws import (
     any_law,
     law_names,
 )
-from simcluster.longrun.budget.repetition import RepeatedData
 from simcluster.longrun.scaling.asked import Asked, Played
 
 if TYPE_CHECKING:

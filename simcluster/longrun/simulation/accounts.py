@@ -6,8 +6,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.outcome import Outcomes, names_of
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES, LongRun, Outcomes, names_of
 
 if not cython.compiled:
     from simcluster.base.pointers import doubles, ints

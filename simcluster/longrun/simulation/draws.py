@@ -12,8 +12,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.outcome import names_of
-from simcluster.longrun.run import NOW, FailureMode, LongRun
+from simcluster.longrun.run import NOW, FailureMode, LongRun, names_of
 from simcluster.longrun.streams import BLOCK, numbers_of
 from simcluster.scenario.run_times import TimeSpec
 

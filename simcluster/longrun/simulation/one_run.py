@@ -9,9 +9,8 @@ from typing import get_args
 import cython
 import numpy as np
 
-from simcluster.longrun.outcome import names_of
 from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import FATES, Effect, LongRun
+from simcluster.longrun.run import FATES, Effect, LongRun, names_of
 from simcluster.longrun.simulation.draws import add_draws, causes_of
 
 if not cython.compiled:

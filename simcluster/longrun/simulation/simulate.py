@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from simcluster.base.compilation import check_compiled
 from simcluster.longrun.ending import check_end
-from simcluster.longrun.outcome import Outcomes
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.simulation.accounts import Accounts
 from simcluster.longrun.simulation.draws import Draws
 from simcluster.longrun.simulation.one_run import OneRun

@@ -14,12 +14,12 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.studies.advice_nodes import lemons, nine, spares
 from simcluster.longrun.studies.advice_restarts import restart, straggler
-from simcluster.longrun.studies.assumptions import assumptions_of
 from simcluster.longrun.studies.build import LEAST, asked_runs
 from simcluster.longrun.studies.chunks import Workers, player_of
 from simcluster.longrun.studies.in_theory import best_steps, efficiency_of, left_out_note, two_levels_of
@@ -282,7 +282,7 @@ def _assumed(bench: PolicyBench) -> tuple[str, ...]:
         run = bench.with_section(
             checkpoint=bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None})
         )
-    return assumptions_of(bench.scenario, run)
+    return tuple(assumptions_of(bench.section, run))
 
 
 def _options(question: str) -> list[str]:

@@ -11,8 +11,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
-from simcluster.longrun.outcome import Outcomes
-from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Spares
 from simcluster.longrun.studies.in_theory import (
     Repairs,
     efficiency_of,

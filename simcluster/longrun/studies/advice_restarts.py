@@ -10,8 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.longrun.outcome import Outcomes
-from simcluster.longrun.run import NOW, FailureMode, LongRun
+from simcluster.longrun.run import NOW, FailureMode, LongRun, Outcomes
 from simcluster.longrun.studies.in_theory import (
     break_even_hours,
     efficiency_of,

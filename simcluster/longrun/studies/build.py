@@ -16,8 +16,7 @@ from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Savin
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
 from simcluster.longrun.scaling.asked import tokens_to_loss
 from simcluster.longrun.studies.in_theory import Savings, interval_of
-from simcluster.longrun.studies.parts_of import Devices
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.states import Devices, StepStates
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw

@@ -26,8 +26,7 @@ from simcluster.base.store import Store
 from simcluster.base.telling import phase
 from simcluster.base.version import sources_digest
 from simcluster.longrun.ending import check_size
-from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.run import GatheredOutcomes, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.results.result import VERSION
 from simcluster.studies.sweep.players import Players, players_of

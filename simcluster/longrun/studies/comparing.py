@@ -23,8 +23,7 @@ from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
 from simcluster.longrun.ending import check_end
-from simcluster.longrun.outcome import Outcomes
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.studies.build import LEAST, asked_runs, long_run_of, section_of
 from simcluster.longrun.studies.chunks import Workers, player_of
 from simcluster.longrun.studies.policies import PairedDifference, half_width, paired

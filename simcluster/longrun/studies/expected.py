@@ -16,8 +16,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.units import DAY
 from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import restart_seconds, stop_rate
-from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes, names_of
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES, MAINTENANCE, REGROWTH, LongRun, Outcomes, names_of
 from simcluster.longrun.studies.in_theory import Repairs
 from simcluster.results.distribution import half_width
 

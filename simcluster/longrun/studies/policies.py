@@ -15,8 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.shown import Shown
-from simcluster.longrun.outcome import Outcomes
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import Name, RunPlayer
 from simcluster.longrun.studies.states import StepStates

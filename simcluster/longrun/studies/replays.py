@@ -22,12 +22,11 @@ from simcluster.documents.shipped import shipped_folder
 from simcluster.longrun.ending import check_size
 from simcluster.longrun.eventlog import STANDS, EventLog, read_log
 from simcluster.longrun.events.record import TRAINING
-from simcluster.longrun.outcome import Outcomes
-from simcluster.longrun.replayed import replay_log, stood_in, struck_in
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.build import asked_runs, long_run_of
 from simcluster.longrun.studies.policies import paired
+from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import FATE_WORDS, TrainingRun
 from simcluster.longrun.text import in_columns, plain, row_of

@@ -12,9 +12,8 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.outcome import MAINTENANCE, Outcomes, names_of
 from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_in, drawn_by, energy_kwh, watts_of
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, names_of
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
 

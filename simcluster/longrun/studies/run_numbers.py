@@ -13,12 +13,11 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
+from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.eventlog import COLUMNS, incidents_of
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.outcome import Outcomes, names_of
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES, LongRun, Outcomes, names_of
 from simcluster.longrun.scaling.asked import loss_bought
-from simcluster.longrun.studies.assumptions import assumptions_of
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.expected import closed_forms_of
 from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
@@ -117,7 +116,7 @@ class RunNumbers:
     @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions that the answer depends on and the scenario does not state."""
-        return assumptions_of(self.scenario, self.run)
+        return tuple(assumptions_of(section_of(self.scenario), self.run))
 
     @property
     def loss(self) -> float | None:

@@ -2,27 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from time import perf_counter
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.faults import Fault, FaultSpec, placed
-from simcluster.longrun.studies.parts_of import Parts, StandIn
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, weight_of
 from simcluster.scenario.loading import without_loader
 from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.step.planned import plan
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 from simcluster.studies.whatif.mitigations import fewer_of, step_of
+from simcluster.topology import Cluster
+
+Cable = tuple[str, str]
+"""The two ends, the one nearer to the GPUs first."""
+
+
+@dataclass(frozen=True)
+class JobFabric:
+    """``ports`` are the job's NICs (GPUs, where those have switch ports of their own), each with the first rank that
+    leaves by it; ``edges`` their cables; ``level`` of each switch that the job can use (1: next to GPUs), in the order
+    of levels; ``trunks`` the cables between those.  All of them may be empty: a single machine."""
+
+    ports: dict[str, int]
+    edges: tuple[Cable, ...]
+    level: dict[str, int]
+    trunks: tuple[Cable, ...]
+
+    def cables_of(self, node: str) -> list[Cable]:
+        """Those of a NIC or a switch."""
+        return [cable for cable in (*self.edges, *self.trunks) if node in cable]
+
+
+def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
+    """What the first ``gpus`` GPUs can use: their leaves, and all that lies above those."""
+    switches = set(cluster.switches)
+    ports: dict[str, int] = {}
+    for rank in range(gpus):
+        for port in cluster.uplinks(rank) if switches else ():
+            ports.setdefault(port, rank)
+    above: dict[str, list[str]] = defaultdict(list)
+    leaves: dict[str, None] = {}
+    edges: list[Cable] = []
+    for a, b in cluster.links:
+        if b not in switches:
+            continue
+        if a in switches:
+            above[a].append(b)
+            continue
+        leaves[b] = None
+        if a in ports:
+            edges.append((a, b))
+    levels, found = dict.fromkeys(leaves, 1), list(leaves)
+    for switch in found:
+        for other in above[switch]:
+            if other not in levels:
+                levels[other] = levels[switch] + 1
+                found.append(other)
+    used = dict.fromkeys(leaf for _, leaf in edges)
+    if len(used) > 1:  # what meets in one leaf goes no higher
+        for switch in (reached := list(used)):
+            more = [other for other in above[switch] if levels[other] > levels[switch] and other not in used]
+            used.update(dict.fromkeys(more))
+            reached += more
+    trunks = tuple((a, b) for a in used for b in above[a] if b in used and (levels[a], a) < (levels[b], b))
+    ordered = sorted(used, key=lambda switch: levels[switch])
+    return JobFabric(ports, tuple(edges), {switch: levels[switch] for switch in ordered}, trunks)
+
+
+CLASSES = 4
+"""Places along the pipeline whose devices are played: others are taken for the nearest of them."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A device that is played for all of its class: ``words`` name it, ``faults`` are its documents but for ``factor``,
+    which is added when it is slow."""
+
+    words: str
+    faults: tuple[Mapping[str, Any], ...]
+
+    def slow(self, factor: float) -> list[dict[str, Any]]:
+        """Return the faults of a step in which it takes that many times as long (GPUs) or has that share (links)."""
+        return [{**fault, "factor": factor} for fault in self.faults]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Devices of a kind: ``label`` names one on the graph, ``column`` is the class that it belongs to, and
+    ``stand_for`` those that are played for the classes.  ``count`` may be 0: the cluster has none."""
+
+    count: int
+    machines: int
+    label: Callable[[int], str]
+    column: Callable[[Ints], Ints]
+    stand_for: tuple[StandIn, ...]
+
+
+class Parts:
+    """All devices of a scenario's job."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._cluster, self._gpus = scenario.cluster.built, scenario.gpus
+        plan = plan_of(scenario, schedule_of(scenario))
+        stages = plan.pp
+        self.chosen = np.unique(np.linspace(0, stages - 1, min(CLASSES, stages)).round().astype(np.int64))
+        nearest = np.abs(self.chosen[None, :] - np.arange(stages)[:, None]).argmin(axis=1)
+        self._class_of = nearest[plan.stages()]
+        """Of every rank."""
+        self._first = [int(plan.grid[stage].ravel()[0]) for stage in self.chosen]
+        hosts = self._cluster.hosts[: self._gpus]
+        self.hosts, self._first_of = np.unique(hosts, return_index=True)
+        self._known: dict[tuple[str, int], Devices] = {}
+
+    @cached_property
+    def fabric(self) -> JobFabric:
+        """NICs, switches and cables."""
+        return fabric_of(self._cluster, self._gpus)
+
+    def of(self, kind: str, machines: int = 1) -> Devices:
+        """Return those of a kind (``spec.Of``), looked up once; a rack has that many machines."""
+        if (kind, machines) not in self._known:
+            self._known[kind, machines] = self._of(kind, machines)
+        return self._known[kind, machines]
+
+    def _of(self, kind: str, machines: int) -> Devices:
+        if kind in ("gpu", "memory"):
+            labels = [f"{name}" for name in self._cluster.gpus[: self._gpus]]
+            return self._devices(
+                labels, self._class_of, "GPU ", lambda rank: ({"kind": "slow_gpu", "rank": rank},), self._first
+            )
+        if kind in ("host", "rack"):
+            each = machines if kind == "rack" else 1  # next to each other; the last rack may have fewer
+            racks = [self.hosts[first : first + each].tolist() for first in range(0, len(self.hosts), each)]
+            labels = [f"machine{'s' * (len(rack) > 1)} {', '.join(map(str, rack))}" for rack in racks]
+            classes = self._class_of[self._first_of[::each]]
+            return self._devices(
+                labels, classes, "", lambda rack: tuple({"kind": "slow_gpu", "node": host} for host in racks[rack])
+            )
+        if kind == "job":
+            return self._devices(["job"], np.zeros(1, dtype=np.int64), "", lambda _: (), [])
+        fabric = self.fabric
+        if kind == "neighbour":  # another job, which takes a share of all cables between switches
+            there = int(bool(fabric.trunks))
+            found = self._devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
+            stand_in = StandIn("cables between switches, beside another job,", _links(fabric.trunks))
+            return replace(found, stand_for=(stand_in,), column=lambda places: np.zeros(1, dtype=np.int64)[places])
+        if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
+            cables = [*fabric.edges, *fabric.trunks]
+            between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
+            classes = np.array([*(self._class_of[fabric.ports[port]] for port, _ in fabric.edges), *between])
+            labels = [f"{a} - {b}" for a, b in cables]
+            return self._devices(labels, classes, "cable ", lambda place: _links([cables[place]]))
+        # NICs by the place of their first rank along the pipeline, switches by level: each with all of its cables
+        values = np.array(list((fabric.ports if kind == "nic" else fabric.level).values()), dtype=np.int64)
+        word, classes = ("NIC ", self._class_of[values]) if kind == "nic" else ("switch ", values)
+        nodes = list(fabric.ports if kind == "nic" else fabric.level)
+        return self._devices(nodes, classes, word, lambda place: _links(fabric.cables_of(nodes[place])))
+
+    def _devices(
+        self,
+        labels: Sequence[str],
+        class_of: Ints,
+        word: str,
+        faults: Callable[[int], tuple[Mapping[str, Any], ...]],
+        first: Sequence[int] | None = None,
+    ) -> Devices:
+        """Return devices by label; the ``first`` of each class is simulated for the others of it."""
+        _, firsts, number = np.unique(np.asarray(class_of, dtype=np.int64), return_index=True, return_inverse=True)
+        columns = number.astype(np.int64).ravel()
+        chosen = firsts.tolist() if first is None else first
+        stand_for = tuple(StandIn(f"{word}{labels[each]}", faults(each)) for each in chosen)
+        return Devices(
+            len(labels), len(self.hosts), lambda place: labels[place], lambda places: columns[places], stand_for
+        )
+
+
+def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"kind": "slow_link", "between": list(cable)} for cable in cables)
 
 
 def validation_pass(scenario: Scenario) -> Result:
@@ -43,13 +213,12 @@ _FAULT: TypeAdapter[FaultSpec] = TypeAdapter(Fault)
 class StepStates:
     """Seconds of a step of a scenario in every state that was ``asked`` for, by its words; each is played once.
 
-    ``took`` are the seconds that playing it took; ``used`` are those of the run that is made of them now, ``notes``
-    what is to be said of its making.  InputError for more than 50 states of one.
+    ``used`` are those of the run that is made of them now, ``notes`` what is to be said of its making.  InputError for
+    more than 50 states of one.
     """
 
     scenario: Scenario
     asked: dict[str, float] = field(default_factory=dict)
-    took: dict[str, float] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[CheckpointSpec, Weight] = field(default_factory=dict, repr=False)
@@ -64,10 +233,8 @@ class StepStates:
     def _timed(self, words: str, play: Callable[[], float]) -> float:
         self._room_for(words)
         if words not in self.asked:
-            begun = perf_counter()
             with phase("" if words == _HEALTHY else f"state {len(self.asked) + 1} of the cluster ({words})"):
                 self.asked[words] = play()
-            self.took[words] = perf_counter() - begun
         self.used[words] = self.asked[words]
         return self.asked[words]
 
@@ -162,11 +329,3 @@ class StepStates:
         words = f"{missing} replica{'s' * (missing > 1)} fewer"
         share = job.scenario.training.global_batch / self.scenario.training.global_batch
         return self._timed(words, lambda: step_of(job)), share
-
-    def told(self) -> str:
-        """All of them, each a line: the step, how much slower than healthy, and what it took to play it."""
-        rows = [
-            f"  {words}: step {seconds:.4g} s ({seconds / self.healthy - 1:+.2%}), played in {self.took[words]:.2f} s"
-            for words, seconds in ((words, played + self.outer) for words, played in self.asked.items())
-        ]
-        return "\n".join([f"{len(rows)} states of the cluster, each played once:", *rows])

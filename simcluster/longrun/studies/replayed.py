@@ -1,4 +1,4 @@
-"""A log as a run: what struck a job, its own or a real one, is played again.
+"""A log as a run: what struck a job, its own or a real one, strikes again; and the rates that the log gives.
 
 A what-if keeps the strikes and changes what is done about them: the interval, the restart, the spares.  A strike comes
 at the same *exposed* second (``run``) of its cause: time in which the job stood uses up none of it, whether it stood
@@ -10,15 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.eventlog import EventLog, Incident
-from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
-from simcluster.longrun.run import SOON, LongRun, StrikeTimes
+from simcluster.documents.rows import Row
+from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.eventlog import EventLog, Incident, is_own, log_in
+from simcluster.longrun.fitting import FailureFits, fit_failures
+from simcluster.longrun.run import MAINTENANCE, REGROWTH, SOON, LongRun, StrikeTimes
+from simcluster.longrun.studies.build import long_run_of, section_of
+from simcluster.longrun.studies.states import StepStates
+from simcluster.scenario.scenario import Scenario
 
 _APART = 1e-3  # seconds between two strikes that a log has at one instant
 
@@ -111,3 +118,64 @@ def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
         last = exposed if exposed > last + SOON else last + _APART
         found.append(last)
     return np.array(found)
+
+
+# --- rates of the causes of a scenario's own job ----------------------------------------------------------------------
+
+_RATES = {"mtbf", "per_1000_node_days", "per_year", "count", "within", "gpus", "law", "bad", "source", "name", "of"}
+
+
+def fit_log(
+    scenario: Scenario,
+    rows: Sequence[Row],
+    source: str,
+    *,
+    gpus: int | None = None,
+    days: float | None = None,
+    by: str | None = None,
+) -> FailureFits:
+    """Return rates of the failures in the log of a scenario's job, a run's own or one of incidents.
+
+    Each is of the time in which the job was exposed to it; what the scenario's failures say beside how often (device,
+    repair, detection, effect) is kept.  ``days`` defaults to all of a run's own log, and of others to the scenario's
+    ``run.days``.  InputError as in ``fit_failures``.
+    """
+    if "age" in rows[0].texts:
+        raise InputError("a log of lives (age, end) is of parts, not of a job: leave --scenario out")
+    section = section_of(scenario)
+    if "count" in rows[0].texts and "time" not in rows[0].texts:
+        return fit_failures(rows, source, gpus=gpus or scenario.gpus, days=days, by=by)
+    log, own = log_in(rows, "log"), is_own(rows)
+    seconds = days * DAY if days is not None else log.end if own else section.days
+    if seconds is None:
+        raise InputError("for how long was the job watched? --days says it: the scenario ends by steps or tokens")
+    run, planned = long_run_of(scenario, StepStates(scenario)), (MAINTENANCE, REGROWTH)
+    kept = [row for row in rows if not own and row.texts["cause"].strip() not in planned]
+    for each in log.incidents if own else ():
+        if each.cause not in planned:
+            cells: dict[str, Any] = {"cause": each.cause, "time": each.time}
+            kept.append(Row(len(kept) + 1, cells, {"cause": each.cause, "time": repr(each.time)}))
+    if not kept:
+        raise InputError(
+            "the log has no failure that struck, and rates are fitted to failures; give a log with a row for "
+            "each, or one of a longer run"
+        )
+    fits = fit_failures(kept, source, gpus=gpus or scenario.gpus, days=seconds / DAY, by=by)
+    exposed = {stops: exposed_of(run, log, seconds, stops=stops) for stops in (True, False)}
+    specs = {spec.name: spec for spec in failures_of(section.failures)}
+    stops = {cause.name: cause.stops for cause in run.causes}
+    causes = []
+    for fit in fits.causes:
+        spec, fit = specs.get(fit.cause), replace(fit, watched=exposed[stops.get(fit.cause, True)])
+        if spec is not None:
+            said = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+            one = "one rate stands for its ages and its bad batch: a log of a job does not tell them apart"
+            notes = (*fit.notes, one) if "law" in said or "bad" in said else fit.notes
+            known = {name: value for name, value in said.items() if name not in _RATES}
+            fit = replace(fit, of=spec.of, known=known, notes=notes)
+        causes.append(fit)
+    note = (
+        f"Of {seconds / DAY:.4g} d the job was exposed to what stops it for {exposed[True] / DAY:.4g} d, and trained "
+        f"for {exposed[False] / DAY:.4g} d: rates are of that time.  Without ages there is no shape."
+    )
+    return replace(fits, causes=tuple(causes), total=replace(fits.total, watched=exposed[True]), notes=(note,))
