@@ -93,11 +93,11 @@ def test_boxes_with_a_slow_device_sum_to_the_wall(played: Training) -> None:
 def test_work_that_two_failures_undo_is_lost_once() -> None:
     """Training to 100, back to 50, on to 60, back to 20: what came after 20 the first time, and after 50 the second."""
     rows = [
-        (0.0, 100.0, "work", "", "", 100.0),
+        (0.0, 100.0, "training", "", "", 100.0),
         (100.0, 100.0, "lost", "a", "", 100.0), (100.0, 130.0, "restart", "a", "p", 50.0),
-        (130.0, 140.0, "work", "", "", 60.0),
+        (130.0, 140.0, "training", "", "", 60.0),
         (140.0, 140.0, "lost", "a", "", 60.0), (140.0, 150.0, "restart", "a", "p", 20.0),
-        (150.0, 250.0, "work", "", "", 120.0),
+        (150.0, 250.0, "training", "", "", 120.0),
     ]  # fmt: skip
     log = pd.DataFrame(rows, columns=["begin_s", "end_s", "what", "cause", "which", "at_s"])
     run = simcluster.train(load("tiny_3d", {"run": {**RUN, "days": "1 d"}}), played=1).run

@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.events.record import PatternWalk
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Outcomes, Part, Spares, StrikeTimes
@@ -188,16 +187,12 @@ def test_every_field_of_a_run_is_simulated() -> None:
         assert [field.name for field in fields(kind)] == names.split()
 
 
-def test_the_log_says_the_same_in_stretches_and_in_phases() -> None:
-    """And is the whole of the run, without gaps."""
+def test_the_log_is_the_whole_of_the_run_without_gaps() -> None:
     for seed in (1, 2, 5, 11, 12, 15):
-        run = drawn_run(seed)
-        (short, stretches), (long, phases) = simulate_with_log(run, seed), simulate_with_log(run, seed, detail=True)
-        assert_same(short, long, 0)
-        assert len(stretches) < len(phases)
-        for log in ([row for row in each if row.what != "strike"] for each in (stretches, phases)):
-            assert [row.begin for row in log[1:]] == pytest.approx([row.end for row in log[:-1]], rel=1e-12)
-            assert log[-1].end == pytest.approx(short.wall[0])
+        outcomes, rows = simulate_with_log(drawn_run(seed), seed)
+        log = [row for row in rows if row.what != "strike"]
+        assert [row.begin for row in log[1:]] == pytest.approx([row.end for row in log[:-1]], rel=1e-12)
+        assert log[-1].end == pytest.approx(outcomes.wall[0])
 
 
 def test_a_stretch_tells_its_steps_and_snapshots() -> None:
@@ -208,27 +203,6 @@ def test_a_stretch_tells_its_steps_and_snapshots() -> None:
     before, after = PATTERN.spent("steps", np.array(lost).T)
     assert len(lost) > 5
     assert sum(row.steps for row in log) - (before - after).sum() == pytest.approx(played.steps[0])
-
-
-def test_a_walk_that_jumps_is_where_one_is_that_goes_phase_by_phase() -> None:
-    rng = random.Random(0)
-    for _ in range(30):
-        try:
-            pattern = drawn_pattern(rng)
-        except InputError:
-            continue
-        goal = rng.choice([math.inf, pattern.steps * 40 + 37])
-        jumps, steps = PatternWalk(pattern, goal), PatternWalk(pattern, goal, detail=True)
-        at = 0.0
-        for _ in range(12):
-            at += rng.choice([0.0, 1.0, 0.3 * pattern.period, pattern.period, 9.1 * pattern.period])
-            jumps.to(at)
-            assert sum(end - begin for _, begin, end in steps.to(at)) >= 0
-            for name in ("at", "snapshot", "phase", "until", "safe"):
-                assert getattr(jumps, name) == getattr(steps, name), name
-            if rng.random() < 0.3 and jumps.safe[MEMORY]:
-                at = jumps.back(jumps.safe[MEMORY])
-                assert steps.back(steps.safe[MEMORY]) == at
 
 
 # --- what must hold ---------------------------------------------------------------------------------------------------

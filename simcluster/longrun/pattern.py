@@ -157,6 +157,11 @@ class CheckpointPattern:
         whole, rest = self._split(at)
         return whole * self.cycles + np.searchsorted(self.ends[1:-1], rest, side="right")
 
+    def safe(self, at: Floats) -> Ints:
+        """Return the latest snapshot whose write is done until then; -1: none."""
+        whole, rest = self._split(at)
+        return whole * self.cycles + np.searchsorted(self.safe_within, rest, side="right") - 1
+
     def next_end(self, at: Floats) -> Floats:
         """When the snapshot after the cycle that is going on will have been taken."""
         return self.end(self.taken(at) + 1)

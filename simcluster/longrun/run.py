@@ -272,6 +272,17 @@ class Outcomes:
             | {fate: self.fates[:, number].sum(axis=1) for number, fate in enumerate(FATES)}
         )
 
+    def by_week(self) -> tuple[Floats, Floats]:
+        """Return the goodput of each week and its seconds, [run, week]: the last of a run as far as it was begun."""
+        week, weeks = self.run.week, max(1, math.ceil(float(self.wall.max()) / self.run.week - 1e-9))
+        lasts = np.clip(self.wall[:, None] - np.arange(weeks) * week, 0.0, week)
+        ends = np.full(lasts.shape, np.nan)
+        known = min(weeks, self.weekly.shape[1])
+        ends[:, :known] = self.weekly[:, :known]
+        ends = np.where(np.isnan(ends) | (lasts < week * (1 - 1e-9)), self.steps[:, None], ends)
+        gained = np.diff(ends, axis=1, prepend=0.0) * self.run.pattern.step
+        return gained / np.where(lasts > 0, lasts, 1.0), lasts
+
 
 _COLUMNS = ("wall", "at", "steps", "fates", "parts", "strikes", "outages")
 

@@ -151,15 +151,13 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 """What falls due at one instant is dealt with in this order."""
 
 
-def simulate_with_log(
-    run: LongRun, seed: int, number: int = 0, *, detail: bool = False
-) -> tuple[Outcomes, list[RunRow]]:
-    """Return the outcome of run ``number`` of a seed and its log, with a row per stretch, or per phase (``detail``).
+def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcomes, list[RunRow]]:
+    """Return the outcome of run ``number`` of a seed and its log.
 
     Raises InputError for a run that would hardly ever end.
     """
     check_end(run)
-    job = JobState(run, seed, number, detail=detail)
+    job = JobState(run, seed, number)
     weekly: list[float] = []
     job.process = job.env.process(_train(job))
     start_causes(job)
@@ -212,18 +210,10 @@ def _trained(job: JobState, at: float) -> None:
     if stretch.number >= 0:
         job.record.add("slow", stretch.number, now - stretch.begun - (at - stretch.at))
     cause = job.names[stretch.number] if stretch.number >= 0 else ""
-    before = job.walk.snapshot
-    phases = job.walk.to(at)
-    if job.walk.detail:
-        for what, start, end in phases:
-            ended = stretch.begun + (end - stretch.at) * stretch.pace if end < at else now
-            begun = stretch.begun + (start - stretch.at) * stretch.pace
-            job.record.log.append(RunRow(begun, ended, what, cause, stretch.which, end))
-    elif now > stretch.begun:
+    if now > stretch.begun:
+        before, taken = job.run.pattern.taken(np.array([stretch.at, at])).tolist()
         steps = job.kept(at) - job.kept(stretch.at)
-        row = RunRow(stretch.begun, now, TRAINING, cause, stretch.which, at, steps, job.walk.snapshot - before)
-        job.record.trained(row)
-    job.safe = [max(known, new) for known, new in zip(job.safe, job.walk.safe, strict=True)]
+        job.record.trained(RunRow(stretch.begun, now, TRAINING, cause, stretch.which, at, steps, taken - before))
     job.at = at
 
 
@@ -239,11 +229,12 @@ def _next(job: JobState) -> Doing | None:
         cause = job.run.causes[number]
         if cause.effect == "pause":
             return pause(job, number, occurrence)
-        return outage(job, number, job.safe[cause.survives])
+        return outage(job, number, job.safe(cause.survives))
     if job.at >= job.wrong.verified_at:
-        return outage(job, job.wrong.number, job.safe[MEMORY])
+        return outage(job, job.wrong.number, job.safe(MEMORY))
     if job.at >= job.planned.at:
-        return outage(job, job.planned.number, job.walk.snapshot, planned=True)
+        taken = int(job.run.pattern.taken(np.array([job.at]))[0])
+        return outage(job, job.planned.number, taken, planned=True)
     return None
 
 
@@ -260,4 +251,4 @@ def _due(job: JobState, what: str, number: int) -> Doing | None:
     if job.run.straggler == "checkpoint":
         plan(job, number)
         return None
-    return outage(job, number, job.safe[job.run.causes[number].survives])
+    return outage(job, number, job.safe(job.run.causes[number].survives))

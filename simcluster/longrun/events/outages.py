@@ -70,7 +70,7 @@ def clean_snapshot(job: JobState) -> int:
     """The latest snapshot on storage from before the weights were wrong, if it is still kept; else the run's begin."""
     pattern = job.run.pattern
     before = int(pattern.taken(np.array([job.wrong.since]))[0]) // pattern.cycles * pattern.cycles
-    return before if before >= job.safe[STORAGE] - (pattern.keep - 1) * pattern.cycles else 0
+    return before if before >= job.safe(STORAGE) - (pattern.keep - 1) * pattern.cycles else 0
 
 
 def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Doing:
@@ -124,7 +124,7 @@ def pause(job: JobState, number: int, occurrence: int) -> Doing:
         job.expose("")
         yield from spend(job, seconds, "pause", number, _named(job, cause, "where paused", occurrence))
     else:
-        target = job.safe[cause.survives]
+        target = job.safe(cause.survives)
         yield from outage(job, number, target, paused=job.run.timeout)
 
 
@@ -172,15 +172,14 @@ def _named(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str
 
 def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
     """Training is set back to a snapshot; returns where the snapshots are that are loaded."""
-    back = job.walk.back(target)
+    back, stored = float(job.run.pattern.end(np.array([target]))[0]), job.safe(STORAGE)
     job.record.lost(number, job.at - back, job.at)
     job.at = back
     cause = job.run.causes[number] if number < len(job.run.causes) else None
     level = MEMORY if planned or cause is None or cause.survives == MEMORY else STORAGE
     if job.run.pattern.memory is None:
         level = STORAGE
-    job.safe[MEMORY] = target
-    job.safe[STORAGE] = target if planned or level == STORAGE else min(target, job.safe[STORAGE])
+    job.least = [target, target if planned or level == STORAGE else min(target, stored)]
     if job.wrong.since >= back:
         job.wrong.gone()
         job.forget("found")

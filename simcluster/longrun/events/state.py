@@ -11,7 +11,8 @@ import numpy as np
 import simpy
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.events.record import PatternWalk, RunRecord
+from simcluster.longrun.events.record import RunRecord
+from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import SOON, FailureMode, LongRun, Spares, names_of
 from simcluster.longrun.streams import KeptStream
 from simcluster.scenario.run_times import TimeSpec
@@ -157,20 +158,19 @@ class Wrong:
 
 
 class JobState:
-    """``at`` on the nominal clock, ``safe[level]`` the latest snapshot there, and what the job is exposed to.
+    """``at`` on the nominal clock, ``least[level]`` where it goes back to at least, and what the job is exposed to.
 
     ``struck`` are causes (number, occurrence) that the job has to deal with, ``due`` what else falls due.
     """
 
-    def __init__(self, run: LongRun, seed: int, number: int, *, detail: bool) -> None:
+    def __init__(self, run: LongRun, seed: int, number: int) -> None:
         self.run, self.seed, self.number = run, seed, number
         self._streams: dict[tuple[str, str, int], KeptStream] = {}
         self.names = names_of(run)
         self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
         self.machines = RepairShop(self.env, run.spares, short=bool(run.short))
-        self.walk = PatternWalk(run.pattern, run.goal, detail=detail)
-        self.at, self.safe = 0.0, [0, 0]
+        self.at, self.least = 0.0, [0, 0]
         self.stretch: TrainingStretch | None = None
         self.exposure = Exposure(self.env)
         self.process: simpy.Process | None = None
@@ -202,6 +202,13 @@ class JobState:
         """How long that strike lasts (s), as a log says or by the law."""
         known = math.nan if cause.struck is None else cause.struck.lasted(occurrence)
         return self.draw(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
+
+    def safe(self, level: int) -> int:
+        """Return the latest snapshot that is there; the last of the run is written by the closing checkpoint."""
+        pattern, goal = self.run.pattern, self.run.goal
+        last = goal // pattern.steps if math.isfinite(goal) else goal
+        found = int(min(last, max(0, int(pattern.safe(np.array([self.at]))[0]))))
+        return max(self.least[level], found // pattern.cycles * pattern.cycles if level == STORAGE else found)
 
     def now_at(self) -> float:
         """Where the job is on the nominal clock, in the middle of a phase too."""

@@ -88,23 +88,13 @@ def shares_of(outcomes: Outcomes) -> pd.DataFrame:
 
 
 def weekly_goodput(outcomes: Outcomes) -> Floats:
-    """Seconds of healthy steps that were kept, over those of the week: [run, week]; NaN where a run is over.
+    """Return the goodput of each week: [run, week]; nan where a run is over.
 
     The last week counts as far as it was begun, from half a day on.  A step that is lost after the end of its week is
     taken from the next one.
     """
-    run = outcomes.run
-    weeks = max(1, int(np.ceil(outcomes.wall.max() / run.week - 1e-9)))
-    begins = np.arange(weeks) * run.week
-    lasts = np.clip(outcomes.wall[:, None] - begins, 0.0, run.week)
-    ends = np.full((len(outcomes.wall), weeks), np.nan)
-    known = min(weeks, outcomes.weekly.shape[1])
-    ends[:, :known] = outcomes.weekly[:, :known]
-    ends = np.where(lasts < run.week * (1 - 1e-9), outcomes.steps[:, None], ends)
-    ends = np.where(np.isnan(ends), outcomes.steps[:, None], ends)
-    gained = np.diff(ends, axis=1, prepend=0.0) * run.pattern.step
-    short = lasts < min(DAY / 2, float(outcomes.wall.min()))
-    return np.where(short, np.nan, gained / np.where(short, 1.0, lasts))
+    good, lasts = outcomes.by_week()
+    return np.where(lasts < min(DAY / 2, float(outcomes.wall.min())), np.nan, good)
 
 
 def percent(share: float) -> str:

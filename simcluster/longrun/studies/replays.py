@@ -29,7 +29,7 @@ from simcluster.longrun.studies.policies import paired
 from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import FATE_WORDS, TrainingRun
-from simcluster.longrun.text import in_columns, plain, row_of
+from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
 from simcluster.results.assumptions import assumed_lines, merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
@@ -41,7 +41,7 @@ _OF_THE_LOG = ("run.failures", "run.played")
 _HOURS = ("productive", "lost", "checkpoint", "write", "verification", "validation", *FATES[1:])
 _SAME = 1e-6
 _MOST = 5  # causes that are named
-_DIGITS = {"days": 2, "steps": 0, "strikes": 1, "outages": 1}
+_DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of others two
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class FailureReplay(Shown):
 
     @cached_property
     def logged(self) -> dict[str, float]:
-        """What the log itself states, in the table's units: days, strikes, and more of a run's own log."""
+        """What the log itself states, in the table's units: days, strikes, and more of a run's own log (steps and
+        goodput if its checkpoints and its step are those of the run)."""
         log, run = self.log, self.as_it_was.run
         found = {"days": log.end / DAY, "strikes": float(len(struck_in(run, log)))}
         if log.stands is None:
@@ -83,7 +84,14 @@ class FailureReplay(Shown):
         for fate in STANDS:
             found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.stands if what == fate) / HOUR
         found["stood_h"] = sum(found[f"{fate}_h"] for fate in STANDS)
-        return found | _steps_and_goodput(log, run)
+        first = next((row for row in log.rows if row.what == TRAINING and row.steps), None)
+        if first is not None:
+            last = max(log.rows, key=lambda row: row.end)
+            begun, kept = run.pattern.spent("steps", np.array([first.at, last.at])).tolist()
+            if abs(begun - first.steps) <= _SAME * first.steps:
+                kept = min(kept, run.goal)
+                found |= {"steps": kept, "goodput": kept * run.pattern.step / last.end}
+        return found
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -103,11 +111,28 @@ class FailureReplay(Shown):
         columns = ["measure", "logged", "as_it_was", "what_if", "difference", "half_width"]
         return pd.DataFrame(rows, columns=columns).set_index("measure")
 
+    @property
+    def notes(self) -> Iterator[str]:
+        """What of the log is not in the runs, or not known."""
+        run, log = self.as_it_was.run, self.log
+        struck = struck_in(run, log)
+        missed = len(struck) - row_of(self.table, "strikes")["as_it_was"]
+        stops = {cause.name for cause in run.causes if cause.stops}
+        unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
+        if missed > 0.5:
+            yield f"{missed:,.1f} of the strikes come after the run has ended"
+        if unknown:
+            yield f"for {unknown:,} strikes the log does not say for how long the job stood: a restart's mean"
+        if log.stands is not None and "goodput" not in self.logged:
+            yield "the log is of another step time or other checkpoints: of its steps nothing is known"
+        if math.isfinite(run.until) and run.until > 1.01 * log.end:
+            days, until = log.end / DAY, run.until / DAY
+            yield f"the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
+
     def summary(self) -> str:
         """Return a text that is read in half a minute."""
-        notes = [*assumed_lines(self.assumed), *(f"note: {note}" for note in _notes(self))]
-        blocks = [list(_head(self)), _table_lines(self), notes, list(_answer(self))]
-        return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+        notes = [*assumed_lines(self.assumed), *(f"note: {note}" for note in self.notes)]
+        return text_of_blocks(_head(self), _table_lines(self), notes, _answer(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "Logs of a long run"."""
@@ -120,7 +145,7 @@ class FailureReplay(Shown):
             "what_if": dict(self.changed),
             "measures": plain(self.table.reset_index().to_dict("records")),
             "assumed": list(self.assumed),
-            "notes": list(_notes(self)),
+            "notes": list(self.notes),
         }
 
 
@@ -196,19 +221,6 @@ def _measures(outcomes: Outcomes) -> dict[str, Any]:
     }
 
 
-def _steps_and_goodput(log: EventLog, run: LongRun) -> dict[str, float]:
-    """Return steps and goodput of a run's own log, if its checkpoints and its step are those of the run."""
-    first = next((row for row in log.rows if row.what == TRAINING and row.steps), None)
-    if (
-        first is None
-        or abs(float(run.pattern.spent("steps", np.array([first.at]))[0]) - first.steps) > _SAME * first.steps
-    ):
-        return {}
-    last = max(log.rows, key=lambda row: row.end)
-    kept = min(float(run.pattern.spent("steps", np.array([last.at]))[0]), run.goal)
-    return {"steps": kept, "goodput": kept * run.pattern.step / last.end}
-
-
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
@@ -228,43 +240,22 @@ def _head(replay: FailureReplay) -> Iterator[str]:
 
 
 def _table_lines(replay: FailureReplay) -> list[str]:
-    then = replay.what_if is not None
-    header = ["", "logged", "as it was", *(["what if", "difference", ""] if then else [])]
-    rows = []
-    for measure in map(str, replay.table.index):
-        values = list(row_of(replay.table, measure).values())
-        if measure.endswith("_h") and not any(abs(value) > 1e-6 for value in values[:3] if not math.isnan(value)):
+    then, rows, words = replay.what_if is not None, [], {**FATE_WORDS, "stood": "the job stood"}
+    for measure, *values, gap, half in replay.table.reset_index().itertuples(index=False):
+        hours = measure.endswith("_h")
+        if hours and not any(abs(value) > 1e-6 for value in values if not math.isnan(value)):
             continue
-        fate = measure.removesuffix("_h")
-        hours = f"{'the job stood' if fate == 'stood' else FATE_WORDS.get(fate)}, h"
-        cells = [hours if measure.endswith("_h") else measure]
-        scale, digits = (100.0, 3) if measure == "goodput" else (1.0, _DIGITS.get(measure, 2))
-        for value in values[: 3 if then else 2]:
-            number = f"{value:.2%}" if measure == "goodput" else f"{value:,.{digits}f}"
+        share, digits = measure == "goodput", _DIGITS.get(measure, 2)
+        cells = [f"{words[measure.removesuffix('_h')]}, h" if hours else measure]
+        for value in values if then else values[:2]:
+            number = f"{value:.2%}" if share else f"{value:,.{digits}f}"
             cells.append("" if math.isnan(value) else number)
         if then:
-            gap, half = values[3:]
-            hidden = math.isnan(half) or scale * half < 0.5 * 10**-digits
-            cells += [f"{scale * gap:+,.{digits}f}", "" if hidden else f"+- {scale * half:,.{digits}f}"]
+            gap, half = (100 * gap, 100 * half) if share else (gap, half)
+            hidden = math.isnan(half) or half < 0.5 * 10**-digits
+            cells += [f"{gap:+,.{digits}f}", "" if hidden else f"+- {half:,.{digits}f}"]
         rows.append(cells)
-    return in_columns(header, rows)
-
-
-def _notes(replay: FailureReplay) -> Iterator[str]:
-    run, log = replay.as_it_was.run, replay.log
-    struck = struck_in(run, log)
-    missed = len(struck) - row_of(replay.table, "strikes")["as_it_was"]
-    stops = {cause.name for cause in run.causes if cause.stops}
-    unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
-    if missed > 0.5:
-        yield f"{missed:,.1f} of the strikes come after the run has ended"
-    if unknown:
-        yield f"for {unknown:,} strikes the log does not say for how long the job stood: a restart's mean"
-    if log.stands is not None and "goodput" not in replay.logged:
-        yield "the log is of another step time or other checkpoints: of its steps nothing is known"
-    if math.isfinite(run.until) and run.until > 1.01 * log.end:
-        days, until = log.end / DAY, run.until / DAY
-        yield f"the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
+    return in_columns(["", "logged", "as it was", *(["what if", "difference", ""] if then else [])], rows)
 
 
 def _answer(replay: FailureReplay) -> Iterator[str]:

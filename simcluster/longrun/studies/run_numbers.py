@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -222,25 +222,13 @@ class RunNumbers:
         """
         import pandas as pd
 
-        rows = [
-            [number, float(good.mean()), *np.quantile(good, (0.1, 0.9)), len(good)]
-            for number, good in enumerate(self._goodput_by_week(), 1)
-            if len(good)
-        ]
+        rows = []
+        for number, (good, lasts) in enumerate(zip(*(each.T for each in self.outcomes.by_week()), strict=True), 1):
+            begun = good[lasts > 1e-6 * self.run.week]
+            if len(begun):
+                rows.append([number, float(begun.mean()), *np.quantile(begun, (0.1, 0.9)), len(begun)])
         frame = pd.DataFrame(rows, columns=["week", "goodput", "p10", "p90", "runs"])
         return frame.astype({"week": int, "runs": int})
-
-    def _goodput_by_week(self) -> Iterator[Floats]:
-        """Yield the goodput of each run that began a week, week by week."""
-        outcomes, week, before = self.outcomes, self.run.week, np.zeros(self.played)
-        over = np.full((self.played, 1), np.nan)
-        for number, at_end in enumerate(np.hstack([outcomes.weekly, over]).T):
-            last = np.isnan(at_end)
-            kept = np.where(last, outcomes.steps, at_end)
-            length = np.where(last, self.wall - number * week, week)
-            begun = length > 1e-6 * week
-            yield (kept - before)[begun] * self.run.pattern.step / length[begun]
-            before = np.where(begun, kept, before)
 
     @cached_property
     def expected(self) -> pd.DataFrame:
