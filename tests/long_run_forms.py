@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError
-from simcluster.longrun.closed_forms import best_interval, efficiency
 from simcluster.scenario.run_times import ExponentialTime, FixedTime
 
 
@@ -30,26 +28,6 @@ def daly_first(checkpoint: float, mu: float, recovery: float = 0.0) -> float:
     return math.sqrt(2 * checkpoint * (mu + recovery)) - checkpoint
 
 
-def restart_for(share: float, checkpoint: float, mu: float) -> float:
-    """Return the downtime with which the best interval has that efficiency, for exponential failures, none in it.
-
-    Raises InputError if the share is not reached without any.
-    """
-    work = best_interval(checkpoint, mu)
-    kept = efficiency(work, checkpoint, 0.0, 0.0, 1 / mu)
-    if not 0 < share <= kept:
-        raise InputError(
-            f"an efficiency of {share:.4g} is out of reach: {kept:.4g} is what checkpoints of {checkpoint:.4g} s and a "
-            f"failure every {mu:.4g} s leave without any restart"
-        )
-    return mu * (kept / share - 1)
-
-
-def goodput_without_lost_work(work: float, checkpoint: float, restart: float, mu: float) -> float:
-    """Return MLSysIM's goodput, 1 - C/w - R/mu, which is too high by the lost work, w / (2 mu)."""
-    return 1 - checkpoint / work - restart / mu
-
-
 def duration_without_lost_work(work: float, rate: float, recovery: float, selection: float = 0.0) -> float:
     """Return AIReSim's duration, W (1 + L r) + s (1 + L W), which is too low by the redone work.
 
@@ -65,14 +43,6 @@ def batch_failures(machines: int, times: float, cured: float, rate: float, expos
     probability ``cured`` (above 0).  Exact for exponential failures, all in the job from the begin, none retired.
     """
     return -machines * (times - 1) / (times * cured) * math.expm1(-times * cured * rate * exposed)
-
-
-def interval_for(share: float, rate: float, restart: float) -> float:
-    """Return the interval of free checkpoints with that ETTR: 2 ((1 - E)/rate - u0).  First order.
-
-    Where it is not above 0, no interval has that ETTR.
-    """
-    return 2 * ((1 - share) / rate - restart)
 
 
 def two_level_pattern(
@@ -131,16 +101,6 @@ def largest_normal(count: int) -> float:
     return float(quad(density, -8 if count < 8 else -2, 9, limit=400)[0])
 
 
-def first_end(count: int, mean: float, shape: float) -> float:
-    """Return when the first of ``count`` new parts with Weibull lives ends: mean N^(-1/k).  Exact."""
-    return float(mean * count ** (-1 / shape))
-
-
-def renewal_error(count: int, shape: float) -> float:
-    """Return the factor of too many failures if each one renews all parts: N^(1/k - 1).  Exact for old parts."""
-    return float(count ** (1 / shape - 1))
-
-
 def renewals(count: int, mean: float, shape: float, until: float, cells: int = 2000) -> float:
     """Return the failures of ``count`` new parts with Weibull lives until then, each replaced by a new one.
 
@@ -159,29 +119,6 @@ def renewals(count: int, mean: float, shape: float, until: float, cells: int = 2
         return float(known[-1])
 
     return count * (2 * of_one(2 * cells) - of_one(cells))
-
-
-def hazard_ratio(age: float, other: float, shape: float) -> float:
-    """Return the failure rate of a part of one age over that of the other age, for Weibull lives.  Exact."""
-    return float((age / other) ** (shape - 1))
-
-
-def some_of(share: float, count: int) -> float:
-    """Return the probability that at least one of ``count`` is hit, each independently with probability ``share``."""
-    return -math.expm1(count * math.log1p(-share))
-
-
-def pays_back(restart: float, slower: float) -> float:
-    """Return the time after which a restart that ends a slowdown by that share has paid: restart / slower."""
-    return restart / slower
-
-
-def worth_waiting(replicas: int, down: float) -> float:
-    """Return how long waiting for a spare is cheaper than training with one replica fewer for ``down``: T / g.
-
-    Holds where a step takes as long with fewer replicas, and both ways cost equally many restarts.
-    """
-    return down / replicas
 
 
 def elastic_share(replicas: int, rate: float, down: float) -> float:

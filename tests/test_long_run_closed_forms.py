@@ -12,7 +12,6 @@ import long_run_forms as forms
 import pytest
 from conftest import for_each
 
-from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms as known
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -64,10 +63,6 @@ VALUES = {
         known.first_order_efficiency(known.young(C, MU), C, R + D, MU),
         0.8557018558,
     ),
-    "MLSysIM's goodput, which leaves out lost work": (
-        forms.goodput_without_lost_work(known.young(C, MU), C, R, MU),
-        0.9195175946,
-    ),
     "segment of 30 min: mean": (SEGMENT.mean, 2110.132541),
     "segment of 30 min: standard deviation": (math.sqrt(SEGMENT.variance), 670.825295),
     "segment of 30 min: failures": (SEGMENT.failures, 0.1932355807),
@@ -86,10 +81,6 @@ VALUES = {
     "Meta: 12,500 nodes, RSC-2, 2 and 2 min": (_ettr(12500, RSC_2, 2, 2), 0.9390625),
     "Meta: 512 nodes, RSC-1, 5 and 60 min": (_ettr(512, RSC_1, 5, 60), 0.9191111111),
     "Meta: 512 nodes, RSC-1, 20 and 60 min": (_ettr(512, RSC_1, 20, 60), 0.8844444444),
-    "Meta: minutes between checkpoints for 0.9, 2,048 nodes of RSC-1": (
-        forms.interval_for(0.9, NODES * RSC_1, 300.0) / MINUTE,
-        11.63461538,
-    ),
     "two levels: overhead": (TWO.overhead, 0.05393446629),
     "two levels: checkpoints in memory for each on storage": (TWO.cycles, 13.41640786),
     "two levels: pattern": (TWO.pattern, 3219.937888),
@@ -113,10 +104,6 @@ VALUES = {
     "verified: interval": (known.verified_interval(10.0, 60.0, SILENT, 1 / MU), 1212.903597),
     "verified: overhead": (forms.verified_overhead(10.0, 60.0, SILENT, 1 / MU), 0.1154254966),
     "no silent error in 54 days": (1 - known.none_left(0, SILENT * 54 * DAY), 0.002478752177),
-    "Weibull 0.7: first of 2,048 new nodes, days": (forms.first_end(2048, 100.0, 0.7), 0.001860067221),
-    "Weibull 0.7: all renewed, 2,048": (forms.renewal_error(2048, 0.7), 26.25073139),
-    "Weibull 0.7: all renewed, 4,096": (forms.renewal_error(4096, 0.7), 35.33086444),
-    "Weibull 0.7: hazard on day 1 over day 100": (forms.hazard_ratio(1.0, 100.0, 0.7), 3.981071706),
     "Weibull 0.7: failures of 2,048 new nodes in 54 days": (forms.renewals(2048, 100.0, 0.7, 54.0), 1761.906184),
     "spares: no more than 20 of 26.624 at once": (1 - known.none_left(20, 26.624), 0.1143936233),
     "spares: no more than 30": (1 - known.none_left(30, 26.624), 0.7780626007),
@@ -134,9 +121,6 @@ VALUES = {
     "largest of 128": (forms.largest_normal(128), 2.594597369),
     "largest of 2,048": (forms.largest_normal(2048), 3.441799099),
     "largest of 16,384": (forms.largest_normal(16384), 3.97135057),
-    "a slow node among 2,048, one of 1,000": (forms.some_of(1e-3, 2048), 0.8711394778),
-    "1 % slower: hours after which a restart of 10 min pays": (forms.pays_back(600.0, 0.01) / HOUR, 16.66666667),
-    "elastic: days that all may wait for a spare, 16 replicas, 2 days": (forms.worth_waiting(16, 2.0), 0.125),
     "AIReSim, 2,048 servers as Llama 3, hours": (
         forms.duration_without_lost_work(54 * 0.9 * DAY, LLAMA, 900.0, 180.0) / HOUR,
         1279.58,
@@ -156,7 +140,6 @@ VALUES = {
     "98,304 GPUs: best efficiency, restart 5 min": (_best(5.0, AT_98304, 300.0), 0.7991895106),
     "98,304 GPUs: best efficiency, restart 10 min": (_best(5.0, AT_98304, 600.0), 0.7015625704),
     "98,304 GPUs: best efficiency, restart 15 min": (_best(5.0, AT_98304, 900.0), 0.625190859),
-    "98,304 GPUs: restart that gives 0.44, minutes": (forms.restart_for(0.44, 5.0, AT_98304) / MINUTE, 34.33173184),
     "98,304 GPUs: 12 replicas, down 10 min": (forms.elastic_share(12, 1 / AT_98304, 600.0), 0.973764949),
     "98,304 GPUs: 12 replicas, down 30 min": (forms.elastic_share(12, 1 / AT_98304, 1800.0), 0.9252186329),
     "98,304 GPUs: 12 replicas, down 60 min": (forms.elastic_share(12, 1 / AT_98304, 3600.0), 0.8608435736),
@@ -198,11 +181,6 @@ def test_a_bad_batch_fails_until_it_is_cured() -> None:
 
 def test_renewals_of_exponential_lives_are_poisson() -> None:
     assert forms.renewals(2048, 100.0, 1.0, 54.0) == pytest.approx(2048 * 0.54, rel=1e-6)
-
-
-def test_a_share_out_of_reach() -> None:
-    with pytest.raises(InputError, match="out of reach"):
-        forms.restart_for(0.99, 60.0, 3600.0)
 
 
 def test_a_restart_that_is_hardly_ever_over_leaves_nothing() -> None:
