@@ -73,14 +73,19 @@ def _count(value: object, what: str) -> float:
 
 
 def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Asked:
-    """The question of a model that is known by its parameters alone, if there is one."""
+    """Return the question of a model that is known by its parameters alone, if there is one."""
     size = None if given["parameters"] is None else _count(given["parameters"], "parameters")
+    found = load_device(device)
+    peak, share = found.peak_flops("bf16"), 1.0 if given["mfu"] is None else parse_share(given["mfu"], "mfu")
+    count = None if given["gpus"] is None else parse_whole(given["gpus"], "gpus")
+    known = "at peak, which no run reaches (say --mfu)" if given["mfu"] is None else f"x {share:.3g} MFU"
+    words = f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}"
     name = "" if size is None else f"{format_count(size)} parameters"
-    return _asked(law, given, name, size, rate_of_device(device, given["gpus"], given["mfu"]), ())
+    return _asked(law, given, name, size, GpuRate(peak * share, count, found.name, words), ())
 
 
 def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[Asked, float]:
-    """(the question of a scenario's model on its GPUs, seconds of its simulated step).
+    """Return the question of a scenario's model on its GPUs, and the seconds of its simulated step.
 
     What is not given its run says: tokens, or days without failures, loss, price.  InputError for what the scenario
     itself says.
@@ -94,19 +99,28 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
             more["days"] = None if run.days is None or given["loss"] is not None else run.days / DAY
         more["loss"] = run.loss if given["loss"] is None else given["loss"]
         more["price"] = run.price if given["price"] is None else given["price"]
-    size, notes = counted_parameters(scenario, law)
-    rate, step = rate_of_step(scenario, size)
+    size, notes = _counted_parameters(scenario, law)
+    step = replay(scenario).step_time
+    flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
+    words = f"{flops / 1e12:.4g} TFLOP/s a GPU by 6 N D: the simulated step of {format_seconds(step)}"
+    rate = GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words)
     return _asked(law, more, scenario.name, size, rate, notes), step
 
 
 def _asked(
     law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuRate, notes: tuple[str, ...]
 ) -> Asked:
-    numbers = {
-        name: None if given[name] is None else _count(given[name], name)
-        for name in ("tokens", "loss", "serve", "unique", "price")
-    }
-    compute, tokens, loss = _budget(given, rate), numbers["tokens"], numbers["loss"]
+    names = "tokens", "loss", "serve", "unique", "price"
+    tokens, loss, served, unique, price = (None if given[name] is None else _count(given[name], name) for name in names)
+    compute, days = given["compute"], given["days"]
+    if compute is not None and days is not None:
+        raise InputError("a budget is compute, or GPUs and days, and both were given; leave one out")
+    if compute is not None:
+        compute = _count(compute, "compute")
+    elif days is not None:
+        if rate.gpus is None:
+            raise InputError("days of how many GPUs? --gpus 1024 --days 30")
+        compute = rate.flops * rate.gpus * _count(days, "days") * DAY
     if compute is not None and tokens is not None:
         raise InputError("tokens and a budget: one follows from the other; give one of them")
     if compute is None and loss is None and (size is None or tokens is None):
@@ -116,10 +130,9 @@ def _asked(
             "(--compute 3.15e23, or --gpus 1024 --days 30), a loss (--loss 2.0), or a model with its tokens "
             "(--parameters 7B --tokens 2T)"
         )
-    if numbers["serve"] and loss is None:
+    if served and loss is None:
         raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")
-    served = numbers["serve"] or 0.0
-    return Asked(law, model, size, tokens, compute, loss, served, numbers["unique"], numbers["price"], rate, notes)
+    return Asked(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes)
 
 
 def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
@@ -136,24 +149,7 @@ def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
     return None, ""
 
 
-def rate_of_device(device: str, gpus: object, mfu: object) -> GpuRate:
-    """GPUs of a device at a share of its peak in bf16; at peak where no MFU is given, and that is said."""
-    found = load_device(device)
-    peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
-    count = None if gpus is None else parse_whole(gpus, "gpus")
-    known = "at peak, which no run reaches (say --mfu)" if mfu is None else f"x {share:.3g} MFU"
-    return GpuRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
-
-
-def rate_of_step(scenario: Scenario, size: float) -> tuple[GpuRate, float]:
-    """(the rate of a scenario's GPUs by its simulated step, seconds of the step)."""
-    step = replay(scenario).step_time
-    flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
-    words = f"{flops / 1e12:.4g} TFLOP/s a GPU by 6 N D: the simulated step of {format_seconds(step)}"
-    return GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words), step
-
-
-def counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
+def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
     """(parameters of the scenario's model as the law counts them, what is to be said of that)."""
     count = parameters_of(scenario.model)
     size = float(count.active)
@@ -169,21 +165,7 @@ def counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[s
     return size, tuple(notes)
 
 
-def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
-    compute, days = given["compute"], given["days"]
-    if compute is not None and days is not None:
-        raise InputError("a budget is compute, or GPUs and days, and both were given; leave one out")
-    if compute is not None:
-        return _count(compute, "compute")
-    if days is None:
-        return None
-    if rate.gpus is None:
-        raise InputError("days of how many GPUs? --gpus 1024 --days 30")
-    return rate.flops * rate.gpus * _count(days, "days") * DAY
-
-
-BATCH = "training.global_batch"
-_SIZES = ("gpus", "parallel.dp")
+_BATCH = "training.global_batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,35 +207,25 @@ def play_batches(
 
 
 def _changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> list[tuple[str, Any]]:
-    factor, document = 1.0, scenario.document()
+    factor, topology = 1.0, scenario.document()["cluster"]["topology"]
+    sizes: dict[str, Any] = {"gpus": scenario.gpus, "parallel.dp": scenario.dp}
+    for key in ("nodes", "gpus", "machines"):
+        sizes |= dict.fromkeys((f"cluster.{key}", f"cluster.topology.{key}"), topology.get(key))
     free: list[tuple[str, Any]] = []
     for path, value in pairs.items():
-        now = _size_now(scenario, document, path)
-        if now and isinstance(value, int | float):
+        now = sizes.get(path)
+        if now and isinstance(now, int | float) and isinstance(value, int | float):
             factor *= value / now
-            if path.startswith("cluster."):
-                free += [("gpus", None), ("parallel.dp", None)]
-            else:
-                free += [(other, None) for other in _SIZES if other != path]
+            free += [(other, None) for other in ("gpus", "parallel.dp") if other != path]
     batch = scenario.training.global_batch * factor
-    if not grows or factor == 1 or BATCH in pairs:
+    if not grows or factor == 1 or _BATCH in pairs:
         return [*free, *pairs.items()]
     if batch != int(batch):
         raise InputError(
             f"the batch of {scenario.training.global_batch} sequences x {factor:g} is no whole number; "
             "choose numbers of GPUs that make it one"
         )
-    return [*free, (BATCH, int(batch)), *pairs.items()]
-
-
-def _size_now(scenario: Scenario, document: Mapping[str, Any], path: str) -> float:
-    if path in _SIZES:
-        return scenario.gpus if path == "gpus" else scenario.dp
-    section, _, key = path.partition(".")
-    if section != "cluster" or key.removeprefix("topology.") not in ("nodes", "gpus", "machines"):
-        return 0
-    value = document["cluster"]["topology"].get(key.removeprefix("topology."), 0)
-    return value if isinstance(value, int | float) else 0
+    return [*free, (_BATCH, int(batch)), *pairs.items()]
 
 
 _SMALL = 0.1  # of the critical batch: then 10 % more tokens
@@ -305,4 +277,4 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
 
 def _law_and_size(scenario: Scenario, law: Law) -> tuple[LossLaw, float, tuple[str, ...]]:
     found = loss_law(law or DEFAULT_LAW)
-    return found, *counted_parameters(scenario, found)
+    return found, *_counted_parameters(scenario, found)
