@@ -17,8 +17,8 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
+from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.rows import Row
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.eventlog import EventLog, Incident, is_own, log_in
 from simcluster.longrun.fitting import FailureFits, fit_failures
