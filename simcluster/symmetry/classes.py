@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from typing import TypeAlias
 
@@ -282,24 +282,20 @@ def find_shared(classes: Classes, bindings: Bindings) -> tuple[bool, ...]:
     shared, of_group = [False] * len(classes.quotient), classes.of_communicator
     for number in bindings.apart:
         shared[of_group[number]] = not bindings.blocking.all()
-    held_up: dict[int, frozenset[int]] = {}
 
-    def holds(number: int) -> frozenset[int]:
-        if number not in held_up:
-            ranks = bindings.ranks(number)
-            held_up[number] = frozenset((ranks[:1] if bindings.ordered[number] else ranks).tolist())
-        return held_up[number]
+    @cache
+    def held_up(number: int) -> frozenset[int]:
+        ranks = bindings.ranks(number)
+        return frozenset((ranks[:1] if bindings.ordered[number] else ranks).tolist())
 
-    settled: set[tuple[int, int]] = set()
     links = np.array(classes.link_representatives, dtype=np.int64)
     which, user, *_ = _carried(links, links, replace(bindings, apart={}))
     for numbers in np.split(user, np.searchsorted(which, np.arange(1, len(links)))):
         for one, other in combinations(dict.fromkeys(numbers.tolist()), 2):
             pair = of_group[one], of_group[other]
-            if pair[0] == pair[1] or pair in settled:
+            if pair[0] == pair[1] or (shared[pair[0]] and shared[pair[1]]):
                 continue
             in_turn = bindings.blocking[one] and bindings.blocking[other]
-            if not (in_turn and holds(one) & holds(other)):
+            if not (in_turn and held_up(one) & held_up(other)):
                 shared[pair[0]] = shared[pair[1]] = True
-                settled.add(pair)
     return tuple(shared)

@@ -22,12 +22,10 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
     counts = {sum(segment in barriers for segment in map(itemgetter(0), lane)) for lane in main.values()}
     if len(counts) != 1 or _of_axis(axis, [lane for _, lane in others]):
         return False
-    if not any(lane for _, lane in others):
-        return True
     most = counts.pop()
     begun: Bounds = {stage: {} for stage in main}  # before an item begins, at least
     over: Bounds = {stage: {} for stage in main}  # before it is over, at most
-    for stage, lane in main.items():
+    for stage, lane in main.items() if any(lane for _, lane in others) else ():
         _go_along(lane, barriers, begun[stage], over)
     for _ in range(_PASSES):
         for stage, lane in others:
@@ -52,8 +50,7 @@ def _go_along(lane: Sequence[Item], barriers: set[Segment], here: dict[Hashable,
         for stage, needed in needs:
             over[stage][needed] = min(count, over[stage].get(needed, count))
         count += segment in barriers
-        here[key] = count
-        for other in also:
+        for other in (key, *also):
             here[other] = count
 
 
@@ -63,8 +60,7 @@ def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> 
     for item in lane:
         for stage, needed in item.needs:
             low = max(low, begun[stage].get(needed, 0))
-        here[item.key] = low
-        for key in item.also:
+        for key in (item.key, *item.also):
             here[key] = low
 
 
@@ -72,8 +68,7 @@ def _backward(lane: Sequence[Item], over: Bounds, here: dict[Hashable, int], mos
     """Lower bounds of a lane and of what it waits for: everything is over before what waits for it begins."""
     high = most
     for item in reversed(lane):
-        for key in (item.key, *item.also):
-            high = min(high, here.get(key, most))
+        high = min(high, *(here.get(key, most) for key in (item.key, *item.also)))
         here[item.key] = high
         for stage, needed in item.needs:
             over[stage][needed] = min(high, over[stage].get(needed, most))

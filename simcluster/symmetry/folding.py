@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Ints
 from simcluster.base.link_values import LinkValues
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
@@ -95,22 +94,15 @@ def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities)
 def odd_of(
     wired: LinkValues, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances = UNDISTURBED
 ) -> Irregularities:
-    """What is wrong with a job; ``wired`` is what every link's ``capacity`` should be."""
-    varying = disturbances.capacities
-    links = capacity.unlike(wired)
-    if varying:
-        links = np.union1d(links, list(varying))
-    return Irregularities(_colours(slowness, disturbances), capacity, links, varying)
-
-
-def _colours(slowness: Sequence[float], disturbances: Disturbances) -> Ints:
-    """What is wrong with every rank, numbered."""
-    found = np.zeros(len(slowness), dtype=np.int64)
+    """Return what is wrong with a job; ``wired`` is what every link's ``capacity`` should be."""
+    varying, ranks = disturbances.capacities, np.zeros(len(slowness), dtype=np.int64)
+    links = np.union1d(capacity.unlike(wired), list(varying)) if varying else capacity.unlike(wired)
     if slowness.count(slowness[0]) < len(slowness):
-        found = np.unique(slowness, return_inverse=True)[1]
+        ranks = np.unique(slowness, return_inverse=True)[1]
     several = disturbances.colour is not UNDISTURBED.colour
     numbers: dict[Hashable, int] = {(None, None): 0}
     for rank in range(len(slowness)) if several else disturbances.speeds:
         own = disturbances.speeds.get(rank), disturbances.colour(rank)
-        found[rank] += len(slowness) * numbers.setdefault(own, len(numbers))
-    return np.unique(found, return_inverse=True)[1] if len(numbers) > 1 else found
+        ranks[rank] += len(slowness) * numbers.setdefault(own, len(numbers))
+    ranks = np.unique(ranks, return_inverse=True)[1] if len(numbers) > 1 else ranks
+    return Irregularities(ranks, capacity, links.astype(np.int64), varying)

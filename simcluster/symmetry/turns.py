@@ -32,39 +32,20 @@ class Step:
     machine: Ints
     place: Ints
 
-    @property
-    def stays(self) -> bool:
-        """Does every GPU come to a GPU in the same place?"""
-        return bool((self.place == np.arange(len(self.place))).all())
-
-
-@dataclass(frozen=True, eq=False)
-class Automorphism:
-    """A group of automorphisms: ``steps`` that bring a cluster onto itself, one after the other as often as one likes.
-
-    The ``window`` has one GPU of all ``count`` that take each other's places so; it says which one each becomes there,
-    and which link of a machine each of its ``links`` becomes (places).  Each is taken along with the GPU in place
-    ``owner`` of its machine.
-    """
-
-    steps: tuple[Step, ...]
-    window: Step
-    links: Ints
-    owner: Ints
-    count: int
-
 
 @dataclass(frozen=True, eq=False)
 class LinkImages:
     """``become`` has for every link the one that it becomes in the window, -1 for links that are not used.
 
-    ``wired`` is the capacity of every link (B/s), with nothing wrong with it.
+    ``wired`` is the capacity of every link (B/s), with nothing wrong with it.  In the ``_window`` is one GPU of all
+    that take each other's places; a link of a machine is taken along with the GPU in place ``_owner`` of it.
     """
 
     become: PerLink
     wired: LinkValues
     _ground: Ground
-    _turn: Automorphism
+    _window: Step
+    _owner: Ints
 
     @property
     def settled(self) -> bool:
@@ -74,12 +55,12 @@ class LinkImages:
     @cached_property
     def owner(self) -> Int32s:
         """For every link a GPU that each turn takes along with it, -1 for links that are not used."""
-        ground, turn, machines = self._ground, self._turn, self._ground.machines
-        used = np.flatnonzero(turn.window.machine >= 0)
+        ground, machines = self._ground, self._ground.machines
+        used = np.flatnonzero(self._window.machine >= 0)
         gpus, leaf = machines.gpus[used], np.full(ground.hops.size, -1, dtype=np.int32)
         leaf[ground.ends.leaf[gpus]] = gpus
         found = np.full(len(self.wired), -1, dtype=np.int32)
-        found[machines.owned[used]] = gpus[:, turn.owner[machines.origin]]
+        found[machines.owned[used]] = gpus[:, self._owner[machines.origin]]
         for number, table in enumerate(ground.rows.tables[1:], start=1):
             there = np.flatnonzero(ground.table == number)
             found[table[ground.row[there]]] = leaf[there, None]
@@ -91,9 +72,9 @@ class LinkImages:
         ``turns`` say how often GPUs are, step by step.  Ways between machines are: of the links of two machines, and
         those up from their leaves.
         """
-        machines, owner = self._ground.machines, self._turn.owner
-        gpus = machines.gpus[np.unique(self._turn.window.machine[self._turn.window.machine >= 0])]
-        pairs = [(*divmod(pair, machines.size), owner[way]) for pair, way in machines.known.items()]
+        machines, there = self._ground.machines, self._window.machine
+        gpus = machines.gpus[np.unique(there[there >= 0])]
+        pairs = [(*divmod(pair, machines.size), self._owner[way]) for pair, way in machines.known.items()]
         return all(
             ((times[:, link] == times[:, [one]]) | (times[:, link] == times[:, [other]])).all()
             for times in (each[gpus] for each in turns)
@@ -122,37 +103,6 @@ def parts_onto(part: Numbers, onto: Numbers) -> Ints | None:
     return found if (found[part] == onto).all() else None
 
 
-def stay_together(part: Ints, step: Step) -> bool:
-    """Do machines of one part all come to machines of one part?"""
-    used = np.flatnonzero(step.machine >= 0)
-    return parts_onto(part[used], part[step.machine[used]]) is not None
-
-
-def link_images(
-    cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int
-) -> LinkImages | None:  # fmt: skip
-    """Return what becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
-
-    ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
-    None where that changes a route, a machine, or a link's wired capacity or latency, and for a cluster that is not
-    regular.
-    """
-    regular = cluster.wiring
-    if not isinstance(regular, Regular) or not regular.one_fabric:
-        return None
-    found = [step_of(regular.machines, gpus) for gpus in (*steps, window)]
-    known = [step for step in found if step is not None]
-    if len(known) < len(found):
-        return None
-    *those, into = known
-    if not all(stay_together(np.arange(regular.draft.stamped) // regular.draft.per_host, step) for step in those):
-        return None
-    links = _links_turned(regular, those, into)
-    if links is None:
-        return None
-    return _counterparts(regular, Automorphism(tuple(those), into, *links, count))
-
-
 def leaves_together(cluster: Cluster, gpus: Numbers) -> bool:
     """Return whether ``link_images`` may know a step that takes GPU i, of the first few, to GPU ``gpus[i]``."""
     if not isinstance(cluster.wiring, Regular):
@@ -161,15 +111,55 @@ def leaves_together(cluster: Cluster, gpus: Numbers) -> bool:
     return parts_onto(leaf[: len(gpus)], leaf[gpus]) is not None
 
 
+def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int) -> LinkImages | None:
+    """Return what becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
+
+    ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
+    None where that changes a route, a machine, or a link's wired capacity or latency, and for a cluster that is not
+    regular.  Each route between used GPUs is turned into the route between the GPUs that these become: leaves are
+    turned as their machines are, all under the same top switches, which stay, and the policy picks the same of those.
+    """
+    regular = cluster.wiring
+    if not isinstance(regular, Regular) or not regular.one_fabric:
+        return None
+    policy, ground, per_host = regular.routing, regular.ground, regular.draft.per_host
+    known = [step for gpus in (*steps, window) if (step := step_of(regular.machines, gpus)) is not None]
+    if len(known) <= len(steps) or policy.kind not in _BY_DESTINATION or policy.pxn:
+        return None
+    *those, into = known
+    used = np.flatnonzero(into.machine >= 0)
+    if any(parts_onto(used // per_host, step.machine[used] // per_host) is None for step in those):
+        return None
+    links, leaves = _links_turned(regular, those, into), _leaves(ground, those, into, used)
+    if links is None or leaves is None:
+        return None
+    below, there = leaves
+    number, top = ground.table[below[0]], ground.hops.onto[below[0]]
+    same = (ground.table[below] == number).all() and number > 0 and (ground.hops.onto[below] == top).all()
+    if not same or len(below) != count * len(np.unique(there)):
+        return None
+    for step in those if policy.kind == "static" else ():
+        own, onto = ground.order.moved(used, step.machine[used])
+        if (own != onto[:, step.place]).any():
+            return None
+    sort = ground.unlike[number - 1]
+    if (sort[ground.row[below]] != sort[ground.row[there]]).any():
+        return None
+    become, owner = links
+    return LinkImages(
+        _become(ground, into.machine[used], become, used, leaves), regular.link_capacity, ground, into, owner
+    )
+
+
 def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tuple[Ints, Ints] | None:
-    """Return ``Automorphism.links`` and ``owner``, from machine 0.
+    """Return which link of a machine each of its links becomes in the window, and the place of the GPU that owns it.
 
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
     """
     ground, machines = regular.ground, regular.machines
     columns = np.arange(machines.numbers.width)
-    if window.stays and all(step.stays for step in steps):
+    if all((step.place == np.arange(len(step.place))).all() for step in (*steps, window)):
         return columns, np.zeros_like(columns)
     inside = {pair: column for pair, column in regular.sample_index.items() if column < len(columns)}
     maps = [_columns(regular, inside, step.place) for step in (*steps, window)]
@@ -214,66 +204,35 @@ def _columns(regular: Regular, inside: Mapping[tuple[str, str], int], place: Int
     return None if (found < 0).any() else found
 
 
-def _counterparts(regular: Regular, turn: Automorphism) -> LinkImages | None:
-    """Return what becomes of every link.
-
-    None unless each route between used GPUs is turned into the route between the GPUs that these become: leaves are
-    turned as their machines are, all under the same top switches, which stay, and the policy picks the same of those.
-    Nor where a link above leaves becomes one of another sort; those of machines are alike.
-    """
-    ground, policy = regular.ground, regular.routing
-    hops, used = ground.hops, np.flatnonzero(turn.window.machine >= 0)
-    if policy.kind not in _BY_DESTINATION or policy.pxn:
-        return None
-    found = _leaves(ground, turn, used)
-    if found is None:
-        return None
-    below, window = found
-    number, top = ground.table[below[0]], hops.onto[below[0]]
-    same = (ground.table[below] == number).all() and number > 0 and (hops.onto[below] == top).all()
-    if not same or len(below) != turn.count * len(np.unique(window)):
-        return None
-    steps = [step for step in turn.steps if policy.kind == "static"]
-    if any((own != there[:, step.place]).any() for step in steps
-           for own, there in [ground.order.moved(used, step.machine[used])]):  # fmt: skip
-        return None
-    sort = ground.unlike[number - 1]
-    if (sort[ground.row[below]] != sort[ground.row[window]]).any():
-        return None
-    return LinkImages(_become(ground, turn, used, (below, window)), regular.link_capacity, ground, turn)
-
-
-def _leaves(ground: Ground, turn: Automorphism, used: Ints) -> tuple[Ints, Ints] | None:
-    """The leaves of these machines, and those that they become in the window; None if they do not go together."""
+def _leaves(ground: Ground, steps: Sequence[Step], window: Step, used: Ints) -> tuple[Ints, Ints] | None:
+    """Return the leaves of these machines, and those that they become in the window; None if they part."""
     onto: Ints | None = None
-    for step in (*turn.steps, turn.window):  # the window comes last
+    for step in (*steps, window):  # the window comes last
         own, there = ground.ends.leaves.moved(used, step.machine[used])
         onto = parts_onto(own, there[:, step.place])
-        if onto is None or (step is not turn.window and np.bincount(onto[onto >= 0]).max() > 1):
+        if onto is None or (step is not window and np.bincount(onto[onto >= 0]).max() > 1):
             return None
     assert onto is not None
     below = np.flatnonzero(onto >= 0)
     return below, onto[below]
 
 
-def _become(ground: Ground, turn: Automorphism, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
-    """What the links of these machines become, and of these leaves: those of machines and leaves of the window."""
+def _become(ground: Ground, machine: Ints, links: Ints, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
+    """Return what the links of these machines and leaves become: those of machines and leaves of the window."""
     rows, machines = ground.rows, ground.machines
     begin = machines.numbers.width
-    column = turn.links[machines.origin]
+    column = links[machines.origin]
     outside = np.full(begin, -1, dtype=np.int64)
     outside[machines.origin[begin:]] = np.arange(begin, len(column))
     column[begin:] = outside[column[begin:]]
-    those, which = compact(turn.window.machine[used])
     below, window = (ground.row[each] for each in leaves)
+    (those, which), (near, of_leaf), number = compact(machine), compact(window), int(ground.table[leaves[0][0]])
+    turned = {0: (used, which, rows.tables[0][those][:, column]), number: (below, of_leaf, rows.tables[number][near])}
     kinds, values = [], []
-    for number, table in enumerate(rows.tables):
-        own, into, kept = (used, which, table[those][:, column]) if not number else (below[:0], below[:0], table[:0])
-        if number == ground.table[leaves[0][0]]:
-            near, into = compact(window)
-            own, kept = below, table[near]
+    for each, table in enumerate(rows.tables):
+        own, onto, kept = turned.get(each, (below[:0], below[:0], table[:0]))
         kind = np.full(len(table), len(kept), dtype=np.int64)
-        kind[own] = into
+        kind[own] = onto
         kinds.append(kind)
         values.append(np.concatenate([kept, np.full((1, table.shape[1]), -1, dtype=np.int32)]))
     return PerLink(rows, tuple(kinds), tuple(values), np.full(len(rows.rest), -1, dtype=np.int32))
