@@ -125,7 +125,7 @@ def test_equal_content_equal_digest(scenario: Scenario, run: LongRun) -> None:
         replace(run, causes=(hot, host)),
         replace(run, causes=(replace(host, repair=FixedTime(seconds="86401 s")), hot)),
         replace(run, causes=(host, replace(hot, paces=pace))),
-        replace(run, causes=(host, replace(hot, column=lambda places: places * 0))),
+        replace(run, causes=(host, replace(hot, column=np.zeros(hot.devices, dtype=np.int64)))),
     ]
     found = [digest_of(each) for each in (run, *others[:-1])]
     assert len(set(found)) == len(found)

@@ -43,11 +43,9 @@ def _best(checkpoint: float, mu: float, down: float, recovery: float = 0.0) -> f
     return known.efficiency(known.best_interval(checkpoint, mu), checkpoint, recovery, down, 1 / mu)
 
 
-def _ettr(
-    nodes: int, rate: float, restart: float, interval: float, queue: float = 0.0, runtime: float = math.inf
-) -> float:
-    """Of so many nodes; minutes, but for the runtime."""
-    return known.ettr(nodes * rate, restart * MINUTE, interval * MINUTE, queue * MINUTE, runtime)
+def _ettr(nodes: int, rate: float, restart: float, interval: float) -> float:
+    """Of so many nodes; minutes."""
+    return known.ettr(nodes * rate, restart * MINUTE, interval * MINUTE)
 
 
 VALUES = {
@@ -75,7 +73,6 @@ VALUES = {
     "Llama 3: 95 % interval of 419, low": (known.poisson_interval(419)[0], 379.835925),
     "Llama 3: 95 % interval of 419, high": (known.poisson_interval(419)[1], 461.1059127),
     "Meta: 2,048 nodes, RSC-1, u0 5, dt 60 min": (_ettr(2048, RSC_1, 5, 60), 0.6764444444),
-    "Meta: and a queue of 1 min, 7 days": (_ettr(2048, RSC_1, 5, 60, 1, 7 * DAY), 0.6698715514),
     "Meta: 12,500 nodes, RSC-1, 2 and 2 min": (_ettr(12500, RSC_1, 2, 2), 0.8307291667),
     "Meta: 12,500 nodes, RSC-2, 5 and 30 min": (_ettr(12500, RSC_2, 5, 30), 0.59375),
     "Meta: 12,500 nodes, RSC-2, 2 and 2 min": (_ettr(12500, RSC_2, 2, 2), 0.9390625),

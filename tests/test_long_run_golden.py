@@ -17,7 +17,6 @@ from long_run_forms import exponential, fixed
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Part, Spares
@@ -225,22 +224,6 @@ def test_replicas_that_are_down_by_themselves() -> None:
 # --- AIReSim ----------------------------------------------------------------------------------------------------------
 
 
-def test_airesim_without_bad_servers() -> None:
-    """2,048 servers, 419 failures in 54 d, 48.6 d of work, 15 min to recover and 3 min to select: 1,279.58 h.
-
-    Nothing is lost there: a free checkpoint after every step of 1/16 s.  Its first selection is before our begin.
-    """
-    step = 1 / 16
-    run = LongRun(
-        CheckpointPattern(step, 1, Saving(0.0)),
-        (FailureMode("server", "stop", 419 / (54 * DAY)),),
-        goal=48.6 * DAY / step,
-        restart=(part("select", 180.0), part("recover", 900.0)),
-    )
-    wall = simulate_runs(run, 10, 400).wall / HOUR
-    near(wall, forms.duration_without_lost_work(48.6 * DAY, 419 / (54 * DAY), 900.0, 180.0) / HOUR - 0.05)
-
-
 def hours_of(work: float) -> tuple[float, float]:
     """(hours, failures) of AIReSim's published case after so much work: its mean is known where nobody waits."""
     failures = SERVERS * RATE * work + forms.batch_failures(624, 6.0, 0.76, RATE, work)
@@ -273,12 +256,3 @@ def test_airesim_with_lost_work() -> None:
     near(outcomes.wall, 4 * 180 * known.segment(480.0, 60.0, 0.0, 1200.0, rate))
     theirs = forms.duration_without_lost_work(4 * DAY, rate, 1200.0)
     assert outcomes.wall.mean() / theirs == pytest.approx(1.282, abs=0.01)
-
-
-def test_airesim_by_the_other_player() -> None:
-    """Three days of work with its bad servers, repairs, spares and lost work: the plain player sees the same run."""
-    run = replace(published_case(saved(60.0, 480.0), priced=True), goal=64.0 * 3 * 180)
-    many, (one, _) = simulate_runs(run, 3, 2), simulate_with_log(run, 3, 0)
-    assert many.strikes[0].tolist() == one.strikes[0].tolist()
-    assert many.wall[0] == pytest.approx(one.wall[0], rel=1e-9)
-    assert many.spent()["waiting"][0] > 0  # for spares that are made ready

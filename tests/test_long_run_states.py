@@ -74,8 +74,8 @@ def test_devices_are_those_of_the_graph(name: str) -> None:
     assert found["memory"].count == scenario.gpus
     assert fabric_of(from_graph(cluster), scenario.gpus).level == parts.fabric.level
     for devices in found.values():
-        columns = devices.column(np.arange(devices.count))
-        assert set(columns) <= set(range(max(1, len(devices.stand_for))))
+        assert len(devices.column) == devices.count
+        assert set(devices.column.tolist()) <= set(range(max(1, len(devices.stand_for))))
 
 
 def test_a_job_on_a_part_of_the_cluster_has_only_what_it_can_use() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
-from simcluster.longrun.power import DrawSpec, PowerCurve, draw_of, draw_with, drawn_by, energy_kwh, power_curve
+from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_of, draw_with, drawn_by, power_curve, watts_of
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 from simcluster.scenario.scenario import load
@@ -16,19 +16,7 @@ from simcluster.step.simulate import replay
 H100 = draw_of("h100")
 
 
-def test_limits_are_the_vendors() -> None:
-    full = {name: draw_of(name).full for name in presets("power.yaml")}
-    assert full == {
-        "a100-80gb": 400,
-        "a100-40gb": 400,
-        "h100": 700,
-        "h200": 700,
-        "b200": 1000,
-        "gb200": 1200,
-        "b300": 1100,
-        "gb300": 1400,
-        "mi300x": 750,
-    }
+def test_every_draw_has_a_source() -> None:
     assert all(entry["source"] for entry in presets("power.yaml").values())
     with pytest.raises(InputError, match="did you mean 'h100'"):
         draw_of("h1000")
@@ -45,9 +33,8 @@ def test_what_a_run_says_stands_above_the_catalogue() -> None:
 
 
 def test_llama_3_405b_at_its_limit_takes_21_588_mwh() -> None:
-    seconds = np.array([30.84e6 * 3600 / 16384])
-    drawn = energy_kwh({"productive": seconds}, H100, 16384 * H100.full, gpus=16384)
-    assert drawn["productive"][0] / 1e3 == pytest.approx(21_588)
+    seconds = 30.84e6 * 3600 / 16384
+    assert watts_of("productive", H100, 16384 * H100.full, 16384) * seconds / KWH / 1e3 == pytest.approx(21_588)
 
 
 def test_all_gpus_between_700_and_200_w_swing_by_8_2_mw() -> None:
@@ -117,16 +104,9 @@ def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
     assert low <= curve.mean <= low + 4 * float(H100.watts(H100.communication)) - 4 * H100.idle
 
 
-def test_energy_is_by_fate_and_sums(result: Result) -> None:
-    spent = {
-        "productive": np.array([3600.0]),
-        "lost": np.array([360.0]),
-        "detection": np.array([60.0]),
-        "restart": np.array([60.0]),
-    }
+def test_power_is_by_fate(result: Result) -> None:
     step = drawn_by(result).mean
-    drawn = energy_kwh(spent, H100, step, gpus=4, pue=1.5)
-    assert drawn["productive"][0] == pytest.approx(1.5 * step / 1e3)
-    assert drawn["lost"][0] == pytest.approx(drawn["productive"][0] / 10)
-    assert drawn["restart"][0] == pytest.approx(1.5 * 4 * (70 + 350) / 60e3)
-    assert drawn["detection"][0] == pytest.approx(1.5 * 4 * (70 + 0.09 * 630 + 350) / 60e3)
+    drawn = {fate: watts_of(fate, H100, step, 4) for fate in ("productive", "lost", "detection", "restart")}
+    assert drawn["productive"] == drawn["lost"] == step
+    assert drawn["restart"] == pytest.approx(4 * (70 + 350))
+    assert drawn["detection"] == pytest.approx(4 * (70 + 0.09 * 630 + 350))

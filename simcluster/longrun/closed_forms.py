@@ -99,14 +99,12 @@ def segment_moments(work: float, checkpoint: float, recovery: float, down: float
     return Moments(whole.mean, whole.variance, whole.failures * (1 + again.failures))
 
 
-def ettr(rate: float, restart: float, interval: float, queue: float = 0.0, runtime: float = math.inf) -> float:
+def ettr(rate: float, restart: float, interval: float) -> float:
     """Meta's effective training time ratio (arXiv:2410.21680), to first order in rate (restart + interval / 2).
 
-    ``queue`` is the wait before each start, ``runtime`` that of the whole job, which pays for the first start as well.
-    Negative where it does not hold any more.
+    Of a long run that waits for no start.  Negative where it does not hold any more.
     """
-    kept = 1 - rate * (restart + interval / 2)
-    return kept / ((1 + restart / runtime) * (1 + rate * queue) + queue / runtime * kept)
+    return 1 - rate * (restart + interval / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,21 +44,19 @@ class Lives:
         kept = left > 0
         return at[kept], -np.log(left[kept])
 
-    def later(self, since: Floats, hazard: Floats) -> Floats:
-        """When a part has gone through so much more hazard than at ``since``."""
-        if self.youngest == self.oldest:  # in closed form
-            scale, shape, age = self.law.scale, self.law.shape, self.youngest
-            return scale * (((age + since) / scale) ** shape + hazard) ** (1 / shape) - age
-        at, known = self.table
-        return np.interp(np.interp(since, at, known) + hazard, known, at)
-
-    def first(self, since: Floats, failed: Floats, unit: Floats) -> Floats:
-        """When the next of those that have been there from the begin ends: order statistics, one after the other.
+    def first(self, since: Floats, failed: int, unit: Floats) -> Floats:
+        """Return when the next of those that have been there from the begin ends: order statistics, one by one.
 
         ``failed`` of them have ended before ``since``; ``unit`` are exponential numbers of mean 1.  inf: none is left.
         """
         left = self.count - failed
-        return np.where(left > 0, self.later(since, unit / np.maximum(left, 1)), np.inf)
+        if not left:
+            return np.full(unit.shape, np.inf)
+        if self.youngest == self.oldest:  # in closed form
+            scale, shape, age = self.law.scale, self.law.shape, self.youngest
+            return scale * (((age + since) / scale) ** shape + unit / left) ** (1 / shape) - age
+        at, known = self.table
+        return np.interp(np.interp(since, at, known) + unit / left, known, at)
 
 
 _STEEPEST = 1e3

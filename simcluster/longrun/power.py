@@ -148,20 +148,12 @@ def power_curve(
     return PowerCurve(np.append(instants[inside], until), np.asarray(watts[inside], dtype=np.float64))
 
 
-def energy_kwh(
-    spent: Mapping[str, Floats], draw: DrawSpec, step: float, *, gpus: int, pue: float = 1.0
-) -> dict[str, Floats]:
-    """kWh of each run by fate, from its seconds by fate (``Outcomes.spent``).
-
-    Where a job trains, or does again what it lost, it draws ``step`` watts (of all, ``PowerCurve.mean``); where all
-    wait in a collective, as for a hung peer or a snapshot, what ``waiting`` takes; where it is stopped, idle.
-    """
-    watts = {fate: watts_of(fate, draw, step, gpus) for fate in spent}
-    return {fate: pue * watts[fate] * np.asarray(seconds) / KWH for fate, seconds in spent.items()}
-
-
 def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
-    """What all GPUs of a job and their machines draw while its seconds have that fate, W."""
+    """Return what all GPUs of a job and their machines draw while its seconds have that fate, W.
+
+    Where a job trains, or does again what it lost, it draws ``step`` (of all, ``PowerCurve.mean``); where all wait in a
+    collective, as for a hung peer or a snapshot, what ``waiting`` takes; where it is stopped, idle.
+    """
     if fate in _TRAINS:
         return step
     return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.beside)

@@ -100,7 +100,7 @@ class FailureMode:
     lasts: TimeSpec = NOW
     shares: tuple[float, ...] = (1.0,)
     paces: Floats | None = None
-    column: Callable[[Ints], Ints] | None = None
+    column: Ints | None = None
     label: Callable[[int], str] = str
 
     @property

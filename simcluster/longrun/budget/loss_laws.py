@@ -100,10 +100,6 @@ class LossLaw(Spec):
         left = self._room(loss) - self.A / parameters**self.alpha
         return _inverse(self.B, left, self.beta)
 
-    def parameters_to(self, loss: float, tokens: float) -> float:
-        """Parameters that reach a loss on so many tokens; infinite where none do."""
-        return _inverse(self.A, self._room(loss) - self.B / tokens**self.beta, self.alpha)
-
     def optimum(self, compute: float) -> ModelSize:
         """The model of the lowest loss for so many FLOP: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
         both = self.alpha + self.beta

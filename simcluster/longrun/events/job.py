@@ -132,7 +132,7 @@ class AgedParts:
     def next(self, unit: float) -> float:
         """Exposed seconds to the next end; ``unit`` is exponential with mean 1."""
         if self.first is None:
-            self.first = float(self.lives.first(np.array([self.at]), np.array([self.failed]), np.array([unit]))[0])
+            self.first = float(self.lives.first(np.array([self.at]), self.failed, np.array([unit]))[0])
         found = min([self.first, *self.young])
         gap, self.at = found - self.at, found
         return gap

@@ -79,7 +79,7 @@ def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Do
     uniform = job.uniform(cause.name, "spell", occurrence, 2)[0]
     level = int(np.searchsorted(np.cumsum(cause.shares)[:-1], uniform[0], side="right"))
     device = min(int(uniform[1] * cause.devices), cause.devices - 1)
-    column = int(cause.column(np.array([device]))[0]) if cause.column else 0
+    column = 0 if cause.column is None else int(cause.column[device])
     slow = SlowDevice(number, float(cause.paces[level, column]), cause.label(device))
     job.slow.append(slow)
     job.wake()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,36 +36,17 @@ _TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
 _MARKS: dict[Verdict, str] = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
-def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark, assumed: Sequence[str]) -> str:
-    """Return every point and what is ``assumed``; ``own`` are the user's changes (A.B=C), which remedies include."""
-    width = max(len(point.name) for point in found.points)
-    lines = [f"{result.scenario.title}: {format_seconds(result.step_time)} a step", ""]
-    for point in found.points:
-        lines.append(f"{mark(_MARKS[point.verdict], point.verdict)}  {point.name.ljust(width)}  {point.found}")
-        if point.verdict != "pass":
-            lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, result, own)]
-    counts = {verdict: sum(point.verdict == verdict for point in found.points) for verdict in _MARKS}
-    lines += ["", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]
-    lines += [f"note: {text}" for text in result.without_effect()]
-    if found.fastest:
-        lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
-        lines += [f"  {_command(remedy, own)}   {_step(remedy, result)}" for remedy in found.fastest]
-    return "\n".join([*lines, *([""] if assumed else []), *assumed_lines(assumed)])
-
-
-def _why(point: Point, result: Result, own: Sequence[str]) -> list[str]:
-    lines = [f"rule: {point.rule}"]
+def _why(point: Point, result: Result, own: Sequence[str]) -> Iterator[str]:
+    yield f"rule: {point.rule}"
     for place, remedy in enumerate(point.remedies):
         run = of_run(remedy.values)
         how = "fix" if run else "fix, as played" if point.for_time else "what keeps the rule, as played"
         step = "" if run else f"   {_step(remedy, result)}"
-        lines.append(f"{'or' if place else how}: {_command(remedy, own)}{step}")
+        yield f"{'or' if place else how}: {_command(remedy, own)}{step}"
         if remedy.then:
-            lines.append(f"    then {_MARKS[remedy.then[0]]}: {remedy.then[1]}")
+            yield f"    then {_MARKS[remedy.then[0]]}: {remedy.then[1]}"
     if not point.remedies and point.advice:
-        tried = " (no change that was tried helps and fits)" if point.tries else ""
-        lines.append(f"look at: {point.advice}{tried}")
-    return lines
+        yield f"look at: {point.advice}{' (no change that was tried helps and fits)' * bool(point.tries)}"
 
 
 def _command(remedy: Remedy, own: Sequence[str]) -> str:
@@ -114,38 +96,31 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
 @dataclass(frozen=True)
 class LaunchCheck(Shown):
     """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with,
-    ``assumed`` is what the points depend on and it does not state."""
+    ``assumed`` is what the points depend on and it does not state.
+
+    Its ``points`` have a name, verdict, number, rule and remedies each; ``verdict`` is the worst of theirs, ``failed``
+    the names of those that fail, ``fastest`` what makes the step shortest, as simulated.
+    """
 
     result: Result = field(repr=False)
     checklist: Checklist = field(repr=False)
     overrides: tuple[tuple[str, Any], ...] = ()
     assumed: tuple[str, ...] = ()
+    points: list[Point] = field(init=False)
+    fastest: tuple[Remedy, ...] = field(init=False)
+    verdict: Verdict = field(init=False)
+    failed: list[str] = field(init=False)
 
-    @property
-    def points(self) -> list[Point]:
-        """Each with its name, verdict, number, rule and remedies."""
-        return self.checklist.points
+    def __post_init__(self) -> None:
+        points = self.checklist.points
+        failed = [point.name for point in points if point.verdict == "fail"]
+        vars(self).update(points=points, fastest=self.checklist.fastest, verdict=worst(points), failed=failed)
 
     @property
     def table(self) -> pd.DataFrame:
         """A row a point: verdict, found, rule, advice."""
         names = ("name", "verdict", "found", "rule", "advice")
         return frame_of(({name: getattr(point, name) for name in names} for point in self.points), index="name")
-
-    @property
-    def fastest(self) -> tuple[Remedy, ...]:
-        """What makes the step shortest, as played."""
-        return self.checklist.fastest
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of the points'."""
-        return worst(self.points)
-
-    @property
-    def failed(self) -> list[str]:
-        """Names of the points that fail."""
-        return [point.name for point in self.points if point.verdict == "fail"]
 
     @cached_property
     def small(self) -> SmallVersion:
@@ -157,8 +132,20 @@ class LaunchCheck(Shown):
 
         ``mark`` colours verdicts; ``own`` are the overrides as a user wrote them (A.B=C), which remedies go with.
         """
-        given = list(written(dict(self.overrides))) if own is None else own
-        return summary(self.result, self.checklist, given, mark, self.assumed)
+        given, result = list(written(dict(self.overrides))) if own is None else own, self.result
+        width = max(len(point.name) for point in self.points)
+        lines = [f"{result.scenario.title}: {format_seconds(result.step_time)} a step", ""]
+        for point in self.points:
+            lines.append(f"{mark(_MARKS[point.verdict], point.verdict)}  {point.name.ljust(width)}  {point.found}")
+            if point.verdict != "pass":
+                lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, result, given)]
+        counts = Counter(point.verdict for point in self.points)
+        lines += ["", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]
+        lines += [f"note: {text}" for text in result.without_effect()]
+        if self.fastest:
+            lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
+            lines += [f"  {_command(remedy, given)}   {_step(remedy, result)}" for remedy in self.fastest]
+        return "\n".join([*lines, *([""] if self.assumed else []), *assumed_lines(self.assumed)])
 
     def __str__(self) -> str:
         return self.summary()

@@ -107,9 +107,8 @@ class RunCheck:
     look: Callable[[Launch], Seen | None]
 
     def point(self, launch: Launch, again: Again) -> Point | None:
-        """The point, with the changes that help it, worked out; None where there is none."""
-        seen = self._seen(launch)
-        if seen is None:
+        """Return the point, with the changes that help it, worked out; None where there is none."""
+        if (seen := self._seen(launch)) is None:
             return None
         point = Point(self.name, seen.verdict, seen.found, self.rule, seen.advice, seen.tries, for_time=False)
         return replace(point, remedies=tuple(self._remedies(launch, seen, again)))
@@ -129,9 +128,8 @@ class RunCheck:
             except InputError:
                 continue
             if then is not None and VERDICTS.index(then.verdict) < VERDICTS.index(seen.verdict):
-                step = launch.states.healthy
-                told = (then.verdict, then.found)
-                found.append(Remedy(values, step, step, launch.states.result.memory.total, told))
+                step, memory = launch.states.healthy, launch.states.result.memory.total
+                found.append(Remedy(values, step, step, memory, (then.verdict, then.found)))
         return sorted(found, key=lambda each: VERDICTS.index(each.then[0]) if each.then else 0)
 
 

@@ -130,6 +130,6 @@ def _add_pace(cause: FailureMode, draws: Draws) -> None:
     def pace(uniform: Floats) -> Floats:
         level = np.searchsorted(np.cumsum(cause.shares)[: len(cause.shares) - 1], uniform[:, 0], side="right")
         device = np.minimum((uniform[:, 1] * cause.devices).astype(np.int64), cause.devices - 1)
-        return np.asarray(paces[level, of(device) if of else 0])
+        return np.asarray(paces[level, 0 if of is None else of[device]])
 
     draws.add(f"{cause.name}.spell", range(2), pace)

@@ -207,7 +207,7 @@ def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Failure
     assert slow.paces is not None
     assert slow.column is not None
     kept = tuple(cause for cause in run.causes if cause.effect not in ("slow", "alarm"))
-    return replace(run, causes=kept), slow, slow.paces[0][slow.column(np.arange(slow.devices))]
+    return replace(run, causes=kept), slow, slow.paces[0][slow.column]
 
 
 def _replacing(run: LongRun, way: str, pace: float) -> float:

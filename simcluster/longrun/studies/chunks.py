@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
-from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.base.telling import phase
@@ -34,27 +33,11 @@ from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
 
 
-@dataclass(frozen=True)
-class ClassOfDevice:
-    """The class of every device of a cause, as a table."""
-
-    table: Ints
-
-    def __call__(self, devices: Ints) -> Ints:
-        """Of these."""
-        return np.asarray(self.table[devices], dtype=np.int64)
-
-
 def sendable(run: LongRun) -> LongRun:
-    """Return the run as plain data: without names of devices, which only a log has."""
-    causes = []
-    for cause in run.causes:
-        column = None
-        if cause.column is not None and cause.paces is not None:
-            table = cause.column(np.arange(cause.devices)).astype(np.min_scalar_type(cause.paces.shape[1]))
-            column = ClassOfDevice(table)
-        causes.append(replace(cause, label=str, column=column))
-    return replace(run, causes=tuple(causes))
+    """Return the run as plain data: without names of devices, which only a log has, and classes without paces."""
+    columns = [None if cause.paces is None else cause.column for cause in run.causes]
+    causes = zip(run.causes, columns, strict=True)
+    return replace(run, causes=tuple(replace(cause, label=str, column=column) for cause, column in causes))
 
 
 def digest_of(run: LongRun) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_in, drawn_by, energy_kwh, watts_of
+from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_in, drawn_by, watts_of
 from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, names_of
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
@@ -59,7 +59,10 @@ class RunEnergy:
         )
         on = 0 if run.spares.unlimited else run.spares.hot + run.spares.warm
         standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.beside)
-        kwh = energy_kwh(self.outcomes.spent(), draw, curve.mean, gpus=run.gpus, pue=pue)
+        kwh = {
+            fate: np.asarray(pue * watts_of(fate, draw, curve.mean, run.gpus) * seconds / KWH)
+            for fate, seconds in self.outcomes.spent().items()
+        }
         kwh[STANDING_BY] = standing_by * wall / KWH
         total = np.asarray(sum(kwh.values()), dtype=np.float64)
         vars(self).update(

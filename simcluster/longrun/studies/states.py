@@ -102,13 +102,13 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of a kind: ``label`` names one on the graph, ``column`` is the class that it belongs to, and
+    """Devices of a kind: ``label`` names one on the graph, ``column`` has the class of each, and
     ``stand_for`` those that are played for the classes.  ``count`` may be 0: the cluster has none."""
 
     count: int
     machines: int
     label: Callable[[int], str]
-    column: Callable[[Ints], Ints]
+    column: Ints
     stand_for: tuple[StandIn, ...]
 
 
@@ -160,7 +160,7 @@ class Parts:
             there = int(bool(fabric.trunks))
             found = self._devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
             stand_in = StandIn("cables between switches, beside another job,", _links(fabric.trunks))
-            return replace(found, stand_for=(stand_in,), column=lambda places: np.zeros(1, dtype=np.int64)[places])
+            return replace(found, stand_for=(stand_in,), column=np.zeros(1, dtype=np.int64))
         if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
             cables = [*fabric.edges, *fabric.trunks]
             between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
@@ -186,9 +186,7 @@ class Parts:
         columns = number.astype(np.int64).ravel()
         chosen = firsts.tolist() if first is None else first
         stand_for = tuple(StandIn(f"{word}{labels[each]}", faults(each)) for each in chosen)
-        return Devices(
-            len(labels), len(self.hosts), lambda place: labels[place], lambda places: columns[places], stand_for
-        )
+        return Devices(len(labels), len(self.hosts), lambda place: labels[place], columns, stand_for)
 
 
 def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
