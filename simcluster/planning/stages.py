@@ -25,7 +25,7 @@ from simcluster.schedules import Action
 
 @collector_off()
 def stage_programs(job: Job) -> list[StageProgram]:
-    """The items of every stage, in order, lane by lane."""
+    """Return the items of every stage, in order, lane by lane."""
     return [_Stage(job, stage).program() for stage in range(job.plan.pp)]
 
 
@@ -53,9 +53,10 @@ class _Stage:
         return self._lanes.program()
 
     def _pipeline(self, step: int) -> None:
-        """The row, in order.
+        """Add the actions of the stage's row, in order.
 
-        Of a fused pair the first half waits for what both need; what both make is there when the second ends.
+        The first half of a fused pair waits for the inputs of both; the outputs of both exist when the second half
+        ends.
         """
         halves = self._job.schedule.fused_at(self._stage)
         held: list[Action] = []
@@ -92,7 +93,7 @@ class _Stage:
     def _act(
         self, action: Action, step: int, needs: tuple[Need, ...], key: tuple[object, ...], also: tuple[Key, ...]
     ) -> None:
-        """One action, in one piece or in the parts that its replicas cut it into."""
+        """Add one action, in one piece or in the parts into which its replicas cut it."""
         parts = self._parts(action, step)
         for index, (part, segment) in enumerate(parts):
             final = index == len(parts) - 1
@@ -129,8 +130,11 @@ Parts = Sequence[tuple[ActionPart, Segment]]
 
 
 class Piece(NamedTuple):
-    """Ops of a half that nothing comes between, on one lane; ``waits`` are earlier pieces that it waits for, by their
-    places in the half, besides what is before it on its lane."""
+    """Consecutive ops of a half on one lane.
+
+    ``waits`` are the places of the earlier pieces of the half that it waits for, besides the piece before it on its
+    lane.
+    """
 
     segment: Segment
     lane: str
@@ -138,15 +142,17 @@ class Piece(NamedTuple):
 
 
 class Half(NamedTuple):
-    """Half of a pair, put together part by part: its pieces, what the first piece of a part waits for of the replicas,
-    and the parts by their last pieces."""
+    """One half of a pair, assembled part by part.
+
+    It has its pieces, what the first piece of a part waits for of the replicas, and the parts by their last pieces.
+    """
 
     pieces: list[Piece]
     needs: dict[int, tuple[Need, ...]]
     ends: dict[int, ActionPart]
 
     def add(self, pieces: Sequence[Piece], part: ActionPart) -> None:
-        """The next part."""
+        """Append the next part."""
         begin = len(self.pieces)
         lane = self.pieces[-1].lane if begin else MAIN
         behind = (begin - 1,) if (lane, pieces[0].lane) != (MAIN, MAIN) and begin else ()
@@ -158,9 +164,9 @@ class Half(NamedTuple):
 
 
 class Pairs:
-    """The fused pairs of a stage, put on its lanes with both halves beside each other.
+    """Adds the fused pairs of a stage, with both halves overlapping.
 
-    ``after`` is told of every part that is over: its action, step and key.
+    ``after`` is called with the action, step and key of every part that ends.
     """
 
     def __init__(
@@ -173,7 +179,7 @@ class Pairs:
         self, actions: Sequence[Action], parts: Sequence[Parts], step: int, needs: tuple[Need, ...],
         keys: Sequence[Key],
     ) -> None:  # fmt: skip
-        """A pair, piece by piece: what both halves need, and the keys of what they make."""
+        """Add a pair, piece by piece, given what both halves need and the keys of their outputs."""
         halves = [self._half(own) for own in parts]
         order = list(in_turns([half.pieces for half in halves]))
         for turn, index in order:
@@ -205,7 +211,7 @@ class Pairs:
 
 
 def pieces_of(segment: Segment) -> tuple[Piece, ...]:
-    """A segment of a pass in pieces, in order: computation on the main lane, every collective on that of its axis."""
+    """Cut a segment into pieces, in order: computation on the main lane, collectives on lanes of their axes."""
     lanes = [_lane(op) for op in segment.ops]
     waits = _waits(segment.ops, lanes)
     awaited = {other for lane, others in zip(lanes, waits, strict=True) if lane != MAIN for other in others}
@@ -224,8 +230,7 @@ def pieces_of(segment: Segment) -> tuple[Piece, ...]:
 
 
 def in_turns(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
-    """The pieces of both halves (by half and place) in the order in which they are issued: a half's turn ends where its
-    computation would wait."""
+    """Yield pieces of both halves (half, place) in order of issue: a turn ends when the half's computation waits."""
     place, turn = [0, 0], 0
     while place[0] < len(halves[0]) or place[1] < len(halves[1]):
         half = halves[turn]
@@ -245,9 +250,9 @@ def _would_wait(piece: Piece) -> bool:
 
 
 def _lane(op: Op) -> str:
-    """Where an op goes: what the main lane waited for goes beside it.
+    """Return the lane of an op; a blocking collective overlaps with the other half on a lane of pairs alone.
 
-    The lanes are those of pairs alone: on one that has ops inside of segments, too, these would come first.
+    On a lane that has ops inside of segments, too, these would come first.
     """
     if op.lane != MAIN:
         return f"pair {op.lane}"
@@ -255,7 +260,7 @@ def _lane(op: Op) -> str:
 
 
 def _waits(ops: Sequence[Op], lanes: Sequence[str]) -> list[tuple[int, ...]]:
-    """What every op waits for: as before, and for the one before it on the main lane where one of them has left it."""
+    """Return what every op waits for: as before, and the previous op of the main lane if one of the two has left it."""
     found = []
     main = -1
     for index, op in enumerate(ops):
