@@ -8,7 +8,7 @@ whole.  A script names or writes a job config, with what is said behind it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.torchtitan_settings import is_mapped
 
-_MODES = {"FullAC": "full", "SelectiveAC": "selective"}
+_MODES = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
 _TRAINERS = ("Trainer.Config", "FaultTolerantTrainer.Config", "GraphTrainer.Config")
 _CONVERTS = re.compile(r"Converter(\.Config)?$")
 _OF_THE_CALL = ("converters", "flavor", "seq_len", "max_context_length", "enable_sp")
@@ -111,22 +111,19 @@ def _model(value: Built, family: str) -> dict[str, Any]:
 
 def _section(name: str, value: Any) -> dict[str, Any]:
     fields = value.fields if isinstance(value, Built) else {}
-    if name == "model_converters" and isinstance(value, Built):
-        return _converters(fields.get("converters"))
-    if name == "activation_checkpoint":  # by its class, or by the words of a job config, of which op alone is left
-        kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
-        mode = (
-            {}
-            if kind == "ActivationCheckpointConfig"
-            else {"mode": "none" if kind == "NoAC" else _MODES.get(kind, kind)}
-        )
-        fields = {"selective_ac_option": "op", **({} if mode else fields), **mode}
-    elif name in ("optimizer", "optim"):
-        return _optimizer(value)
-    elif name == "transforms":
-        return {f"transforms.{each}": True for each in value}
-    elif name not in ("training", "parallelism", "compile") or not isinstance(value, Built):
-        return {name if not isinstance(value, Built) else f"{name}.config": _plain(value)}
+    match name:
+        case "model_converters" if fields:
+            return _converters(fields.get("converters"))
+        case "optimizer" | "optim":
+            return _optimizer(value)
+        case "transforms":
+            return {f"transforms.{each}": True for each in value}
+        case "activation_checkpoint":  # by its class, or by the words of a job config, of which op alone is left
+            kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
+            mode = {"mode": _MODES.get(kind, kind)} if kind != "ActivationCheckpointConfig" else {}
+            fields = {"selective_ac_option": "op", **(mode or fields)}
+        case _ if not isinstance(value, Built):
+            return {name: _plain(value)}
     return {f"{name}.{key}": _plain(item) for key, item in fields.items() if item is not None}
 
 
@@ -149,30 +146,24 @@ def _optimizer(value: Any) -> dict[str, Any]:
         return _optimizer(inner)
     each = value.fields.get("optimizers")
     if isinstance(each, list) and each and isinstance(each[0], Built):
-        own = {
-            f"optimizer.{key}": _plain(each[0].fields[key]) for key in each[0].fields if key not in ("pattern", "lr")
-        }
-        return {
-            "optimizer.name": _together(one.name.partition(".")[0] for one in each if isinstance(one, Built)),
-            **own,
-        }
-    if "Optimizers" not in value.name:
-        known = next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)
-        return {"optimizer.name": known}
-    groups, named = value.fields.get("param_groups") or [], value.fields.get("name")
-    found = {f"optimizer.{key}": _plain(item) for key, item in value.fields.items()}
-    if isinstance(groups, list):
+        kinds = {one.name.partition(".")[0] for one in each if isinstance(one, Built)}
+        fields = {key: item for key, item in each[0].fields.items() if key not in ("pattern", "lr")}
+    elif "Optimizers" in value.name:
+        groups, named = value.fields.get("param_groups") or [], value.fields.get("name")
         usual = named if isinstance(named, str) else "AdamW"
-        kinds = [str(_plain(one.fields.get("optimizer_name", usual))) for one in groups if isinstance(one, Built)]
-        found = {key: item for key, item in found.items() if not key.endswith("groups")}
-        found["optimizer.name"] = _together(kinds) or usual
-    return found | ({"optimizer.early_step_in_backward": True} if "InBackward" in value.name else {})
-
-
-def _together(kinds: Iterable[str]) -> str:
-    """Return several optimizers as one: Muon is for matrices alone, with AdamW for the rest."""
-    found = {*kinds}
-    return "Muon" if found == {"AdamW", "Muon"} else " and ".join(sorted(found))
+        made = [one for one in groups if isinstance(one, Built)] if isinstance(groups, list) else []
+        kinds = {str(_plain(one.fields.get("optimizer_name", usual))) for one in made} or {usual}
+        early = {"early_step_in_backward": True} if "InBackward" in value.name else {}
+        read = ("name", "param_groups") if isinstance(groups, list) else ("name",)
+        fields = {key: item for key, item in value.fields.items() if key not in read} | early
+    else:
+        kinds, fields = (
+            {next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)},
+            {},
+        )
+    # of several Muon is for matrices alone, with AdamW for the rest
+    name = "Muon" if kinds == {"AdamW", "Muon"} else " and ".join(sorted(kinds))
+    return {"optimizer.name": name, **{f"optimizer.{key}": _plain(item) for key, item in fields.items()}}
 
 
 def _plain(value: Any) -> Any:

@@ -126,9 +126,9 @@ def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerate
     if text is not None and (not name or is_accelerate_file(text)):
         where = f"{state.source}: {name}".removesuffix(": ")
         found = accelerated(text, training.arguments.launched, where, steps_said=run.says_steps)
-        if name := found.named or name:
-            text = state.text_named(found.named) if found.named else text
-            found = replace(found, config=text or "") if found.named else found
+        if found.named:
+            name, text = found.named, state.text_named(found.named)
+            found = replace(found, config=text or "")
     if text is None:
         raise InputError(
             f"{state.source}: starts DeepSpeed with {name}, which is neither beside it nor in a folder around it; put "
