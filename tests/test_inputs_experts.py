@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_inputs_hugging_face import MIXTURES
 from test_inputs_megatron import GPT_345M, bridge, imported
-from test_inputs_torchtitan import changed
-from test_inputs_torchtitan import imported as torchtitan
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
@@ -485,7 +483,7 @@ def test_batches_overlap_in_pairs_of_the_interleaved_schedule() -> None:
     assert simulate(from_document(found.document)).step_time < simulate(apart).step_time
 
 
-# --- Megatron-Bridge and torchtitan -----------------------------------------------------------------------------------
+# --- Megatron-Bridge -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("written", ["[0]*1+[1]*3", "([0]*1+[1]*3)", "[0,1,1,1]"])
@@ -535,74 +533,6 @@ def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     assert ours.moe.shared_width == preset.moe.shared_width
     left_out = {"name": True, "moe": {"shared_experts", "shared_ffn_hidden_size"}}
     assert ours.model_dump(exclude=left_out) == preset.model_dump(exclude=left_out)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (
-            {"parallelism__context_parallel_degree": "2"},
-            {"cp": 2, "cp_comm": "all_gather", "dp": 8, "zero": 3},
-        ),
-        (
-            {
-                "parallelism__context_parallel_degree": "2",
-                "parallelism__context_parallel_rotate_method": '"alltoall"',
-                "parallelism__data_parallel_replicate_degree": "2",
-            },
-            {"cp": 2, "cp_comm": "ring", "dp": 8, "shard_group": 8},
-        ),
-        (
-            {
-                "model__name": '"deepseek_v3"',
-                "model__flavor": '"16B"',
-                "parallelism__tensor_parallel_degree": "8",
-                "parallelism__data_parallel_shard_degree": "1",
-                "parallelism__data_parallel_replicate_degree": "2",
-                "parallelism__expert_parallel_degree": "8",
-                "activation_checkpoint__mode": '"full"',
-            },
-            {"preset": "deepseek-v2-lite", "ep": 8, "etp": 1, "tp": 8, "zero": 0},
-        ),
-        (
-            {
-                "model__name": '"deepseek_v3"',
-                "model__flavor": '"16B"',
-                "parallelism__expert_parallel_degree": "8",
-            },
-            {"ep": 8, "zero": 3, "recompute": "full", "recompute_every": 2},
-        ),
-        (
-            {
-                "model__name": '"deepseek_v3"',
-                "model__flavor": '"16B"',
-                "parallelism__expert_parallel_degree": "4",
-                "parallelism__data_parallel_replicate_degree": "2",
-            },
-            {"ep": 4, "zero": 3, "shard_group": 8},
-        ),
-    ],
-)
-def test_degrees_of_torchtitan(values: dict[str, str], expected: dict[str, Any]) -> None:
-    found = torchtitan(changed(**values))
-    sections = [section for section in found.document.values() if isinstance(section, dict)]
-    flat = {key: value for section in sections for key, value in section.items()}
-    assert {key: flat.get(key) for key in expected} == expected
-    scenario = load_text(found.text("x"), ["training.global_batch=16", "model.layers=2"])
-    assert 0 < simulate(scenario).mfu < 1
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"parallelism__expert_parallel_degree": '"4"'}, "expert_parallel_degree: is '4'; a whole number"),
-        ({"parallelism__context_parallel_rotate_method": '"p2p"'}, "'p2p' is not one of allgather or alltoall"),
-        ({"parallelism__context_parallel_degree": "3"}, "no multiple of tensor x pipeline x context x replicate"),
-    ],
-)
-def test_bad_degrees_are_one_clear_message(values: dict[str, str], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        torchtitan(changed(**values))
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------

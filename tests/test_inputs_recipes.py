@@ -15,92 +15,99 @@ from simcluster.model.shards import padded_vocab
 from simcluster.scenario.scenario import from_document
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}
-RECIPE = """
-def small_config():
-    cfg = _pretrain_common()
-    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").to_megatron_provider()
-    cfg.optimizer = OptimizerConfig(bf16=True, fp16=False, use_distributed_optimizer=SHARDED)
-    cfg.mixed_precision = PRECISION
-    cfg.ddp.grad_reduce_in_fp32 = False
-    cfg.ddp.use_distributed_optimizer = False
-    cfg.peft = ADAPTERS
-    return cfg
-"""
-
-
-def recipe(precision: str, *, sharded: bool = True, adapters: str = "None") -> Imported:
-    text = f"PRECISION = {precision}\nSHARDED = {sharded}\nADAPTERS = {adapters}\n{RECIPE}"
-    return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
-
-
-@pytest.mark.parametrize(
-    ("precision", "training"),
-    [
-        ("'bf16_mixed'", ("bf16-mixed", "mixed-18")),  # its gradients are reduced in 32 bits, whatever DDP says
-        ("'fp16_mixed'", ("fp16-mixed", "mixed-16")),
-        ("MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=False)", ("bf16-mixed", "mixed-16")),
-        ("MixedPrecisionConfig(bf16=True)", ("bf16-mixed", "mixed-18")),
-        ("None", ("bf16-mixed", "mixed-16")),  # bf16 is the optimizer's
-    ],
+LINES = (
+    'cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").to_megatron_provider()',
+    "cfg.optimizer = OptimizerConfig(bf16=True, fp16=False, use_distributed_optimizer=True)",
+    "cfg.mixed_precision = 'bf16_mixed'",
+    "cfg.ddp.grad_reduce_in_fp32 = False",
+    "cfg.ddp.use_distributed_optimizer = False",
+    "cfg.peft = None",
 )
-def test_mixed_precision_has_the_last_word_in_a_recipe(precision: str, training: tuple[Any, ...]) -> None:
-    found = recipe(precision).document["training"]
-    assert (found["precision"], found["memory_recipe"]) == training
-
-
-@pytest.mark.parametrize(
-    ("fields", "training"),
-    [
-        ("fp8='e4m3', fp8_recipe='mxfp8', fp8_param_gather=True", ("mxfp8-mixed", "fp8-params-16")),
-        ("fp8='hybrid', fp8_recipe='tensorwise'", ("fp8-mixed", "fp8-18")),
-        ("fp8_recipe='tensorwise'", ("bf16-mixed", "mixed-16")),
-        ("fp4='e2m1', fp4_recipe='nvfp4', fp4_param_gather=True", ("nvfp4-mixed", "nvfp4-17")),
-    ],
-)
-def test_formats_of_a_precision_that_is_written(fields: str, training: tuple[str, str]) -> None:
-    found = recipe(f"MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=False, {fields})")
-    assert (found.document["training"]["precision"], found.document["training"].get("memory_recipe")) == training
-    assert not [each for each in found.assumed if "gradients" in each]
-    assert not found.unknown
-
-
-@pytest.mark.parametrize(
-    ("path", "said", "rope"),
-    [
-        ("meta-llama/Llama-3.2-1B", "", None),  # llama_bridge.py has it on
-        ("meta-llama/Llama-3.2-1B", "cfg.model.apply_rope_fusion = False", "steps"),
-        ("Qwen/Qwen3-8B", "", "steps"),  # Megatron-Core's configuration has it off
-        ("Qwen/Qwen3-8B", "cfg.model.apply_rope_fusion = True", None),
-        ("deepseek-ai/DeepSeek-V3", "", "steps"),
-    ],
-)
-def test_positions_that_no_kernel_turns_whole(path: str, said: str, rope: str | None) -> None:
-    text = RECIPE.replace("meta-llama/Llama-3.2-1B", path).replace("cfg.peft = ADAPTERS", said or "pass")
-    text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\n{text}"
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
-    assert found.document.get("software", {}).get("rope") == rope
-
-
-def test_positions_of_nemo_by_the_class_of_the_model() -> None:
-    found = [
-        nemo("pretrain_recipe", NEMO.replace("Llama3Config8B", name)) for name in ("Llama3Config8B", "Qwen3Config8B")
-    ]
-    assert [each.get("software", {}).get("rope") for each in found] == [None, "steps"]
-
-
-def test_a_distributed_optimizer_is_on_where_the_optimizer_or_ddp_has_it() -> None:
-    zero = [recipe("'bf16_mixed'", sharded=sharded).document["parallel"]["zero"] for sharded in (True, False)]
-    assert zero == [1, 0]
-
-
-LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')"
-NULL = "tokenizer_type='NullTokenizer', vocab_size=32_000"
 
 
 def own(*lines: str, base: str = "_pretrain_common()", name: str = "own_config") -> Imported:
     """Import a recipe with these lines between the first and the last one."""
     body = "".join(f"    {line}\n" for line in (f"cfg = {base}", *lines, "return cfg"))
     return scenario_from_bridge(f"def {name}():\n{body}", cluster=CLUSTER, source="r.py", function=name, gpus=8)
+
+
+def at(document: Any, path: str) -> Any:
+    """Return the value at a dotted path; None where there is none."""
+    for key in path.split("."):
+        document = document.get(key, {})
+    return None if document == {} else document
+
+
+WIDE, NARROW = "bf16-mixed mixed-18", "bf16-mixed mixed-16"
+FORMATS = "cfg.mixed_precision = MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=False, {})"
+NULL = "cfg.tokenizer = TokenizerConfig(tokenizer_type='NullTokenizer', vocab_size=32_000, use_tokenizer_vocab_size={})"
+
+
+@pytest.mark.parametrize(
+    ("line", "paths", "expected"),
+    [
+        ("", "training.precision training.memory_recipe", WIDE),  # reduced in 32 bits, whatever DDP says
+        ("cfg.mixed_precision = 'fp16_mixed'", "training.precision training.memory_recipe", "fp16-mixed mixed-16"),
+        (FORMATS.format(""), "training.precision training.memory_recipe", NARROW),
+        (
+            "cfg.mixed_precision = MixedPrecisionConfig(bf16=True)",
+            "training.precision training.memory_recipe", WIDE,
+        ),
+        ("cfg.mixed_precision = None", "training.precision training.memory_recipe", NARROW),  # bf16 of the optimizer
+        (
+            FORMATS.format("fp8='e4m3', fp8_recipe='mxfp8', fp8_param_gather=True"),
+            "training.precision training.memory_recipe", "mxfp8-mixed fp8-params-16",
+        ),
+        (
+            FORMATS.format("fp8='hybrid', fp8_recipe='tensorwise'"),
+            "training.precision training.memory_recipe", "fp8-mixed fp8-18",
+        ),
+        (FORMATS.format("fp8_recipe='tensorwise'"), "training.precision training.memory_recipe", NARROW),
+        (
+            FORMATS.format("fp4='e2m1', fp4_recipe='nvfp4', fp4_param_gather=True"),
+            "training.precision training.memory_recipe", "nvfp4-mixed nvfp4-17",
+        ),
+        (
+            "cfg.mixed_precision = get_mixed_precision_config('bf16_with_fp8_current_scaling_mixed')",
+            "training.precision training.memory_recipe", "fp8-mixed fp8-params-18",
+        ),
+        ("cfg.mixed_precision = 'bf16_with_mxfp8_mixed'", "training.precision", "mxfp8-mixed"),
+        ("", "parallel.zero software.rope", "1 None"),  # llama_bridge.py has positions fused
+        ("cfg.optimizer.use_distributed_optimizer = False", "parallel.zero", "0"),
+        ("cfg.model.apply_rope_fusion = False", "software.rope", "steps"),
+        ("cfg.model = AutoBridge.from_hf_pretrained('Qwen/Qwen3-8B')", "software.rope", "steps"),  # Megatron-Core's own
+        (
+            "cfg.model = AutoBridge.from_hf_pretrained('Qwen/Qwen3-8B'); cfg.model.apply_rope_fusion = True",
+            "software.rope", "None",
+        ),
+        ("cfg.model = AutoBridge.from_hf_pretrained('deepseek-ai/DeepSeek-V3')", "software.rope", "steps"),
+        (
+            "cfg.model = AutoBridge.from_hf_pretrained('openai/gpt-oss-20b')",
+            "software.rope model.preset", "steps gpt-oss-20b",  # as its positions are YaRN's
+        ),
+        (
+            "cfg.model = OlMoEModelProvider()",
+            "model.name model.moe.aux_loss software.experts.router_dtype", "olmoe-7b True fp32",
+        ),
+        (NULL.format("True"), "model.vocab_size", "32000"),
+        (NULL.format("False"), "model.vocab_size", "128256"),
+    ],
+)  # fmt: skip
+def test_settings_of_a_recipe(line: str, paths: str, expected: str) -> None:
+    found = own(*LINES, line or "pass")
+    assert " ".join(str(at(found.document, path)) for path in paths.split()) == expected
+    assert not [each for each in found.assumed if "gradients" in each]
+    assert not found.unknown
+
+
+def test_positions_of_nemo_by_the_class_of_the_model() -> None:
+    found = [
+        nemo("pretrain_recipe", NEMO.replace("Llama3Config8B", name)) for name in ("Llama3Config8B", "Qwen3Config8B")
+    ]
+    assert [at(each, "software.rope") for each in found] == [None, "steps"]
+
+
+LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +165,6 @@ def test_a_class_without_a_size_that_is_given_the_sizes_of_a_model() -> None:
     assert any(note.startswith("mla-down-proj-fusion: the products down to latents are two") for note in found.assumed)
 
 
-def test_positions_of_gpt_oss_are_turned_in_steps() -> None:
-    found = own(LLAMA.replace("meta-llama/Meta-Llama-3-8B", "openai/gpt-oss-20b"))
-    assert found.document["model"] == {"preset": "gpt-oss-20b", "sequence_length": 4096}
-    assert found.document["software"]["rope"] == "steps"  # as its positions are YaRN's
-
-
 def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
     found = own(
         LLAMA,
@@ -177,12 +178,10 @@ def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
     assert told in found.assumed
 
 
-@pytest.mark.parametrize(("whole", "size"), [("True", 32_000), ("False", None)])
-def test_a_vocabulary_of_the_tokenizer(whole: str, size: int | None) -> None:
-    line = f"cfg.tokenizer = TokenizerConfig({NULL}, use_tokenizer_vocab_size={whole})"
-    assert own(line, LLAMA).document["model"].get("vocab_size") == size
-    said = own(line.replace(NULL, "tokenizer_type='HuggingFaceTokenizer'"), LLAMA).assumed
-    assert any("takes that of the tokenizer" in each for each in said) is (whole == "True")
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_vocabulary_of_the_tokenizer(whole: bool) -> None:
+    line = NULL.format(whole).replace("NullTokenizer', vocab_size=32_000", "HuggingFaceTokenizer'")
+    assert any("takes that of the tokenizer" in each for each in own(line, LLAMA).assumed) is whole
 
 
 @pytest.mark.parametrize(
@@ -200,22 +199,6 @@ def test_a_vocabulary_of_the_models_own_is_not_padded(base: str, said: str, mult
     found = own(model, "cfg.model.tensor_model_parallel_size = 8", said, base=base).document
     read = from_document(found).model
     assert (read.vocab_multiple, padded_vocab(read, 8)) == (multiple, 152_064 if multiple == 1 else 152_576)
-
-
-def test_a_precision_that_is_named() -> None:
-    found = recipe("get_mixed_precision_config('bf16_with_fp8_current_scaling_mixed')")
-    assert (found.document["training"]["precision"], found.document["training"]["memory_recipe"]) == (
-        "fp8-mixed",
-        "fp8-params-18",
-    )
-    assert "first-last-layers-bf16: all layers are alike, in fp8 or fp4" in found.assumed
-    assert recipe("'bf16_with_mxfp8_mixed'").document["training"]["precision"] == "mxfp8-mixed"
-
-
-def test_the_router_of_a_provider() -> None:
-    found = own("cfg.model = OlMoEModelProvider()").document
-    assert (found["model"]["name"], found["model"]["moe"]["aux_loss"]) == ("olmoe-7b", True)
-    assert found["software"]["experts"]["router_dtype"] == "fp32"
 
 
 CLASSES = """
@@ -323,9 +306,7 @@ def test_a_path_that_says_no_model(path: str, files: dict[str, str], words: str)
 
 
 def test_what_hangs_on_a_condition_that_is_not_known_is_told() -> None:
-    text = RECIPE.replace("    cfg.peft", "    if on_hopper():\n        cfg.train.micro_batch_size = 1\n    cfg.peft")
-    text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\nADAPTERS = None\n{text}"
-    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
+    found = own(*LINES, "if on_hopper(): cfg.train.micro_batch_size = 1")
     assert found.unknown == ("what the recipe does where on_hopper() (it changes micro_batch_size)",)
 
 
@@ -658,12 +639,6 @@ seq_len = 8192
 def test_a_list_of_converters_as_one_text(converters: str, precision: str) -> None:
     found = scenario_from_torchtitan(JOB % ("llama3", converters), cluster=CLUSTER, gpus=8)
     assert found.document["training"]["precision"] == precision
-
-
-def test_models_with_linear_attention_are_refused_though_a_file_beside_says_sizes() -> None:
-    sizes = "qwen35_configs = {'8B': Qwen35Model.Config(dim=1024, n_layers=24, n_heads=16, hidden_dim=4096)}"
-    with pytest.raises(InputError, match="qwen3_5 has layers of linear attention"):
-        scenario_from_torchtitan(JOB % ("qwen3_5", ""), cluster=CLUSTER, gpus=8, beside={"__init__.py": sizes}.get)
 
 
 OLD = """

@@ -111,6 +111,7 @@ class BridgeFields:
         if precision := _TABLES["precisions"].get(str(settings.get("mixed_precision")), {}):
             written = {f"mixed_precision.{field}": value for field, value in precision.items()}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
+            self.became["mixed_precision"] = "bf16"
         for name, value in settings.items():
             translated = self.problems.of(self._translated, name, value)
             if isinstance(translated, list):
