@@ -17,8 +17,8 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_,
-    ast.IsNot: operator.is_not, ast.In: lambda left, right: left in right,
-    ast.NotIn: lambda left, right: left not in right,
+    ast.IsNot: operator.is_not, ast.In: lambda left, right: _key(left, right) in right,
+    ast.NotIn: lambda left, right: _key(left, right) not in right,
 }  # fmt: skip
 _KERNELS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}  # AttnBackend of Megatron-Core
 _FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -63,6 +63,10 @@ def operated(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
         return _OPERATORS[type(sign)](left, right)
     except (TypeError, ValueError, ArithmeticError):
         return NotImplemented
+
+
+def _key(value: Any, held: Any) -> Any:
+    return str(value) if isinstance(held, dict) else value  # as keys are kept
 
 
 def given_values(given: Mapping[str, str]) -> dict[str, Any]:
