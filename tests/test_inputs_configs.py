@@ -402,6 +402,7 @@ def test_muon_and_layouts_of_functions_in_recipes() -> None:
     found = bridge("muon_pretrain_config", gpus=8)
     assert (found.document["training"]["optimizer"], found.document["parallel"]["zero"]) == ("muon", 1)
     assert found.document["pipeline"]["layout"] == "Et*8|t*9|t*9|t*6L"
+    assert (found.document["training"]["memory_recipe"], found.unknown) == ("mixed-16", ())
     odd = bridge("odd_pretrain_config", gpus=8)
     assert any("pipeline_model_parallel_layout" in each for each in odd.unknown)
     assert "layout" not in odd.document["pipeline"]

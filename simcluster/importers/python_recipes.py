@@ -275,6 +275,8 @@ class RecipeFile:
             return self._known[name](*args, **named)
         if name in ("replace", "dataclasses.replace") and args and isinstance(args[0], Built):
             return Built(args[0].name, args[0].args, {**args[0].fields, **named})
+        if name == "isinstance" and args[1:] == [Unread("str")] and not isinstance(args[0], Unread):
+            return isinstance(args[0], str)
         if name == "getattr" and len(args) == 3 and isinstance(args[0], Built):
             return args[0].fields.get(str(args[1]), args[2])
         if name in ("deepcopy", "copy.deepcopy", "list") and len(args) == 1:
