@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import get_args
+from typing import Literal
 
 import numpy as np
 import pytest
 from long_run_forms import is_near
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.lives import RETIRE, fading, in_window
+from simcluster.longrun.lives import is_retired
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.studies.advice_nodes import healthy_retired, lemon_failures
 from simcluster.longrun.studies.train import train
-from simcluster.scenario.run_failures import BadBatch
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
 
@@ -41,13 +40,23 @@ def same(one: Outcomes, other: Outcomes) -> bool:
     return bool((one.wall == other.wall).all() and (one.strikes == other.strikes).all())
 
 
-def test_rules() -> None:
-    ages = np.array([[0.0, 0.0, 0.0], [3.0, 5.0, np.inf], [6.0, np.inf, np.inf]])
-    assert in_window(ages, 2, 4.0).tolist() == [True, False, False]
-    assert in_window(ages, 3, math.inf).tolist() == [True, False, False]
-    assert in_window(ages, 1, 0.1).all()
-    assert fading(ages, 1.7, 3.0).tolist() == [True, False, False]  # 1 + 1/2 + 1/4, 1 + 2^(-5/3) = 1.31, 1
-    assert set(RETIRE) == set(get_args(BadBatch.model_fields["rule"].annotation))
+@pytest.mark.parametrize(
+    ("failures", "rule", "limit", "window", "retired"),
+    [
+        ([0.0, 3.0, 6.0], "window", 2, 4.0, True),
+        ([1.0, 6.0], "window", 2, 4.0, False),
+        ([0.0, 3.0, 6.0], "window", 3, math.inf, True),
+        ([1.0, 6.0], "window", 3, math.inf, False),
+        ([6.0], "window", 1, 0.1, True),
+        ([0.0, 3.0, 6.0], "fading", 1.7, 3.0, True),  # 1 + 1/2 + 1/4
+        ([1.0, 6.0], "fading", 1.7, 3.0, False),  # 1 + 2^(-5/3) = 1.31
+        ([6.0], "fading", 1.7, 3.0, False),
+    ],
+)
+def test_rules(
+    failures: list[float], rule: Literal["window", "fading"], limit: float, window: float, retired: bool
+) -> None:
+    assert is_retired(failures, rule, limit, window) == retired
 
 
 @pytest.mark.parametrize("limit", [1, 3])

@@ -1,15 +1,12 @@
-"""Lives of parts: Weibull lives, their law by maximum likelihood, and machines of a bad batch with rules to retire one.
-
-A rule is a small function of how long ago a machine's failures were (s, the one now first, inf where there was none;
-any shape, failures along the first axis), of a limit, and of a window (s); it says which are to be retired.
-"""
+"""Lives of parts: Weibull lives, their law by maximum likelihood, and when a machine of a bad batch is retired."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -148,32 +145,22 @@ class WatchedLives:
         return WeibullFit(shape, scale, float(errors[0]), float(errors[1]) * scale, likelihood - plain)
 
 
-RetireRule = Callable[[Floats, float, float], Bools]
-
-REMEMBERED = {"fading": 8}
-"""Failures of a machine that a rule looks back at at least; others look at as many as their limit."""
+_REMEMBERED = {"window": 1, "fading": 8}
+"""Failures of a machine that a rule looks back at at least; beyond, as many as its limit."""
 
 
-def in_window(ages: Floats, limit: float, window: float) -> Bools:
-    """As many failures as the limit within the window, this one among them."""
-    return np.asarray((ages <= min(window, np.finfo(np.float64).max)).sum(axis=0) >= limit)
+def is_retired(failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float) -> bool:
+    """Return whether a machine that failed at these times (s, the last one now) is to be retired.
 
-
-def fading(ages: Floats, limit: float, window: float) -> Bools:
-    """A score of 1 for this failure and less for those before, half of it a window ago, has come to the limit."""
-    return np.asarray((0.5 ** (ages / window)).sum(axis=0) >= limit)
-
-
-RETIRE: Mapping[str, RetireRule] = {"window": in_window, "fading": fading}
-"""Rules by name: a function and a line here."""
-
-
-def remembered(rule: str, limit: float) -> int:
-    """Failures of a machine that are looked back at."""
-    return max(REMEMBERED.get(rule, 1), math.ceil(limit))
-
-
-def is_retired(failures: Sequence[float], rule: str, limit: float, window: float) -> bool:
-    """Return whether a machine that failed at these times (s, the last one now) is to be retired."""
-    last = failures[: -1 - remembered(rule, limit) : -1]
-    return bool(RETIRE[rule](failures[-1] - np.array(last), limit, window))
+    By "window" it has come to the limit with the failures within the last ``window`` seconds, by "fading" with a score
+    of 1 for this failure and less for those before, half of it a window ago.
+    """
+    last = failures[: -1 - max(_REMEMBERED[rule], math.ceil(limit)) : -1]
+    ages = failures[-1] - np.array(last)
+    match rule:
+        case "window":
+            return bool((ages <= window).sum() >= limit)
+        case "fading":
+            return bool((0.5 ** (ages / window)).sum() >= limit)
+        case _:
+            assert_never(rule)

@@ -62,7 +62,7 @@ class Bad:
     """A bad batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
 
     ``cured`` is the probability of that.  One that comes to ``retire`` by the ``rule`` within ``window`` seconds
-    (``lemons``; 0: never) is replaced for good, which takes ``replaced`` instead of a repair (None: as long as that).
+    (``lives``; 0: never) is replaced for good, which takes ``replaced`` instead of a repair (None: as long as that).
     """
 
     machines: int
@@ -70,7 +70,7 @@ class Bad:
     cured: float = 1.0
     retire: float = 0.0
     window: float = math.inf
-    rule: str = "window"
+    rule: Literal["window", "fading"] = "window"
     replaced: TimeSpec | None = None
 
 
