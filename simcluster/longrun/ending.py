@@ -28,7 +28,7 @@ _PARTS = 4096  # of the law of a silent error's life
 
 
 def check_end(run: LongRun) -> None:
-    """InputError for a run that would hardly ever come to its last step."""
+    """Raise InputError for a run that would hardly ever come to its last step."""
     if math.isfinite(run.until):
         return
     known = kept_share(run)
@@ -75,12 +75,12 @@ def check_size(run: LongRun, played: int) -> None:
 
 
 def stop_rate(run: LongRun) -> float:
-    """Of all causes that stop the job, 1/s."""
+    """Return the rate of all causes that stop the job, 1/s."""
     return sum(cause.rate for cause in run.causes if cause.stops)
 
 
 def _lasting(run: LongRun, cause: FailureMode) -> float:
-    """How often it stops the job at all times, 1/s: with bad machines that are never cured nor retired."""
+    """Return how often a cause stops the job, 1/s, with bad nodes that are never cured nor retired."""
     bad = cause.bad
     if bad is None or bad.cured or bad.retire:
         return cause.rate
@@ -88,7 +88,7 @@ def _lasting(run: LongRun, cause: FailureMode) -> float:
 
 
 def restart_seconds(run: LongRun) -> tuple[float, float]:
-    """(mean seconds in which nothing strikes, mean seconds of the exposed parts) from a strike to training on.
+    """Return the mean seconds from a strike to training in which nothing strikes, and those of exposed parts.
 
     Detection by the causes' rates; without wrong diagnoses and without waiting for machines.
     """
@@ -101,7 +101,7 @@ def restart_seconds(run: LongRun) -> tuple[float, float]:
 
 
 def kept_share(run: LongRun) -> float:
-    """The share of time that is work which is kept, as failures leave it: 0 where next to no segment comes through.
+    """Return the share of time that is work which is kept; 0 where next to no segment comes through.
 
     The least of its levels: what memory survives between any two snapshots, what only storage does over a pattern.
     """
@@ -117,7 +117,7 @@ def kept_share(run: LongRun) -> float:
 
 
 def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
-    """That between snapshots so many steps apart, or in the whole run where that has fewer."""
+    """Return that share between snapshots ``steps`` apart, or in the whole run where that has fewer."""
     down, exposed = restart_seconds(run)
     work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
@@ -126,7 +126,7 @@ def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
 
 
 def begun_again(run: LongRun, kept: float = 1.0) -> float:
-    """m: how often, on average, an error sends a whole run back to its begin, if it went on meanwhile.
+    """Return m: how often, on average, an error sends a whole run back to its begin, if it continued meanwhile.
 
     ``kept`` is the share of time that is work: by the wall clock kept snapshots reach back so much longer.
     """
@@ -139,7 +139,7 @@ def begun_again(run: LongRun, kept: float = 1.0) -> float:
 
 
 def _outlived(cause: FailureMode, reach: float, whole: float) -> float:
-    """E[(whole - l)+ where l > reach] of the time l until an error is found."""
+    """Return E[(whole - l)+ where l > reach] of the time l until an error is found."""
     places = np.arange(_PARTS) + 0.5
     golden = [places / _PARTS] + [(places * 2 ** (-1 / (1 + each))) % 1 for each in range(1, cause.lasts.draws)]
     lives = cause.lasts.quantile(np.stack(golden, axis=-1)) if cause.lasts.draws else np.array([cause.lasts.mean])

@@ -100,7 +100,7 @@ class WatchedLives:
         return float((self.weight * (self.age - self.since)).sum())
 
     def weibull(self) -> WeibullFit:
-        """The law; InputError for fewer than two failures, or all at one age, which say nothing of a shape."""
+        """Fit the law; InputError for fewer than two failures, or all at one age, which say nothing of a shape."""
         from scipy.optimize import brentq
 
         died = self.age[self.ended]

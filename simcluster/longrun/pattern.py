@@ -36,7 +36,7 @@ class Saving:
 
 
 def steps_of_write(saving: Saving, step: float) -> int:
-    """Steps (of so many seconds) that are done beside its write: with fewer between two snapshots it never keeps up."""
+    """Return the steps done during a write (``step`` s each): with fewer between two snapshots it never keeps up."""
     return max(1, math.ceil(saving.write * (1 - saving.slowed) / step * (1 - 1e-12)))
 
 
@@ -117,13 +117,13 @@ class CheckpointPattern:
         return float(self.ends[-1])
 
     def end(self, snapshot: Ints) -> Floats:
-        """When the n-th snapshot has been taken; the 0th is the run's begin."""
+        """Return when the n-th snapshot has been taken; the 0th is the run's begin."""
         if self.cycles == 1:
             return np.asarray(snapshot * self.period)
         return np.asarray(snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles])
 
     def _split(self, at: Floats) -> tuple[Ints, Floats]:
-        """Whole periods, and seconds in the one that is going on."""
+        """Return the whole periods, and the seconds in the present one."""
         whole = np.floor(at / self.period).astype(np.int64)
         rest = at - whole * self.period
         early = rest < 0  # rounding
@@ -132,13 +132,13 @@ class CheckpointPattern:
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 
     def spent(self, what: str, at: Floats) -> Floats:
-        """Seconds of ``write`` (what writes take from the work), ``verify`` or ``stall`` until then; or ``steps``."""
+        """Return ``steps``, or seconds of ``write`` (what writes take from the work), ``verify`` or ``stall``, until then."""
         whole, rest = self._split(at)
         more: Floats = np.interp(rest, self._table["at"], self._table[what])
         return whole * float(self._table[what][-1]) + more
 
     def at_steps(self, steps: float) -> float:
-        """When so many steps have been done."""
+        """Return when that many steps have been done."""
         each = self.steps * self.cycles
         whole = int(np.ceil(steps / each)) - 1 if steps else 0
         known, rest = self._table["steps"], steps - whole * each
@@ -153,7 +153,7 @@ class CheckpointPattern:
         return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[:-1], self.phases, strict=True)])
 
     def taken(self, at: Floats) -> Ints:
-        """Snapshots that have been taken until then, safe or not."""
+        """Return the number of snapshots that have been taken until then, safe or not."""
         whole, rest = self._split(at)
         return whole * self.cycles + np.searchsorted(self.ends[1:-1], rest, side="right")
 
@@ -163,11 +163,11 @@ class CheckpointPattern:
         return whole * self.cycles + np.searchsorted(self.safe_within, rest, side="right") - 1
 
     def next_end(self, at: Floats) -> Floats:
-        """When the snapshot after the cycle that is going on will have been taken."""
+        """Return when the snapshot after the present cycle will have been taken."""
         return self.end(self.taken(at) + 1)
 
     def next_verified(self, at: Floats) -> Floats:
-        """When the verification of that cycle will be done, or that of the next if it is over."""
+        """Return when the verification of the present cycle will be done, or that of the next if it is over."""
         stalls = np.array([cycle[-1][1] for cycle in self.phases])
         snapshot = self.taken(at) + 1
         found = self.end(snapshot) - stalls[(snapshot - 1) % self.cycles]
@@ -175,5 +175,5 @@ class CheckpointPattern:
         return np.asarray(np.where(found >= at, found, later))
 
     def begun(self, at: Floats) -> Floats:
-        """When the cycle that is going on then began: what strikes while a snapshot is taken is not in it."""
+        """Return when the present cycle began: what strikes while a snapshot is taken is not in it."""
         return self.end(self.taken(at))

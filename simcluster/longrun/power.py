@@ -46,7 +46,7 @@ class DrawSpec(Spec):
     source: str = ""
 
     def watts(self, utilisation: float | Floats) -> Floats:
-        """Of a GPU; utilisation from 0 to 1."""
+        """Return the power of a GPU at a utilisation from 0 to 1, W."""
         return np.asarray(self.idle + (self.full - self.idle) * np.clip(utilisation, 0.0, 1.0), dtype=np.float64)
 
     @property
@@ -56,7 +56,7 @@ class DrawSpec(Spec):
 
 
 def draw_of(device: str) -> DrawSpec:
-    """What an accelerator of the catalogue draws; InputError for one whose figures are not known."""
+    """Return the power of a device in the catalogue; InputError for one whose figures are not known."""
     known = presets("power.yaml")
     if device not in known:
         raise InputError(
@@ -67,7 +67,7 @@ def draw_of(device: str) -> DrawSpec:
 
 
 def draw_with(device: str, own: PowerSpec) -> DrawSpec:
-    """The same with what a run's ``power`` says in place of the catalogue's."""
+    """Return the same with what a run's ``power`` states instead of the catalogue."""
     names = ("idle", "full", "node", "communication", "waiting")
     given = {name: value for name in names if (value := getattr(own, name)) is not None}
     known = {} if {"idle", "full"} <= given.keys() and device not in presets("power.yaml") else dict(draw_of(device))
@@ -97,7 +97,7 @@ class PowerCurve:
         return self.joules / float(self.instants[-1] - self.instants[0])
 
     def smoothed(self, window: float) -> Floats:
-        """The mean over a sliding window of so many seconds, in W, at its every change of slope."""
+        """Return the mean over a sliding window (s), in W, at its every change of slope."""
         energy = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.instants))])
         begin, end = float(self.instants[0]), float(self.instants[-1])
         if window >= end - begin:
@@ -107,7 +107,7 @@ class PowerCurve:
         return np.asarray(passed / window)
 
     def swing(self, window: float = 0.0) -> float:
-        """Peak to peak, W; of means over a window (the supplies' capacitors hide what is shorter)."""
+        """Return the peak-to-peak power, W, of means over a window (the supplies' capacitors hide what is shorter)."""
         watts = self.smoothed(window) if window else self.watts
         return float(watts.max() - watts.min())
 
@@ -122,7 +122,7 @@ def power_curve(
     *,
     step: float | None = None,
 ) -> PowerCurve:
-    """The curve of spans, one an entry: rank, seconds, share of what draws ``full``; a rank's add up, to 1 at most.
+    """Return the curve of spans: rank, seconds, share of what draws ``full``; those of a rank add up, to 1 at most.
 
     ``weights`` are how many GPUs each rank stands for (all ranks that there are: those without spans idle); ``step``
     the seconds of the step (left out: until the last span's end).

@@ -37,13 +37,13 @@ class StrikeTimes:
     lasts: tuple[float, ...] = ()
 
     def gap(self, occurrence: int) -> float:
-        """Exposed seconds from the strike before (or the begin) to this one; inf where there is none."""
+        """Return the exposed seconds from the strike before (or the begin) to this one; inf where there is none."""
         if occurrence >= len(self.at):
             return math.inf
         return self.at[occurrence] - (self.at[occurrence - 1] if occurrence else 0.0)
 
     def lasted(self, occurrence: int) -> float:
-        """How long that one lasted, s; nan where nobody says."""
+        """Return how long that strike lasted, s; nan if unknown."""
         return self.lasts[occurrence] if occurrence < len(self.lasts) else math.nan
 
 
@@ -122,7 +122,7 @@ class Part:
     exposed: bool = True
 
     def law(self, level: int) -> TimeSpec:
-        """That for a snapshot there."""
+        """Return the duration for a snapshot at that tier."""
         return self.storage if level == STORAGE else self.memory
 
 
@@ -225,7 +225,7 @@ MAINTENANCE, REGROWTH = "maintenance", "machines missing"
 
 
 def names_of(run: LongRun) -> list[str]:
-    """The causes that seconds are counted under."""
+    """Return the causes that seconds are counted under."""
     return [*(cause.name for cause in run.causes), MAINTENANCE, REGROWTH]
 
 
@@ -249,11 +249,11 @@ class Outcomes:
     weekly: Floats
 
     def columns(self) -> dict[str, Any]:
-        """All that came of the runs, by field: what is sent and kept."""
+        """Return all outcomes by field: what is sent and stored."""
         return {name: getattr(self, name) for name in (*_COLUMNS, "weekly")}
 
     def spent(self) -> dict[str, Floats]:
-        """Seconds of each run by fate: they sum to ``wall``."""
+        """Return the seconds of each run by fate: they sum to ``wall``."""
         pattern, goal = self.run.pattern, self.run.goal_at
         until = np.minimum(self.at, goal)
         closing = self.at - until
@@ -296,7 +296,7 @@ class GatheredOutcomes:
         self._weekly: dict[int, Floats] = {}
 
     def add(self, first: int, chunk: Mapping[str, Any]) -> None:
-        """The runs from ``first`` on: fields of ``Outcomes`` by name."""
+        """Add the runs from ``first`` on: fields of ``Outcomes`` by name."""
         for name in _COLUMNS:
             rows = chunk[name]
             if name not in self._found:
@@ -305,7 +305,7 @@ class GatheredOutcomes:
         self._weekly[first] = chunk["weekly"]
 
     def outcomes(self) -> Outcomes:
-        """All of them, once all are there."""
+        """Return the outcomes, once all are there."""
         weekly = np.full((self._count, max(rows.shape[1] for rows in self._weekly.values())), np.nan)
         for first, rows in self._weekly.items():
             weekly[first : first + len(rows), : rows.shape[1]] = rows

@@ -22,7 +22,7 @@ KAPLAN_TOKENS, KAPLAN_ALPHA = 2e8, 0.21
 
 
 def kaplan_critical_batch(loss: float) -> float:
-    """Tokens of the critical batch at a loss; it does not ask for the size of the model."""
+    """Return the tokens of the critical batch at a loss, for a model of any size."""
     return float(KAPLAN_TOKENS / loss ** (1 / KAPLAN_ALPHA))
 
 
@@ -39,16 +39,16 @@ class CriticalBatch:
         return self.least_tokens / self.tokens
 
     def steps_at(self, batch: float) -> float:
-        """Steps with a batch of so many tokens."""
+        """Return the steps with a batch of that many tokens."""
         return self.least_steps * (1 + self.tokens / batch)
 
     def tokens_at(self, batch: float) -> float:
-        """Tokens with such a batch: steps x batch."""
+        """Return the tokens with such a batch: steps x batch."""
         return self.least_tokens * (1 + batch / self.tokens)
 
 
 def effective(seen: float, unique: float, fading: float) -> float:
-    """What ``seen`` is worth, of which ``unique`` is new: never more than seen, nor than unique x (1 + ``fading``)."""
+    """Return the worth of ``seen``, of which ``unique`` is new: at most seen, and unique x (1 + ``fading``)."""
     if seen <= unique:
         return seen
     if math.isinf(seen):
@@ -57,7 +57,7 @@ def effective(seen: float, unique: float, fading: float) -> float:
 
 
 def seen_for(worth: float, unique: float, fading: float) -> float:
-    """How much must be seen for so much worth: the inverse; infinite where no repetition is enough."""
+    """Return how much must be seen for that worth: the inverse; infinite where no repetition is enough."""
     if worth <= unique:
         return worth
     left = 1 - (worth / unique - 1) / fading
@@ -88,21 +88,21 @@ class RepeatedData:
         return self.law.repeated is None
 
     def tokens(self, seen: float) -> float:
-        """What so many tokens are worth, in fresh ones."""
+        """Return the worth of tokens, in fresh ones."""
         return effective(seen, self.unique, self.fading.tokens)
 
     def parameters(self, count: float) -> float:
-        """What so many parameters are worth on these data."""
+        """Return the worth of parameters on these data."""
         return effective(count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters)
 
     def loss(self, parameters: float, seen: float) -> float:
-        """L(N', D')."""
+        """Return L(N', D')."""
         if seen <= self.unique:
             return self.law.loss(parameters, seen)
         return self.law.loss(self.parameters(parameters), self.tokens(seen))
 
     def tokens_to(self, loss: float, parameters: float) -> float:
-        """Tokens to be seen until a loss is reached; infinite where it never is."""
+        """Return the tokens to be seen until a loss is reached; infinite where it never is."""
         fresh = self.law.tokens_to(loss, parameters)
         if fresh <= self.unique:
             return fresh

@@ -24,7 +24,7 @@ from simcluster.longrun.run import MAINTENANCE, REGROWTH, Bad, FailureMode, Long
 
 
 def start_causes(job: JobState) -> None:
-    """A process for every cause, and one for what a bad batch has beyond the others."""
+    """Start a process for every cause, and one for what a bad batch has beyond the others."""
     for number, cause in enumerate(job.run.causes):
         batch = None if cause.bad is None else BadMachines(job, cause, cause.bad)
         job.env.process(_cause(job, number, cause, batch, extra=False))
@@ -33,7 +33,7 @@ def start_causes(job: JobState) -> None:
 
 
 def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | None, *, extra: bool) -> Doing:
-    """Strikes of a cause, or (``extra``) those beyond that its bad batch has."""
+    """Strike again and again, as a cause or (``extra``) as its bad batch beyond that."""
     parts = None if cause.lives is None else AgedParts(cause.lives, cause.name, job)
     name = f"{cause.name}{'.bad' if extra else ''}"
     occurrence = 0
@@ -97,16 +97,16 @@ class BadMachines:
         return len(self.times) * self.each * (self.batch.times - 1)
 
     def used(self) -> float:
-        """Hazard of theirs that has been used up so far."""
+        """Return the hazard of the bad nodes that has been used up so far."""
         return self._used + self.rate * (self.job.exposure.seconds(stops=self.cause.stops) - self._since)
 
     def to_go(self, hazard: float) -> Callable[[], float]:
-        """Exposed seconds, at least, until so much more hazard has been used up; inf if none of them is left."""
+        """Return the exposed seconds, at least, until that much more hazard is used up; inf if no bad node is left."""
         until = self.used() + hazard
         return lambda: (until - self.used()) / self.rate if self.rate else math.inf
 
     def hit(self, uniform: Floats, extra: bool) -> bool:
-        """A strike may hit one of them, which is retired, or cured by its repair: is it retired?"""
+        """Hit a bad node, perhaps, which is retired or cured by its repair; return whether it is retired."""
         bad, batch, now = len(self.times), self.batch, self.job.env.now
         if not bad or not (extra or uniform[0] < bad / self.machines):
             return False
@@ -130,7 +130,7 @@ class AgedParts:
         self.young: list[float] = []
 
     def next(self, unit: float) -> float:
-        """Exposed seconds to the next end; ``unit`` is exponential with mean 1."""
+        """Return the exposed seconds to the next end; ``unit`` is exponential with mean 1."""
         if self.first is None:
             self.first = float(self.lives.first(np.array([self.at]), self.failed, np.array([unit]))[0])
         found = min([self.first, *self.young])
@@ -138,7 +138,7 @@ class AgedParts:
         return gap
 
     def ended(self, occurrence: int) -> None:
-        """It has ended; a new part is in its place."""
+        """Replace the part that has ended by a new one."""
         if self.first == self.at:
             self.failed, self.first = self.failed + 1, None
         else:
@@ -202,7 +202,7 @@ def _train(job: JobState) -> Doing:
 
 
 def _trained(job: JobState, at: float) -> None:
-    """Training has come to there: what it did on the way, and what made it take longer."""
+    """Log the training up to a nominal time, and what made it take longer."""
     stretch, now = job.stretch, job.env.now
     if stretch is None:
         return
@@ -218,7 +218,7 @@ def _trained(job: JobState, at: float) -> None:
 
 
 def _next(job: JobState) -> Doing | None:
-    """The outage or pause that begins now, if one does."""
+    """Return the outage or pause that begins now, if one does."""
     job.due.sort(key=lambda due: _ORDER.index(due[0]))
     while job.due:
         begins = _due(job, *job.due.pop(0))
@@ -239,7 +239,7 @@ def _next(job: JobState) -> Doing | None:
 
 
 def _due(job: JobState, what: str, number: int) -> Doing | None:
-    """What has fallen due: something to plan, or an outage that begins now."""
+    """Deal with what has fallen due: plan it, or return the outage that begins now."""
     if what in (MAINTENANCE, REGROWTH):
         job.planned.maintains |= what == MAINTENANCE
         plan(job, job.names.index(what))

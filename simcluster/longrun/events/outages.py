@@ -14,7 +14,7 @@ from simcluster.longrun.run import MAINTENANCE, REGROWTH, FailureMode
 
 
 def plan(job: JobState, number: int) -> None:
-    """An outage after the next snapshot; what is planned already is done in the same."""
+    """Plan an outage after the next snapshot; what is planned already is done in the same."""
     if math.isinf(job.planned.at):
         job.planned.number = number
         replan(job)
@@ -23,12 +23,12 @@ def plan(job: JobState, number: int) -> None:
 
 
 def replan(job: JobState) -> None:
-    """After the snapshot that is next from here."""
+    """Plan the outage after the snapshot that is next from here."""
     job.planned.at = float(job.run.pattern.next_end(np.array([job.now_at()]))[0])
 
 
 def calendar(job: JobState, every: float) -> Doing:
-    """Maintenance falls due again and again."""
+    """Let maintenance fall due again and again."""
     while True:
         yield job.env.timeout(every)
         if (MAINTENANCE, -1) not in job.due:
@@ -37,7 +37,7 @@ def calendar(job: JobState, every: float) -> Doing:
 
 
 def watch(job: JobState) -> Doing:
-    """Machines are back that the job has too few, enough to be faster: they are taken in after the next snapshot."""
+    """Wait until enough nodes are back to be faster: they are taken in after the next snapshot."""
     back = job.watched
     yield job.env.timeout(back - job.env.now)
     if job.missing and job.watched == back:
@@ -45,7 +45,7 @@ def watch(job: JobState) -> Doing:
 
 
 def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> None:
-    """Weights are wrong from here on, if they were not; a verification or somebody will find out."""
+    """Make the weights wrong from here on, if they were not; a verification or somebody will find out."""
     wrong, pattern = job.wrong, job.run.pattern
     if math.isfinite(wrong.since):
         return
@@ -60,21 +60,21 @@ def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> 
 
 
 def _find(job: JobState, number: int, count: int, lasts: float) -> Doing:
-    """Somebody finds out, unless the job has gone back behind it in the meantime."""
+    """Find the error after a while, unless the job has gone back to before it in the meantime."""
     yield job.env.timeout(lasts)
     if math.isfinite(job.wrong.since) and count == job.wrong.count:
         job.fall_due("found", number)
 
 
 def clean_snapshot(job: JobState) -> int:
-    """The latest snapshot on storage from before the weights were wrong, if it is still kept; else the run's begin."""
+    """Return the latest stored snapshot from before the weights were wrong, if it is still kept; else the begin."""
     pattern = job.run.pattern
     before = int(pattern.taken(np.array([job.wrong.since]))[0]) // pattern.cycles * pattern.cycles
     return before if before >= job.safe(STORAGE) - (pattern.keep - 1) * pattern.cycles else 0
 
 
 def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Doing:
-    """A device is slow for a while, and may be noticed before that is over."""
+    """Slow a device down for a while; it may be noticed before that is over."""
     assert cause.paces is not None
     uniform = job.uniform(cause.name, "spell", occurrence, 2)[0]
     level = int(np.searchsorted(np.cumsum(cause.shares)[:-1], uniform[0], side="right"))
@@ -99,7 +99,7 @@ def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Do
 
 
 def pace_of(job: JobState) -> tuple[float, int, str]:
-    """The pace of the worst that slows the job, whose it is, and which device."""
+    """Return the pace of the worst that slows the job, its cause, and the device."""
     pace, number, which = 1.0, -1, ""
     for slow in job.slow:
         if slow.pace > pace:
@@ -109,7 +109,7 @@ def pace_of(job: JobState) -> tuple[float, int, str]:
 
 
 def spend(job: JobState, seconds: float, fate: str, number: int, which: str = "") -> Doing:
-    """Time passes without training."""
+    """Let time pass without training."""
     if seconds > 0:
         job.record.begin(fate, number, which)
         yield job.env.timeout(seconds)
@@ -117,7 +117,7 @@ def spend(job: JobState, seconds: float, fate: str, number: int, which: str = ""
 
 
 def pause(job: JobState, number: int, occurrence: int) -> Doing:
-    """The job stands for a while; where that is longer than the timeout, it is a stop."""
+    """Let the job stand for a while; where that is longer than the timeout, stop it."""
     cause = job.run.causes[number]
     seconds = job.lasts(cause, occurrence)
     if seconds <= job.run.timeout:
@@ -129,7 +129,7 @@ def pause(job: JobState, number: int, occurrence: int) -> Doing:
 
 
 def outage(job: JobState, number: int, target: int, *, planned: bool = False, paused: float = 0.0) -> Doing:
-    """The job stops, after a pause of so many seconds; it goes on from the target, a snapshot."""
+    """Stop the job, after a pause of ``paused`` seconds, and continue from the target, a snapshot."""
     job.expose("")
     run, name, occurrence = job.run, job.names[number], int(job.outages[number])
     cause = run.causes[number] if number < len(run.causes) else None
@@ -171,7 +171,7 @@ def _named(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str
 
 
 def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
-    """Training is set back to a snapshot; returns where the snapshots are that are loaded."""
+    """Set training back to a snapshot; return the tier of the snapshots that are loaded."""
     back, stored = float(job.run.pattern.end(np.array([target]))[0]), job.safe(STORAGE)
     job.record.lost(number, job.at - back, job.at)
     job.at = back
@@ -187,7 +187,7 @@ def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
 
 
 def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
-    """Machines leave for repair (those of the cause ``leaves``), and spares take their places, or the job waits."""
+    """Send nodes to repair (those of the cause ``leaves``); spares take their places, or the job waits."""
     spares = job.run.spares
     if spares.unlimited:
         return

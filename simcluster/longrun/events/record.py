@@ -42,25 +42,25 @@ class RunRecord:
         self._begun, self._doing = 0.0, ("", -1, "")
 
     def add(self, fate: str, number: int, seconds: float) -> None:
-        """Seconds of a fate, by a cause."""
+        """Add seconds of a fate, by a cause."""
         self.fates[0, FATES.index(fate), number] += seconds
 
     def lost(self, number: int, seconds: float, at: float) -> None:
-        """So much training has been undone by a cause."""
+        """Log that a cause has undone training (s)."""
         self.add("lost", number, seconds)
         if seconds > 0:
             self.log.append(RunRow(self.env.now, self.env.now, "lost", self.names[number], "", at))
 
     def struck(self, cause: str, at: float) -> None:
-        """A cause has struck."""
+        """Log a strike of a cause."""
         self.strikes.append(RunRow(self.env.now, self.env.now, STRIKE, cause, "", at))
 
     def begin(self, fate: str, number: int, which: str) -> None:
-        """The job stands from now on."""
+        """Note that the job stands from now on."""
         self._begun, self._doing = self.env.now, (fate, number, which)
 
     def end(self, at: float) -> None:
-        """It stands no longer, or for something else: what it stood for is written down."""
+        """Log what the job stood for, which is over now."""
         (fate, number, which), self._doing = self._doing, ("", -1, "")
         seconds = self.env.now - self._begun
         if not fate or seconds <= 0:
@@ -71,7 +71,7 @@ class RunRecord:
         self.log.append(RunRow(self._begun, self.env.now, fate, self.names[number], which, at))
 
     def trained(self, row: RunRow) -> None:
-        """A piece of training; where nothing has come between, it goes on what was written down before."""
+        """Log a stretch of training; where nothing has come between, extend the stretch before."""
         last = self.log[-1] if self.log else None
         if last is not None and last.what == row.what == TRAINING and last[3:5] == row[3:5] and last.end == row.begin:
             row = row._replace(begin=last.begin, steps=last.steps + row.steps, snapshots=last.snapshots + row.snapshots)

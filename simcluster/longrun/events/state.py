@@ -36,7 +36,7 @@ class RepairShop:
         return len(self.back)
 
     def send(self, repair: float) -> None:
-        """One goes to repair, which takes a crew so many seconds."""
+        """Send a node to repair, which takes a crew ``repair`` seconds."""
         start = self.env.now
         if self.crews:
             crew = self.crews.index(min(self.crews))
@@ -52,13 +52,13 @@ class RepairShop:
         return times[min(out + needed - 1, len(times) - 1)]
 
     def until(self, out: int) -> float:
-        """When no more than so many are in repair; never for fewer than none."""
+        """Return when no more than ``out`` are in repair; never for fewer than none."""
         if out < 0:
             return math.inf
         return sorted(self.back)[-1 - out] if self.out > out else self.env.now
 
     def next_back(self) -> float:
-        """When the next comes back; inf if none is out."""
+        """Return when the next comes back; inf if none is out."""
         return min((back for back in self.back if back > self.env.now + SOON), default=math.inf)
 
 
@@ -78,23 +78,23 @@ class Exposure:
         self._loaded, self._trained, self._since = 0.0, 0.0, 0.0
 
     def is_on(self, *, stops: bool) -> bool:
-        """Can it strike now: what ``stops`` a job, or what needs training to strike?"""
+        """Return whether a cause can strike now: one that ``stops`` a job, or one that strikes only while it trains."""
         return self.to == "all" or (stops and self.to == "stop")
 
     def seconds(self, *, stops: bool) -> float:
-        """How long the job has been exposed to that so far."""
+        """Return how long the job has been exposed to that so far."""
         more = (self.env.now - self._since) * self.pace if self.is_on(stops=stops) else 0.0
         return (self._loaded if stops else self._trained) + more
 
     def change(self, to: str, pace: float) -> None:
-        """From now on to that; who waits for it goes on."""
+        """Change the exposure, and wake the causes that wait for it."""
         self._loaded, self._trained = self.seconds(stops=True), self.seconds(stops=False)
         self.to, self.pace, self._since = to, pace, self.env.now
         changed, self.changed = self.changed, self.env.event()
         changed.succeed()
 
     def passes(self, left: Callable[[], float], *, stops: bool) -> Doing:
-        """Until nothing is ``left`` of exposed seconds, which run down at most as fast as the clock.
+        """Wait until nothing is ``left`` of exposed seconds, which run down at most as fast as the clock.
 
         So nobody needs to look before that many have passed, whatever stops the job in between.
         """
@@ -153,7 +153,7 @@ class Wrong:
     count: int = 0
 
     def gone(self) -> None:
-        """They are right again."""
+        """Make the weights right again."""
         self.since = self.verified_at = math.inf
 
 
@@ -186,20 +186,20 @@ class JobState:
         self.repairs = np.zeros(len(self.names), dtype=np.int64)
 
     def uniform(self, name: str, what: str, occurrence: int, draws: int) -> Floats:
-        """Numbers for that occurrence, shape (1, draws)."""
+        """Return the random numbers of an occurrence, shape (1, draws)."""
         stream = self._streams.get((name, what, draws))
         if stream is None:
             stream = self._streams[name, what, draws] = KeptStream(self.seed, self.number, f"{name}.{what}", draws)
         return stream.of(occurrence)
 
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
-        """Seconds by a law."""
+        """Return the seconds that a law draws for an occurrence."""
         if not law.draws:
             return law.mean
         return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
 
     def lasts(self, cause: FailureMode, occurrence: int) -> float:
-        """How long that strike lasts (s), as a log says or by the law."""
+        """Return how long a strike lasts (s), as a log says or by the law."""
         known = math.nan if cause.struck is None else cause.struck.lasted(occurrence)
         return self.draw(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
 
@@ -211,33 +211,33 @@ class JobState:
         return max(self.least[level], found // pattern.cycles * pattern.cycles if level == STORAGE else found)
 
     def now_at(self) -> float:
-        """Where the job is on the nominal clock, in the middle of a phase too."""
+        """Return where the job is on the nominal clock, in the middle of a phase too."""
         if self.stretch is None:
             return self.at
         return self.stretch.at + (self.env.now - self.stretch.begun) / self.stretch.pace
 
     def kept(self, at: float) -> float:
-        """Steps that are done there."""
+        """Return the steps that are done at a nominal time."""
         steps = self.run.pattern.spent("steps", np.array([min(at, self.run.goal_at)]))
         return min(float(steps[0]), self.run.goal)
 
     def expose(self, to: str) -> None:
-        """From now on to what can strike while it trains, loads or stands."""
+        """Expose the job from now on to what strikes while it trains, loads or stands."""
         if to != self.exposure.to:
             self.exposure.change(to, float(self.shares[self.missing]))
 
     def wake(self) -> None:
-        """Training is looked at anew; what falls due while the job stands is dealt with when it goes on."""
+        """Interrupt training for a new look; a job that stands deals with what falls due when it continues."""
         assert self.process is not None
         trains = self.exposure.to == "all" or (self.exposure.to and self.struck)
         if trains and self.process.is_alive and self.process is not self.env.active_process:
             self.process.interrupt()
 
     def fall_due(self, what: str, number: int = -1) -> None:
-        """Something that the job deals with once it trains."""
+        """Add something that the job deals with once it trains."""
         self.due.append((what, number))
         self.wake()
 
     def forget(self, what: str) -> None:
-        """That is not due any more."""
+        """Drop all that is due of that kind."""
         self.due = [due for due in self.due if due[0] != what]

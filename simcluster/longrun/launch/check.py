@@ -128,7 +128,7 @@ class LaunchCheck(Shown):
         return small_version(self.result.scenario)
 
     def summary(self, mark: Mark = lambda word, verdict: word, own: Sequence[str] | None = None) -> str:
-        """Every point in a line, with its rule and what would help where it does not pass.
+        """Return every point in a line, with its rule and what would help where it does not pass.
 
         ``mark`` colours verdicts; ``own`` are the overrides as a user wrote them (A.B=C), which remedies go with.
         """
@@ -151,7 +151,7 @@ class LaunchCheck(Shown):
         return self.summary()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "A launch checklist"."""
+        """Return the JSON document: CONTRACT.md, "A launch checklist"."""
         notes = [note.to_dict() for note in self.result.notes()]
         found = {"step_time_s": self.result.step_time, **self.checklist.to_dict()}
         return {**found, "notes": notes, "assumed": list(self.assumed)}

@@ -39,7 +39,7 @@ class Launch:
 
     @classmethod
     def of(cls, whole: Scenario, result: Result | None = None, states: StepStates | None = None) -> Launch:
-        """That of a scenario, whose step may have been played already (``result``), or whose states were.
+        """Return the launch of a scenario, whose step (``result``) or states may have been simulated already.
 
         InputError without a run, or for stages that cannot be.
         """
@@ -120,7 +120,7 @@ class RunCheck:
             return Seen("fail", " ".join(str(problem).split()))
 
     def _remedies(self, launch: Launch, seen: Seen, again: Again) -> list[Remedy]:
-        """Best first: those with which the point has a better verdict.  The step stays what it is."""
+        """Return the changes with which the point has a better verdict, best first.  The step stays what it is."""
         found = []
         for values in seen.tries if seen.verdict != "pass" else ():
             try:
@@ -134,5 +134,5 @@ class RunCheck:
 
 
 def of_run(values: Values) -> bool:
-    """Does a change leave the step as it is?"""
+    """Return whether a change leaves the step as it is."""
     return all(path.startswith(RUN_PATHS) for path in values)

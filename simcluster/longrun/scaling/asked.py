@@ -37,11 +37,11 @@ class GpuRate:
     words: str
 
     def gpu_hours(self, compute: float) -> float:
-        """Of so many FLOP."""
+        """Return the GPU-hours of that many FLOP."""
         return compute / self.flops / 3600
 
     def days(self, compute: float) -> float:
-        """Of so many FLOP on all of the GPUs; on one of them where it is not said how many there are."""
+        """Return the days of that many FLOP on all GPUs; on one of them if their number is unknown."""
         return compute / self.flops / (self.gpus or 1) / DAY
 
 
@@ -136,7 +136,7 @@ def _asked(
 
 
 def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
-    """(tokens of the critical batch, whose they are): as given, or "kaplan" for his equation."""
+    """Return the tokens of the critical batch and their source: as given, or "kaplan" for his equation."""
     if given != KAPLAN:
         return _count(given, "critical_batch"), "as given"
     if asked.loss is not None:
@@ -150,7 +150,7 @@ def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
 
 
 def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
-    """(parameters of the scenario's model as the law counts them, what is to be said of that)."""
+    """Return the parameters of the scenario's model as the law counts them, and notes on that."""
     count = parameters_of(scenario.model)
     size = float(count.active)
     notes = []
@@ -183,7 +183,7 @@ class Played:
 def play_batches(
     scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grows: bool
 ) -> tuple[Played, ...]:
-    """Each combination of the varied values; the scenario itself where nothing is varied.
+    """Simulate each combination of the varied values; the scenario itself where nothing is varied.
 
     Where the cluster, its GPUs or dp are varied, the job takes the whole of it, and its batch ``grows`` with it, unless
     that is varied as well.  InputError where no variant can be.
@@ -242,8 +242,7 @@ class BoughtLoss:
 
 
 def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
-    """Tokens until the scenario's model reaches a loss, at batches below the critical one; InputError where it never
-    does."""
+    """Return the tokens until the scenario's model reaches a loss at small batches; InputError if it never does."""
     found, size, _ = _law_and_size(scenario, law)
     tokens = found.tokens_to(loss, size)
     if math.isinf(tokens):

@@ -27,7 +27,7 @@ from simcluster.studies.whatif.mitigations import fewer_of
 
 
 def section_of(scenario: Scenario) -> RunSpec:
-    """The scenario's run; InputError if it has none."""
+    """Return the scenario's run; InputError if it has none."""
     if scenario.run is None:
         raise InputError(
             f"{scenario.name}: there is no run: section, so nothing says how long it trains and what fails; "
@@ -42,7 +42,7 @@ LEAST = 2
 
 
 def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
-    """How many runs are played: as asked, or as the scenario says; InputError for none of ``least`` or more."""
+    """Return the number of runs, as asked or as the scenario states; InputError for fewer than ``least``."""
     count = section_of(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
@@ -111,7 +111,7 @@ def _part(part: RestartPart, weight: Weight, gpus: int) -> Part:
 
 
 def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """With 1, 2, ... machines missing: paces (seconds for the samples of a whole step, over those of a whole job), and
+    """Return, with 1, 2, ... nodes missing, paces (seconds for the samples of a whole step, over a whole job's) and
     the shares of the GPUs that run.
 
     At most ``shrink_to`` replicas may be missing; the machines of a replica that has left stand in for the next.
@@ -183,14 +183,14 @@ def _cause(
 
 
 def bad_of(batch: BadBatch, machines: int) -> Bad:
-    """A bad batch of so many machines."""
+    """Return the bad nodes of a batch among ``machines``."""
     window = math.inf if batch.within is None else batch.within
     count = round(batch.share * machines)
     return Bad(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
 
 
 def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tuple[float, ...], np.ndarray | None]:
-    """(shares of the levels, pace by level and class of the device): each a state that is played."""
+    """Return shares of the levels, and paces by level and class of the device: each a simulated state."""
     if spec.effect != "slow":
         return (1.0,), None
     levels = spec.by or spec.left

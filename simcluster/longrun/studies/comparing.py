@@ -124,7 +124,7 @@ class PolicyComparison(Shown):
         return pd.concat([whole, pd.DataFrame(others)], ignore_index=True) if others else whole
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "Policies compared"."""
+        """Return the JSON document: CONTRACT.md, "Policies compared"."""
         rows = {measure: plain(table.to_dict("records")) for measure, table in self.tables.items()}
         policies = [
             {"policy": name, **{measure: each[number] for measure, each in rows.items()}}
@@ -146,7 +146,7 @@ def compare_policies(
     strict: bool = True,
     progress: Progress = lambda done, total, wrong: None,
 ) -> PolicyComparison:
-    """Policies by name, each a scenario (its name or file, too) or changes to the first, as ``{"run.spares.hot": 4}``.
+    """Compare policies by name, each a scenario (or its name or file) or changes to the first: {"run.spares.hot": 4}.
 
     The steps of scenarios that differ only in their run are played once.  All meet the random numbers of the first
     one's seed.  ``workers`` and ``store`` are as in ``train``.  InputError where the first is no scenario, there is
@@ -241,7 +241,7 @@ def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
-    """A table of a ``PolicyComparison``, of values by run."""
+    """Return a table of a ``PolicyComparison``, of values by run."""
     first = next(iter(values.values()))
     rows = []
     for number, each in enumerate(values.values()):

@@ -70,7 +70,7 @@ class Repairs:
 
     @classmethod
     def of(cls, run: LongRun) -> Repairs:
-        """Those of a run; rate 0 if no failure takes one."""
+        """Return the repairs of a run; rate 0 if no failure takes a node."""
         known = [(n, cause, cause.repair.mean) for n, cause in enumerate(run.causes) if cause.stops and cause.repair]
         rate = sum(cause.rate for _, cause, _ in known)
         repair = sum(cause.rate * cause.machines * mean for _, cause, mean in known) / rate if rate else 0.0
@@ -79,7 +79,7 @@ class Repairs:
 
 
 def short_share(run: LongRun, count: int) -> float:
-    """The share of time for which a run with so many spares is short of machines: Erlang B (``closed_forms.stalled``)
+    """Return the share of time for which a run with ``count`` spares lacks nodes: Erlang B (``closed_forms.stalled``)
     at the rate of failures over all time in which it is not, outages in which nothing strikes included."""
     stop, taken = interruption_of(run), Repairs.of(run)
     rate = taken.rate / (1 + stop.rate * stop.down)
@@ -87,7 +87,7 @@ def short_share(run: LongRun, count: int) -> float:
 
 
 def efficiency_of(run: LongRun) -> float:
-    """The share of time that is work which is kept, by ``closed_forms``.
+    """Return the share of time that is work which is kept, by ``closed_forms``.
 
     Exact for stops by exponential laws and one level of checkpoints, but for what being short of machines takes
     (``short_share``), which is as if it came on top; nan with copies in memory, of which there is none.
@@ -103,8 +103,8 @@ def efficiency_of(run: LongRun) -> float:
 
 
 def two_levels_of(run: LongRun) -> float:
-    """The same with copies in memory, to first order: stalls, half of what lies between two snapshots of the level that
-    survives, and restarts, all of them much below the time between failures."""
+    """Return the same with copies in memory, to first order: stalls, half of what lies between two snapshots of the
+    level that survives, and restarts, all of them much below the time between failures."""
     pattern, stop = run.pattern, interruption_of(run)
     memory = sum(cause.rate for cause in run.causes if cause.stops and not cause.survives)
     stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
@@ -172,7 +172,7 @@ class Rates:
 
     @classmethod
     def of(cls, causes: Sequence[FailureMode]) -> Rates:
-        """Those of causes."""
+        """Return the rates of causes."""
         stops = [cause for cause in causes if cause.effect == "stop"]
         deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
         silent = sum(cause.rate for cause in causes if cause.effect == "silent")
@@ -180,7 +180,7 @@ class Rates:
 
 
 def interval_of(every: str, step: float, savings: Savings, causes: Sequence[FailureMode]) -> Interval:
-    """Of steps of so many seconds; InputError for ``auto`` where nothing fails."""
+    """Return the interval for steps of ``step`` seconds; InputError for ``auto`` where nothing fails."""
     every, rates = every.strip(), Rates.of(causes)
     if every == "auto":
         return _best(step, savings, rates)
@@ -193,7 +193,7 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
 
 
 def best_steps(run: LongRun) -> int:
-    """Steps between two checkpoints that lose least in a run that saves as this one: what ``auto`` would take.
+    """Return the steps between two checkpoints that lose least in a run that saves as this one, as ``auto`` does.
 
     InputError if nothing fails.
     """
@@ -207,7 +207,7 @@ def _cost(saving: Saving) -> float:
 
 
 def _cycles(savings: Savings, rates: Rates) -> int:
-    """As given, else sqrt(l1/l2 C2/C1) (``closed_forms.two_levels``)."""
+    """Return the cycles of a pattern: as given, else sqrt(l1/l2 C2/C1) (``closed_forms.two_levels``)."""
     if savings.memory is None:
         return 1
     if savings.cycles != "auto":

@@ -31,7 +31,7 @@ _APART = 1e-3  # seconds between two strikes that a log has at one instant
 
 
 def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
-    """The run with the strikes of a log in place of those that chance would have: same policy, or another's what-if.
+    """Return the run with the strikes of a log instead of random ones: of the same policy, or of a what-if.
 
     ``of`` is the run that the log was kept of (left out: this one): which parts of its restarts were exposed, and,
     where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.  InputError
@@ -52,7 +52,7 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
 
 
 def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
-    """What struck, without what was planned; InputError for causes that the run does not have, and where none did."""
+    """Return what struck, but for planned work; InputError for causes that the run does not have, and for none."""
     known = [cause.name for cause in run.causes]
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
     strange = next((each.cause for each in struck if each.cause not in known), None)
@@ -65,13 +65,13 @@ def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
 
 
 def exposed_of(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
-    """For how much of the first ``seconds`` the run that the log was kept of was exposed: to what ``stops`` it while it
+    """Return for how much of the first ``seconds`` the logged run was exposed: to what ``stops`` it while it
     trained or was in an exposed part of a restart, to all else while it trained."""
     return float(_exposed(np.array([seconds]), _stands(run, log, stops=stops))[0])
 
 
 def stood_in(run: LongRun, log: EventLog) -> float:
-    """Seconds for which the job of a log stood."""
+    """Return the seconds for which the job of a log stood."""
     return log.end - float(_exposed(np.array([log.end]), _stands(run, log, stops=False))[0])
 
 
@@ -102,7 +102,7 @@ def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, fl
 
 
 def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
-    """Exposed seconds at ascending instants, strictly ascending too: what struck a job that stood comes later."""
+    """Return exposed seconds at ascending instants, strictly ascending: what struck a job that stood comes later."""
     passed, until, joined = 0.0, 0.0, []
     for begin, end in sorted(stands):
         if end > until:

@@ -101,7 +101,7 @@ class RunEnergy:
             yield "the rest of a machine draws nothing, for nobody says how much it does: run.power.node"
 
     def over(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
-        """Power from ``begin`` to ``end`` (wall seconds) of the run that ``log`` is of: at_s, watts, what (a fate).
+        """Return the power from ``begin`` to ``end`` (wall seconds) of the run of ``log``: at_s, watts, what (a fate).
 
         A sample ``every`` so often: where the job trains the step's own curve, phase by phase of the checkpoint
         pattern, slower where something slows it.

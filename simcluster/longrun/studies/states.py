@@ -43,12 +43,12 @@ class JobFabric:
     trunks: tuple[Cable, ...]
 
     def cables_of(self, node: str) -> list[Cable]:
-        """Those of a NIC or a switch."""
+        """Return the cables of a NIC or a switch."""
         return [cable for cable in (*self.edges, *self.trunks) if node in cable]
 
 
 def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
-    """What the first ``gpus`` GPUs can use: their leaves, and all that lies above those."""
+    """Return what the first ``gpus`` GPUs can use: their leaves, and all switches above those."""
     switches = set(cluster.switches)
     ports: dict[str, int] = {}
     for rank in range(gpus):
@@ -194,7 +194,7 @@ def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
 
 
 def validation_pass(scenario: Scenario) -> Result:
-    """The scenario's batch, forward only, as a validation goes through it: a program of F alone, with its own bubble,
+    """Simulate the scenario's batch forward only, as a validation does: a program of F alone, with its own bubble,
     its faults, and no gradients, optimizer, loader or checkpoint."""
     alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
     return replay(alone, planned=plan(alone, trains=False))
@@ -225,7 +225,7 @@ class StepStates:
         self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
 
     def begin(self) -> None:
-        """Another run is made of them from here on."""
+        """Begin to collect the states and notes of another run."""
         self.used, self.notes = {}, []
 
     def _timed(self, words: str, play: Callable[[], float]) -> float:
@@ -255,7 +255,7 @@ class StepStates:
             return replay(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
-        """What a checkpoint weighs, however often one is written; InputError where nothing says how long one takes."""
+        """Return the weight of a checkpoint at any interval; InputError where nothing says how long one takes."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:
             self.weights[of_each] = weight_of(self.scenario, of_each)
@@ -275,7 +275,7 @@ class StepStates:
         return outer_seconds(self.scenario, self.result.step_time) / section.every
 
     def with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
-        """With faults more, as documents; the scenario's own draw what they draw without."""
+        """Return the step time with more faults (documents); the scenario's own draw what they draw without."""
 
         def step() -> float:
             more = [_FAULT.validate_python(dict(fault)) for fault in faults]
@@ -285,12 +285,12 @@ class StepStates:
         return self._timed(words, step) + self.outer
 
     def slow(self, device: StandIn, level: float) -> float:
-        """With a GPU or machine that takes so many times as long (1 and above), or a link with that share left."""
+        """Return the step time with a GPU or node slowed by a factor (1 and above), or a link with a share left."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
         return self.with_faults(f"{device.words} {how}", device.slow(level))
 
     def writing(self, words: str, shares: Mapping[int, float]) -> float:
-        """With a share of the cables of every machine's NICs taken by what it writes, all through the step.
+        """Return the step time with a share of every node's NIC cables taken by what it writes, all through the step.
 
         The step of a ``background_load`` of that share on the uplinks of each, to the bit, without a graph.
         """
@@ -307,14 +307,14 @@ class StepStates:
                 yield {"kind": "slow_link", "between": cable, "speed": 1 - share}
 
     def validating(self, spec: ValidationSpec) -> float:
-        """What validations take, in seconds a step: forward passes on the healthy cluster, each with its own bubble."""
+        """Return the seconds per step of validations: forward passes on the healthy cluster, with their own bubble."""
         if spec.seconds is not None:
             return spec.seconds / spec.every
         one = self._timed("a batch of validation", lambda: validation_pass(self.scenario).step_time)
         return spec.batches * one / spec.every
 
     def short_of(self, machines: int) -> tuple[float, float]:
-        """With so many machines too few: (seconds of a step, samples of it over those of a whole step).
+        """Return the step time with nodes missing, and its samples over those of a whole step.
 
         InputError where no replica is left.
         """
