@@ -132,7 +132,7 @@ class CheckpointPattern:
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 
     def spent(self, what: str, at: Floats) -> Floats:
-        """Return ``steps``, or seconds of ``write`` (what writes take from the work), ``verify`` or ``stall``, until then."""
+        """Return ``steps``, or seconds of ``write`` (taken from the work), ``verify`` or ``stall``, until then."""
         whole, rest = self._split(at)
         more: Floats = np.interp(rest, self._table["at"], self._table[what])
         return whole * float(self._table[what][-1]) + more
