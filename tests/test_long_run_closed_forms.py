@@ -1,4 +1,4 @@
-"""Closed forms of the long run, and the runs that they refuse, against values that were found by formulas and integration outside this project.
+"""Closed forms of the long run, and runs that they refuse, against formulas and integration outside this project.
 
 Lengths in seconds unless a name says otherwise; where a value is not of a paper or a public project, it is that of the
 formula itself, worked out once by other hands, most of them checked there by Monte Carlo.
