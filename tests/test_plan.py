@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
+from simcluster.show.blocks import text_of
 from simcluster.show.plan_answer import held_from_one_gpu_up, layout_table, name_of, plan_answer, standing, why
-from simcluster.show.text import text_of
 from simcluster.step.simulate import replay
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.layout import Layout, own_layout

@@ -35,9 +35,8 @@ from simcluster.longrun.studies.train import train_stages
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Block, Figures, Lines, TableBlock
+from simcluster.show.blocks import Block, Figures, Lines, TableBlock, text_of
 from simcluster.show.report.html import typeset
-from simcluster.show.text import text_of
 from simcluster.studies.multi_job import Placed
 from simcluster.studies.whatif.largest import Largest
 

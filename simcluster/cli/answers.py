@@ -10,9 +10,8 @@ from simcluster.base.satellites import load
 from simcluster.base.shown import Shown
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli.common import bold
-from simcluster.show.blocks import Answer, Lines
+from simcluster.show.blocks import Answer, Lines, text_of
 from simcluster.show.step_answer import job_lines
-from simcluster.show.text import text_of
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 ANSWERS: Mapping[str, str] = {
     "Cluster": "cli.answers:cluster_answer",
     "CollectiveTime": "cli.answers:collective_answer",
-    "CriticalPath": "show.explanation:path_answer",
+    "CriticalPath": "show.study_answers:path_answer",
     "Difference": "show.study_answers:difference_answer",
-    "Distribution": "show.explanation:distribution_answer",
+    "Distribution": "show.study_answers:distribution_answer",
     "Found": "show.plan_answer:plan_answer",
     "JobMemory": "cli.memory:job_answer",
-    "MeanDifference": "show.explanation:mean_difference_answer",
+    "MeanDifference": "show.study_answers:mean_difference_answer",
     "PlayedSchedule": "cli.schedule_report:report",
     "Records": "cli.answers:records_answer",
     "Result": "show.step_answer:step_answer",

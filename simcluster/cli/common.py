@@ -15,8 +15,7 @@ from simcluster.base.written import written
 from simcluster.cli.encoding import write_json
 from simcluster.cli.outputs import TABLES
 from simcluster.cli.terminal import progress, styled
-from simcluster.show.blocks import Answer
-from simcluster.show.text import table_lines, text_of
+from simcluster.show.blocks import Answer, table_lines, text_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,7 +30,7 @@ LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_differenc
 
 def _trace_difference_text(found: TraceDifference) -> str:
     from simcluster.interop.own_trace.text import answer
-    from simcluster.show.text import text_of
+    from simcluster.show.blocks import text_of
 
     return text_of(answer(found))
 

@@ -17,9 +17,8 @@ from simcluster.evidence.validation import data_folder, load_study, overall, val
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPoint
 from simcluster.evidence.validation.residuals import residuals_of, table_text
 from simcluster.evidence.validation.study import StudyFile
-from simcluster.show.blocks import Block, Lines, TableBlock
+from simcluster.show.blocks import Block, Lines, TableBlock, text_of
 from simcluster.show.pictures import picture
-from simcluster.show.text import text_of
 
 _MOST_ROWS = 20  # of a study of steps without --rows
 _WORST = 3
