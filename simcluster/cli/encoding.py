@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -88,13 +88,17 @@ def without_marks(text: str) -> str:
 
 
 class Escaping:
-    """A stream that writes the control characters of what it is given as escapes, but for codes of our own."""
+    """A stream that writes the control characters of what it is given as escapes, but for codes of our own.
 
-    def __init__(self, stream: TextIO) -> None:
-        self.raw = stream
+    ``before`` is called before anything is written.
+    """
+
+    def __init__(self, stream: TextIO, before: Callable[[], object] = lambda: None) -> None:
+        self.raw, self._before = stream, before
 
     def write(self, text: str) -> int:
         """As the stream does."""
+        self._before()
         self.raw.write(without_marks(text))
         return len(text)
 

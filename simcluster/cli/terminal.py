@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Literal, TextIO, cast
+from typing import Literal, TextIO, cast
 
 from simcluster.base.effort import NOTED, in_words
 from simcluster.base.printable import on_a_line
@@ -67,7 +67,8 @@ def working(command: str) -> Iterator[None]:
     streams = sys.stdout, sys.stderr
     _Line.current = line
     if line.terminal:
-        sys.stdout, sys.stderr = (cast(TextIO, _Above(stream, line)) for stream in streams)
+        raw = (stream.raw if isinstance(stream, Escaping) else stream for stream in streams)
+        sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream, line.clear)) for stream in raw)
     try:
         with _ticking(line), heard_by(line.hear):
             yield
@@ -162,21 +163,6 @@ class _Line:
         except (OSError, ValueError):  # no file (a test's stream), or closed: nobody reads it
             if not hasattr(self._stream, "buffer"):
                 self._stream.write(text)
-
-
-class _Above:
-    """A stream of a terminal: what is written takes the progress line away first."""
-
-    def __init__(self, stream: TextIO, line: _Line) -> None:
-        self._own, self._line = stream, line
-
-    def write(self, text: str) -> int:
-        """As the stream does."""
-        self._line.clear()
-        return self._own.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
 
 
 def _clock(seconds: float) -> str:

@@ -17,7 +17,6 @@ from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import read_document
 from simcluster.scenario.keys import scenario_keys
-from simcluster.schedules import SCHEDULES
 
 Value = str | int | float | bool | tuple[int, float]
 """What a control may be set to: of a fault at some place (place, value), of all others what its key takes."""
@@ -78,23 +77,30 @@ def controls() -> Mapping[str, Control]:
 
 
 def checked(key: str, value: object) -> Value:
-    """A value that somebody asks for, as its control has it.  InputError for no such control, and for a value that is
-    not of its kind or beyond its limits: what is asked for over the network names nothing but this."""
+    """Return a value that somebody asks for, as its control has it.
+
+    InputError for no such control, and for a value that is not of its kind or beyond its limits: what is asked for over
+    the network names nothing but this.
+    """
     control = controls().get(key)
     if control is None:
         raise InputError(f"{shown(key)} is no control; there are {listed(controls())}")
-    if control.is_fault:
-        return _fault(control, value)
-    if control.offer == "switch":
-        if not isinstance(value, bool):
-            raise InputError(f"{key} must be true or false, got {shown(value)}")
-        return value
+    if control.place:
+        place, number = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
+        if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < _MOST_PLACES:
+            return place, float(_number(control, number))
+        raise InputError(
+            f"{key} must be [{control.place}, number], as in [3, {control.values[-2]:g}], got {shown(value)}"
+        )
     if control.most:
-        return _number(control, value)
-    known = list(words_of(key))
-    if value not in known or isinstance(value, bool):
-        raise InputError(f"{key} must be {listed(known)}, got {shown(value)}")
-    return value
+        number = _number(control, value)
+        return float(number) if control.is_fault else number
+    if control.offer == "switch" and isinstance(value, bool):
+        return value
+    known = words_of(key) if control.offer != "switch" else ()
+    if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
+        return value
+    raise InputError(f"{key} must be {listed(known) if known else 'true or false'}, got {shown(value)}")
 
 
 def _number(control: Control, value: object) -> int | float:
@@ -105,18 +111,6 @@ def _number(control: Control, value: object) -> int | float:
     raise InputError(
         f"{control.key} must be a {'whole number' if whole else 'number'} from {control.least:g} to {control.most:,g} "
         f"as a control, got {shown(value)}"
-    )
-
-
-def _fault(control: Control, value: object) -> Value:
-    if not control.place:
-        return float(_number(control, value))
-    if isinstance(value, list | tuple) and len(value) == 2:
-        place, number = value
-        if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < _MOST_PLACES:
-            return place, float(_number(control, number))
-    raise InputError(
-        f"{control.key} must be [{control.place}, number], as in [3, {control.values[-2]:g}], got {shown(value)}"
     )
 
 
@@ -180,8 +174,6 @@ def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
 @cache
 def words_of(key: str) -> tuple[Value, ...]:
     """Return names that may stand at a key."""
-    if key == "pipeline.schedule":
-        return tuple(SCHEDULES)
     if key == "cluster.device":
         return tuple(device_names())
     words = next(each.words for each in scenario_keys() if each.path == key)
