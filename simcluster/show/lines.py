@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules.comparison import PlayedSchedule
     from simcluster.studies.bench.collective import CollectiveTime
-    from simcluster.studies.search.plan import Ranked
+    from simcluster.studies.search.plan import Found, Ranked
     from simcluster.studies.whatif.difference import Difference
+    from simcluster.studies.whatif.straggling import Stragglers
     from simcluster.topology import Cluster
 
 NAME = 70  # characters of a name
@@ -98,6 +99,20 @@ def _schedule(played: PlayedSchedule) -> str:
                   f"bubble {float(played.timing.bubble_over_total):.1%}")  # fmt: skip
 
 
+def _found(found: Found) -> str:
+    counts = f"{found.played:,} of {found.total:,} combinations played"
+    if not found.best:
+        return named(found, found.base.name, counts)
+    place = found.best[0].layout
+    best = f"best tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"
+    return named(found, found.base.name, best, _step(found.best[0].step_time), counts)
+
+
+def _stragglers(found: Stragglers) -> str:
+    dearest = f"dearest {found.causes[0].what}" if found.causes else "nothing straggles"
+    return named(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clipped(dearest, 80))
+
+
 def _records(found: Sequence[object]) -> str:
     """Return a list that is a table, too: how many of what, and the first."""
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in found)) or "nothing"
@@ -111,11 +126,13 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "CriticalPath": _critical_path,
     "Difference": _difference,
     "Distribution": _distribution,
+    "Found": _found,
     "PlayedSchedule": _schedule,
     "Ranked": _ranked,
     "Records": _records,
     "Result": _result,
     "Run": _run,
     "Scenario": _scenario,
+    "Stragglers": _stragglers,
 }
 """By the name of the class."""
