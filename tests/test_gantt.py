@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.schedules import make_schedule
-from simcluster.show import palette
+from simcluster.show import gantt_panel, gantt_words, palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, joined
 from simcluster.show.report.colours import paints
 
@@ -304,6 +304,15 @@ def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(ti
     pd.testing.assert_series_equal(seconds(seen), seconds(boxes), rtol=1e-9)
     same = (seen.row[1:] == seen.row[:-1]) & (seen.lane[1:] == seen.lane[:-1])
     assert (seen.start[1:] >= seen.end[:-1] - 1e-9)[same].all()
+
+
+def test_too_many_boxes_are_a_raster_in_vector_formats_and_the_caption_says_so(small, monkeypatch):
+    monkeypatch.setattr(gantt_panel, "VECTOR_UP_TO", 100)
+    monkeypatch.setattr(gantt_words, "_RASTER_ABOVE", 100)
+    figure = plots.gantt(small)
+    assert "boxes are a raster" in words(figure)
+    assert any(collection.get_rasterized() for collection in figure.axes[0].collections)
+    assert "raster" not in words(plots.gantt(small, ranks=[0], window=(0.0, 1e-3)))
 
 
 # --- legend, title, axis ----------------------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ def _names(panel: Panel, at: int) -> Iterator[tuple[str, bool]]:
 _FONT, _LINE = 8.0, 13.0  # points
 _CAPTION_FONT, _CAPTION_LINE = 7.0, 10.0
 _HANDLE = 20.0  # points
+_RASTER_ABOVE = 200_000  # boxes: from here on the caption says that SVG and PDF hold a picture of them
 _SPACE = 16.0  # points between two entries, with the gap between handle and text
 _NAMES = {
     ("compute", "forward"): "forward (F)",
@@ -196,6 +197,11 @@ def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out
     )
     num_lines = -(-len(entries) // next(fits, 1))
     sentences = [left_out, *(panel.choice.caption for panel in panels)]
+    sentences += [
+        f"In an SVG or PDF the {len(panel.boxes):,} boxes are a raster."
+        for panel in panels
+        if len(panel.boxes) > _RASTER_ABOVE
+    ]
     if any(len(panel.boxes) < len(panel.spans) for panel in panels):
         sentences.append(
             f"Small spans of one action less than {JOIN_GAP:g} pixels apart are one box; a bar of "
