@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -125,17 +124,12 @@ def _declared(values: dict[str, str]) -> str:
 
 def _heat(part: float) -> tuple[Colour, Colour]:
     """Return the colour at 0..1 of the scale, on light and on dark ground."""
-    for (low, *before), (high, *after) in pairwise(_HEAT):
-        if part <= high:
-            share = (part - low) / (high - low)
-            light, dark = (_mixed(rgb(one), rgb(other), share) for one, other in zip(before, after, strict=True))
-            return light, dark
-    raise AssertionError(part)
-
-
-def _mixed(one: Colour, other: Colour, share: float) -> Colour:
-    red, green, blue = (a + (b - a) * share for a, b in zip(one, other, strict=True))
-    return red, green, blue
+    places = [place for place, _, _ in _HEAT]
+    scales = ([rgb(light) for _, light, _ in _HEAT], [rgb(dark) for _, _, dark in _HEAT])
+    light, dark = (
+        [float(np.interp(part, places, channel)) for channel in zip(*scale, strict=True)] for scale in scales
+    )
+    return (light[0], light[1], light[2]), (dark[0], dark[1], dark[2])
 
 
 MOST_ACTIONS = 100_000
