@@ -12,7 +12,7 @@ from conftest import Tiny
 import simcluster
 from simcluster.cli import main
 from simcluster.show.blocks import text_of
-from simcluster.show.study_answers import distribution_answer
+from simcluster.show.explanation import distribution_answer
 from simcluster.studies.whatif.frozen_links import frozen_links
 
 JITTER = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.3}}

@@ -20,7 +20,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.show.blocks import text_of
-from simcluster.show.study_answers import explanation
+from simcluster.show.explanation import explanation
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.bench import given_times as fixed
 from simcluster.studies.bench.given_times import Costs, simulate_costs

@@ -24,9 +24,9 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines
+from simcluster.show.explanation import distribution_answer, explanation
 from simcluster.show.pictures import picture
 from simcluster.show.step_answer import step_answer
-from simcluster.show.study_answers import distribution_answer, explanation
 from simcluster.step.simulate import replay, simulate
 from simcluster.studies.whatif.extra_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free

@@ -1,26 +1,20 @@
-"""Answers of questions about steps: what differs, what stragglers cost, what takes the time, how replicas spread."""
+"""Answers of questions about steps: what differs, and what stragglers cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from simcluster.base.satellites import provided
-from simcluster.base.units import format_bytes, format_seconds
-from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.base.units import format_seconds
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import NO_TIME, cause_class, change, short_seconds
+from simcluster.show.cells import NO_TIME, cause_class, change
 from simcluster.show.yaml_text import setting_text
 from simcluster.studies.whatif.difference import phrase
 
 if TYPE_CHECKING:
-    from simcluster.results.critical_path import CriticalPath
-    from simcluster.results.distribution import Distribution, MeanDifference
-    from simcluster.results.played import Run
-    from simcluster.results.traffic import AxisTraffic
     from simcluster.studies.whatif.difference import ChangedSetting, Difference
-    from simcluster.studies.whatif.free import Free
     from simcluster.studies.whatif.straggling import Cause, Stragglers
 
 _MOST_SETTINGS = 20
@@ -129,126 +123,3 @@ def _where(found: Stragglers) -> TableBlock:
     notes = [f"  the slowest 3 % of workers: {worst}", *provided("straggling in words")(estimated)]
     title = ["where, by trace: S if only this took what it took, and all else what is typical"]
     return TableBlock(["group", "S"], [[name, f"{value:.4f}"] for name, value in slow], title=title, notes=notes)
-
-
-# --- why a step takes as long as it does ------------------------------------------------------------------------------
-
-_MOST_RANKS = 16
-
-
-def explanation(run: Run, free: Sequence[Free]) -> Answer:
-    """Return all tables; ``free`` is what ``whatif.what_if_free`` found."""
-    parts = [path_table(run.critical_path), _what_if(free, run.step_time)]
-    if run.overlap.mean[Key()].calls:
-        parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
-    return parts
-
-
-def _overlap(mean: Mapping[Key, OverlapSeconds]) -> TableBlock:
-    header = ["communication (a step, mean over ranks)", "calls", *_TIMES, "shared"]
-    rows = []
-    for key, value in mean.items():
-        name = "all" if not key.axis else key.axis if not key.kind else f"  {key.kind} {key.name}"
-        rows.append([name, f"{value.calls:,.4g}", *_times(value), short_seconds(value.contention)])
-    notes = [
-        "  on the wire: last arrival to end, hidden beside compute or exposed; waiting: own arrival to last arrival;",
-        "  shared: the part on the wire that free links would spare",
-    ]
-    return TableBlock(header, rows, notes=notes, indent=2)
-
-
-def _traffic(traffic: Sequence[AxisTraffic]) -> list[TableBlock]:
-    """Return bytes by axis; nothing where durations were given."""
-    header = ["traffic (a step, mean GPU)", "calls", "buffers", "sent", "across machines", "on the wire", "hidden"]
-    rows = [
-        [each.axis or "all", f"{each.calls:,.4g}", *(format_bytes(size) for size in (each.buffer, each.sent)),
-         f"{format_bytes(each.across)} ({each.across / each.sent:.0%})" if each.sent else "-",
-         short_seconds(each.wire), f"{each.hidden / each.wire:.1%}" if each.wire else "-"]
-        for each in traffic
-        if not each.kind
-    ]  # fmt: skip
-    note = "  buffers: full sizes of what calls carry; sent: bytes that a GPU sends for them, by how they are done"
-    return [TableBlock(header, rows, notes=[note], indent=2)] if rows else []
-
-
-def _ranks(run: Run) -> TableBlock:
-    weights, of_rank = run.weights, run.overlap.of_rank
-    stages = dict(zip(run.spans.rank.tolist(), run.spans.stage.tolist(), strict=True))
-    on_path = run.critical_path.by_rank()
-    longest = sorted(weights, key=lambda rank: (-of_rank[rank][Key()].exposed, rank))[:_MOST_RANKS]
-    rows = []
-    for rank in sorted(longest):
-        value = of_rank[rank][Key()]
-        overlap = f"{value.hidden / value.wire:.1%}" if value.wire else "-"
-        place = [str(rank), str(weights[rank]), str(stages[rank])]
-        rows.append([*place, *_times(value), overlap, short_seconds(on_path.get(rank, 0.0))])
-    header = ["rank", "stands for", "stage", *_TIMES, "overlap", "critical path"]
-    left = len(weights) - len(rows)
-    return TableBlock(header, rows, notes=[f"  {left} more ranks expose less"] if left else [], indent=2)
-
-
-def _what_if(free: Sequence[Free], step_time: float) -> TableBlock:
-    rows = [
-        [each.kind, *map(short_seconds, (each.on_path, each.estimate, each.step_time)),
-         f"{each.step_time / step_time - 1:+.1%}"]
-        for each in free
-    ]  # fmt: skip
-    header = ["if this were free", "on the path", "step less that", "step, played", "change"]
-    return TableBlock(header, rows, notes=[f"  {each.kind} free: {each.note}" for each in free if each.note], indent=2)
-
-
-_TIMES = ("on the wire", "hidden", "exposed", "waiting")
-
-
-def _times(value: OverlapSeconds) -> list[str]:
-    return [short_seconds(seconds) for seconds in (value.wire, value.hidden, value.exposed, value.waiting)]
-
-
-# --- replicas and paths -----------------------------------------------------------------------------------------------
-
-
-def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answer:
-    """Return the blocks about replicas of a step.
-
-    ``off`` is how far replicas of a sweep are from events, as parts of their steps.
-    """
-    mean, (low, high) = found.mean, found.interval
-    parts = {"p5": 0.05, "median": 0.5, "p95": 0.95}
-    how = "longest paths through the step above, with other times of kernels"
-    some = " and ".join(f"{each:+.2%}" for each in off)
-    facts = [
-        Fact(
-            "step time", f"{mean:.6g} s", f" on average, {mean / found.planned - 1:+.2%}",
-            f"95 % interval of the mean {low:.6g} to {high:.6g} s",
-        ),
-        Fact("", ", ".join(f"{name} {found.quantile(part):.6g} s" for name, part in parts.items())),
-        Fact("played as", how if found.method == "sweep" else "events, one after the other"),
-    ]  # fmt: skip
-    if any(off):
-        facts.append(Fact("", f"links and interference as without chance: {some} from events with the same draws"))
-    title = f"{len(found):,} replicas, each with draws of its own (all above: the step without chance)"
-    return [Figures(facts, title)]
-
-
-def mean_difference_answer(found: MeanDifference) -> Answer:
-    """Return the blocks about the difference of two sets of replicas."""
-    low, high = found.interval
-    return [
-        Lines([
-            f"{found.mean:+.6g} s a step on average (95 % interval {low:+.6g} to {high:+.6g} s); common random numbers "
-            f"made that {found.noise_saved:.3g} times narrower"
-        ])
-    ]  # fmt: skip
-
-
-def path_table(path: CriticalPath) -> TableBlock:
-    """Return the seconds of every kind of op on the critical path."""
-    kinds = path.by_kind()
-    rows = [[kind, short_seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in kinds.items()]
-    bars = [TableBar(0.0, seconds, cause_class(kind)) for kind, seconds in kinds.items()]
-    return TableBlock(["critical path of the step", "seconds", "share"], rows, indent=2, bars=bars)
-
-
-def path_answer(path: CriticalPath) -> Answer:
-    """Return the blocks about a critical path."""
-    return [path_table(path)]
