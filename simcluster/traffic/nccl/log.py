@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from simcluster.base.errors import InputError
@@ -17,7 +19,7 @@ from simcluster.base.units import format_bytes
 from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, GB, US, Collective
 from simcluster.traffic.nccl.platforms import Platform
-from simcluster.traffic.nccl.predictor import choose
+from simcluster.traffic.nccl.predictor import Choice, choose
 
 _TAG = re.compile(r"\[(?:[\w.-]+@)?\d+(?:,\d+)*\](?:\[[\w.-]+:\d+\])?(?:<std(?:out|err|diag)>)?:?")
 """[1,0]<stdout>: of mpirun --tag-output, [0] of MPICH and PSM; inside a row, too, from another rank's empty output."""
@@ -28,6 +30,7 @@ _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _NAMES = {"alltoall": "all_to_all", "sendrecv": "send_receive"}
 _COUNT = re.compile(r"[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _NUMBERS = 8  # time, algbw, busbw, wrong: out of place, then in place
 
 
@@ -78,7 +81,7 @@ class Log:
 
 
 def read_log(path: str | Path) -> Log:
-    """The log in a file.  Raises InputError if it cannot be read or is not an nccl-tests log, with the line."""
+    """Return the log in a file.  Raises InputError if it cannot be read or is not an nccl-tests log, with the line."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -86,107 +89,77 @@ def read_log(path: str | Path) -> Log:
     return parse_log(text, source=str(path))
 
 
-@dataclass(slots=True)
-class _Found:
-    """What has been read so far."""
-
-    program: str = ""
-    rows: list[LogRow] = field(default_factory=list)
-    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
-    operations: set[bool] = field(default_factory=set)
-    average: float | None = None
-    version: str = ""
-
-
 def parse_log(text: str, *, source: str = "the log") -> Log:
-    """The log in a text.  Raises InputError, with the line, for a row that is cut off or contradicts itself."""
-    found = _Found()
+    """Return the log in a text.  Raises InputError, with the line, for a row that is cut off or contradicts itself."""
+    program, version, average = "", "", None
+    rows: list[LogRow] = []
+    ranks: dict[int, tuple[str, str]] = {}
+    operations: set[bool] = set()
     for number, raw in enumerate(text.splitlines(), start=1):
-        line = _PREFIX.sub("", raw).strip()
+        line, where = _PREFIX.sub("", raw).strip(), f"{source}:{number}"
         words = _TAG.sub(" ", line).split()
         if len(words) > 2 and _COUNT.fullmatch(words[0]) and _COUNT.fullmatch(words[1]):
-            _read_row(words, number, source, found)
-        else:
-            _read_header(line, number, source, found)
-    if not found.rows:
+            rows += _read_row(words, number, where, operations)
+            continue
+        if (found := _PROGRAM.search(line)) and not program:
+            program = _NAMES.get(found[1], found[1])
+        if found := _RANK.match(line):
+            ranks[int(found[1])] = found[2], found[3]
+        if found := _VERSION.search(line):
+            version = found[1]
+        if found := _AVERAGE.match(line):
+            average = GB * _number(found[1], where, "the average bus bandwidth")
+    if not rows:
         raise InputError(
             f"{source}: no measured size in it; an nccl-tests log must have rows like "
             "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0': give what all_reduce_perf printed"
         )
-    ordered = [found.ranks[rank] for rank in sorted(found.ranks)]
-    return Log(
-        source=source,
-        collective=found.program or _guessed(found),
-        rows=tuple(found.rows),
-        hosts=tuple(host for host, _ in ordered),
-        gpus=tuple(gpu for _, gpu in ordered),
-        average_bus_bandwidth=found.average,
-        version=found.version,
-    )
+    hosts, gpus = zip(*(ranks[rank] for rank in sorted(ranks)), strict=True) if ranks else ((), ())
+    return Log(source, program or _guessed(rows, len(ranks), operations), tuple(rows), hosts, gpus, average, version)
 
 
-def _read_header(line: str, number: int, source: str, found: _Found) -> None:
-    """The lines that are no rows: program, devices, average; anything else is not ours and is passed over."""
-    if (program := _PROGRAM.search(line)) and not found.program:
-        found.program = _NAMES.get(program[1], program[1])
-    if rank := _RANK.match(line):
-        found.ranks[int(rank[1])] = (rank[2], rank[3])
-    if version := _VERSION.search(line):
-        found.version = version[1]
-    if average := _AVERAGE.match(line):
-        found.average = GB * _number(average[1], number, source, "the average bus bandwidth")
-
-
-def _read_row(words: list[str], number: int, source: str, found: _Found) -> None:
-    """size count type [redop [root]] and two times four numbers, of which the in-place ones may be N/A."""
+def _read_row(words: list[str], number: int, where: str, operations: set[bool]) -> Iterator[LogRow]:
+    """Generate the times of a row: size count type [redop [root]] and two times four numbers, or N/A in place."""
     if len(words) - _NUMBERS not in (3, 4, 5):
         raise InputError(
-            f"{source}:{number}: {len(words)} columns; a row of nccl-tests has size, count, type, perhaps redop "
+            f"{where}: {len(words)} columns; a row of nccl-tests has size, count, type, perhaps redop "
             "and root, then time, algbw, busbw, #wrong out of place and in place: 11 to 13 (is the line cut off?)"
         )
     size = int(words[0])
     if size == 0:  # nccl-tests asked for fewer bytes than ranks
         return
-    found.operations.add(len(words) - _NUMBERS > 3 and words[3] not in ("none", "-1"))
+    operations.add(len(words) - _NUMBERS > 3 and words[3] not in ("none", "-1"))
     for in_place in (False, True):
         time, algorithm, bus, wrong = words[-_NUMBERS:][4 * in_place : 4 * in_place + 4]
         if time == "N/A":
             continue
         what = "in place" if in_place else "out of place"
-        seconds = US * _number(time, number, source, f"the time {what}")
-        rate = GB * _number(algorithm, number, source, f"algbw {what}")
-        bus_rate = GB * _number(bus, number, source, f"busbw {what}")
+        seconds = US * _number(time, where, f"the time {what}")
+        rate, bus_rate = GB * _number(algorithm, where, f"algbw {what}"), GB * _number(bus, where, f"busbw {what}")
         if seconds <= 0:
-            raise InputError(f"{source}:{number}: the time {what} is {time} us; it must be above zero")
+            raise InputError(f"{where}: the time {what} is {time} us; it must be above zero")
         if abs(rate - size / seconds) > 0.0051 * GB + 0.01 * rate:
             raise InputError(
-                f"{source}:{number}: {size} B in {time} us {what} are {size / seconds / GB:.2f} GB/s, but algbw says "
+                f"{where}: {size} B in {time} us {what} are {size / seconds / GB:.2f} GB/s, but algbw says "
                 f"{algorithm}: not the columns of nccl-tests, or not one line"
             )
         checked = int(wrong) if _COUNT.fullmatch(wrong) else -1
-        found.rows.append(LogRow(size, seconds, rate, bus_rate, in_place, checked, number))
+        yield LogRow(size, seconds, rate, bus_rate, in_place, checked, number)
 
 
-def _number(word: str, line: int, source: str, what: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
+def _number(word: str, where: str, what: str) -> float:
+    value = float(word) if _FLOAT.fullmatch(word) else math.nan
     if not math.isfinite(value) or value < 0:
-        raise InputError(
-            f"{source}:{line}: {what} is {word!r}, and must be a number; take the line as the program printed it"
-        )
+        raise InputError(f"{where}: {what} is {word!r}, and must be a number; take the line as the program printed it")
     return value
 
 
-def _guessed(found: _Found) -> str:
-    """The collective from busbw / algbw and redop; all-gather and all-to-all look the same, so they stay unknown."""
-    last = max(found.rows, key=lambda row: row.size)
-    ranks = len(found.ranks)
-    if ranks < 3 or last.algorithm_bandwidth < GB or len(found.operations) != 1:
+def _guessed(rows: Sequence[LogRow], ranks: int, operations: Collection[bool]) -> str:
+    """Return the collective by busbw / algbw and redop; all-gather and all-to-all look the same, so are unknown."""
+    last = max(rows, key=lambda row: row.size)
+    if ranks < 3 or last.algorithm_bandwidth < GB or len(operations) != 1:
         return ""
-    reduces = next(iter(found.operations))
-    known: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "reduce") if reduces else ("broadcast",)
+    known: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "reduce") if True in operations else ("broadcast",)
     factor = last.bus_bandwidth / last.algorithm_bandwidth
     return next((name for name in known if abs(bus_factor(name, ranks) - factor) < 0.02), "")
 
@@ -246,12 +219,11 @@ def health(
     ):
         if not value:
             raise InputError(f"the log does not say its {what}, and the model needs it; give it: {how}")
-    assert nodes is not None
-    assert gpus_per_node is not None
     known = next((name for name in COLLECTIVES if name == collective), None)
     if known is None:
         raise InputError(f"NCCL's tuner has no estimate for {collective!r}; it has for {', '.join(COLLECTIVES)}")
-    return tuple(_reading(rows[size], known, nodes, gpus_per_node, platform) for size in sorted(rows))
+    ask = partial(choose, known, nodes=nodes or 0, gpus_per_node=gpus_per_node or 0, platform=platform)
+    return tuple(_reading(rows[size], partial(ask, size=size)) for size in sorted(rows))
 
 
 def overall(readings: Iterable[Reading]) -> tuple[float, str]:
@@ -275,39 +247,21 @@ def _verdict(ratio: float, slower: float, much_slower: float) -> str:
     return "faster than the model" if ratio < FASTER else "as expected"
 
 
-def _reading(row: LogRow, collective: Collective, nodes: int, gpus_per_node: int, platform: Platform) -> Reading:
-    choice = choose(collective, nodes=nodes, gpus_per_node=gpus_per_node, size=row.size, platform=platform)
+def _reading(row: LogRow, ask: Callable[..., Choice]) -> Reading:
+    """Return a size beside the model; NCCL may have been kept from the algorithm that it should pick."""
+    choice, likeness = ask(), dict[str, float]()
     expected = choice.prediction.seconds
     ratio = row.seconds / expected
-    verdict, likeness = _verdict(ratio, SLOWER, MUCH_SLOWER), ""
+    verdict = _verdict(ratio, SLOWER, MUCH_SLOWER)
     if row.size < SMALL:
         verdict = f"small: {ratio:.2f} x, the host decides below {format_bytes(SMALL)}"
-    if row.size >= SMALL and ratio > SLOWER:
-        likeness = _looks_like(row, collective, nodes, gpus_per_node, platform, choice.algorithm)
+    for algorithm in ALGORITHMS if row.size >= SMALL and ratio > SLOWER else ():
+        if algorithm != choice.algorithm:
+            with suppress(InputError):  # does not run there
+                other = ask(algorithms=(algorithm,))
+                distance = abs(math.log(row.seconds / other.prediction.seconds))
+                if distance < LIKENESS:
+                    likeness[f"{algorithm} {other.protocol}"] = distance
     by = f"{choice.algorithm} {choice.protocol}"
-    return Reading(row.size, row.seconds, expected, ratio, verdict, by, likeness)
-
-
-def _looks_like(
-    row: LogRow, collective: Collective, nodes: int, gpus_per_node: int, platform: Platform, picked: str
-) -> str:
-    """Another algorithm that would take the measured time: NCCL may have been kept from the one it should pick."""
-    nearest, likeness = LIKENESS, ""
-    for algorithm in ALGORITHMS:
-        if algorithm == picked:
-            continue
-        try:
-            other = choose(
-                collective,
-                nodes=nodes,
-                gpus_per_node=gpus_per_node,
-                size=row.size,
-                platform=platform,
-                algorithms=(algorithm,),
-            )
-        except InputError:  # does not run there
-            continue
-        distance = abs(math.log(row.seconds / other.prediction.seconds))
-        if distance < nearest:
-            nearest, likeness = distance, f"{algorithm} {other.protocol}"
-    return likeness
+    nearest = min(likeness, key=likeness.__getitem__, default="")
+    return Reading(row.size, row.seconds, expected, ratio, verdict, by, nearest)
