@@ -9,6 +9,7 @@ Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from simcluster.collectives.description import SWITCH, Hop, Lazy, Phase
@@ -41,47 +42,39 @@ class _Phases:
         return list(members.values())
 
     def __call__(self, number: int) -> Phase:
-        """One of the phases."""
+        """Return one of the phases."""
         inside = 2 * len(self._machines)
         if number < inside:
-            return _collected(self._machines[number // 2], self._each)[number % 2]
+            return self._in_switch(number // 2, whole=number % 2 == 0, back=False)
         if number >= inside + 2:
             number -= inside + 2
-            return _copied(self._machines[number // 2], self._each)[number % 2]
-        hops = self._up if number == inside else self._down
-        return _phase(hops, self._each, reduces=number == inside)
+            return self._in_switch(number // 2, whole=number % 2 == 1, back=True)
+        back = [replace(hop, source=hop.target, target=hop.source) for hop in reversed(self._up)]
+        hops = self._up if number == inside else back
+        return self._phase(hops, reduces=number == inside)
 
     @cached_property
     def _up(self) -> list[Hop]:
         return list(_up_the_trees(self._machines))
 
-    @cached_property
-    def _down(self) -> list[Hop]:
-        return [
-            Hop(hop.target, hop.source, hop.share, channel=hop.channel, chunk=hop.chunk) for hop in reversed(self._up)
-        ]
+    def _in_switch(self, machine: int, *, whole: bool, back: bool) -> Phase:
+        """Return a phase in a machine: its switch reads the ``whole`` from all, or hands each its part of the sum.
 
+        Or ``back``: each GPU writes its part of the result to the switch, or that writes the whole to all.
+        """
+        places = [(local, position, tree) for local, position in enumerate(self._machines[machine]) for tree in (0, 1)]
+        if whole:
+            hops = [Hop(position, SWITCH, 0.5, channel=tree, count=self._each) for _, position, tree in places]
+        else:
+            hops = [
+                Hop(SWITCH, position, 0.5 / self._each, channel=tree, chunk=local) for local, position, tree in places
+            ]
+        if back:
+            hops = [replace(hop, source=hop.target, target=hop.source) for hop in hops]
+        return self._phase(hops, reduces=whole and not back)
 
-def _collected(machine: Sequence[int], each: int) -> tuple[Phase, Phase]:
-    """The switch reads everything from everybody; each GPU gets its part of the sum."""
-    read = [Hop(position, SWITCH, 0.5, channel=tree, count=each) for position in machine for tree in (0, 1)]
-    handed = [
-        Hop(SWITCH, position, 0.5 / each, channel=tree, chunk=local)
-        for local, position in enumerate(machine)
-        for tree in (0, 1)
-    ]
-    return _phase(read, each, reduces=True), _phase(handed, each, reduces=False)
-
-
-def _copied(machine: Sequence[int], each: int) -> tuple[Phase, Phase]:
-    """Each GPU writes its part of the result to the switch, which writes it to all."""
-    written = [
-        Hop(position, SWITCH, 0.5 / each, channel=tree, chunk=local)
-        for local, position in enumerate(machine)
-        for tree in (0, 1)
-    ]
-    copies = [Hop(SWITCH, position, 0.5, channel=tree, count=each) for position in machine for tree in (0, 1)]
-    return _phase(written, each, reduces=False), _phase(copies, each, reduces=False)
+    def _phase(self, hops: Sequence[Hop], *, reduces: bool) -> Phase:
+        return Phase(rounds=1, hops=hops, chunks=self._each, reduces=reduces, pipelined=True)
 
 
 def _up_the_trees(machines: Sequence[Sequence[int]]) -> Iterator[Hop]:
@@ -91,10 +84,6 @@ def _up_the_trees(machines: Sequence[Sequence[int]]) -> Iterator[Hop]:
             for local in range(each if parents[node] >= 0 else 0):
                 source, target = machines[node][local], machines[parents[node]][local]
                 yield Hop(source, target, 0.5 / each, channel=tree, chunk=local)
-
-
-def _phase(hops: Sequence[Hop], chunks: int, *, reduces: bool) -> Phase:
-    return Phase(rounds=1, hops=hops, chunks=chunks, reduces=reduces, pipelined=True)
 
 
 def requires(group: Group) -> str:
