@@ -111,8 +111,10 @@ def _row(schedule: Schedule, stage: int, numbers: dict[Work, int], *, casts: boo
     """Return a stage's actions in columns: the number of the work, that of its send (-1: none), and the outputs that
     it needs and makes, counted from 1 (0: none)."""
     actions = schedule.rows[stage]
-    first: dict[tuple[str, int], int] = {}
-    which = [first.setdefault((kind, chunk), place) for place, (kind, _, chunk) in enumerate(actions)]
+    kinds, microbatches, chunks = zip(*actions, strict=True)
+    names = [*zip(kinds, chunks, strict=True)]
+    first = dict(zip(reversed(names), reversed(range(len(names))), strict=True))  # the place of each that comes first
+    which = [*map(first.__getitem__, names)]
 
     def number(work: Work) -> int:
         return numbers.setdefault(work, len(numbers))
@@ -125,7 +127,7 @@ def _row(schedule: Schedule, stage: int, numbers: dict[Work, int], *, casts: boo
     for place in first.values():
         if casts and actions[place].kind == "F":
             row[0, place] = number(_role(schedule, stage, actions[place])[0]._replace(casts=True))
-    row[2:] += np.where(row[2:] > 0, [action.microbatch for action in actions], 0)
+    row[2:] += np.where(row[2:] > 0, microbatches, 0)
     return row
 
 
