@@ -34,7 +34,6 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
 _OF_RECOMPUTE = tuple(f"model.recompute_{what}" for what in ("granularity", "method", "num_layers", "modules"))
 _OF_THE_STEP = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
-_LAYERS_IN_BF16 = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 
 
 def scenario_from_nemo(
@@ -64,7 +63,7 @@ def scenario_from_nemo(
     became: dict[str, str] = {}
     settings = fields.problems.of(_settings, plain, source, fields.no_effect, became) or {}
     fields.add(settings if recipe else {"model.add_bias_linear": True, **settings})
-    fields.options |= _tokenizer(plain, fields.options) | _format_in_8_bits(plain)
+    fields.options |= _tokenizer(plain, fields.options)
     fields.options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
     assumed = [*(recipe.assumed if recipe else ())]
     attributes = any(name.startswith("model.config.") for name in plain)
@@ -108,18 +107,6 @@ def _sections(text: str, source: str) -> Any:
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 
 
-def _format_in_8_bits(plain: Mapping[str, Any]) -> Words:
-    if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
-        return {"fp8-format": ("hybrid",)}
-    plugin = {name.removeprefix("trainer.plugins."): value for name, value in plain.items()}
-    if not plain.get("trainer.plugins.fp8"):
-        return {}
-    words: Words = {"fp8-format": ("hybrid",), "fp8-recipe": (str(plugin.get("fp8_recipe", "delayed")),)}
-    words |= {name.replace("_", "-"): () for name in _LAYERS_IN_BF16 if plugin.get(name)}
-    gathered = plugin.get("fp8_param_gather", plugin.get("fp8_params"))
-    return words | ({"fp8-param-gather": ()} if gathered is True else {})
-
-
 def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
 
@@ -148,15 +135,9 @@ def _settings(
         section, _, field = key.partition(".")
         made = _translated(name, key, value, plain, source)
         if made is None:
-            made = {key: value}
-            inside = (
-                section in ("model", "train", "ddp", "comm_overlap") and "." not in field and field not in _NO_EFFECT
-            )
-            if inside and name in _BY_NAME and field.startswith("fp8"):
-                made = {}
-            elif not inside and (section in (*_SECTIONS, "model") or field in _NO_EFFECT):
-                made = {}
-                no_effect += [] if name in _BY_NAME else [name]
+            idle = section in _SECTIONS or field in _NO_EFFECT or (section == "model" and "." in field)
+            made = {} if idle else {key: value}
+            no_effect += [name] if idle and name not in _BY_NAME else []
         elif isinstance(value, Unread) and not made:
             no_effect.append(name)
         found |= made
@@ -196,6 +177,8 @@ def _translated(
             return {key: value if key == "model.kv_channels" else word.lower()}  # ALiBi
         case "trainer.precision":
             return {"mixed_precision": _word("precision", word, name, source)}
+        case "model.fp8" | "model.fp8_hybrid" if key == "model.fp8" or "model.fp8" not in plain:
+            return {"model.fp8": "hybrid"} if word.lower() in ("true", "hybrid") else {}
         case "model.activation":
             return {"model.gated_linear_unit": word in _TABLES["gated"].split()}
         case "model.normalization":
