@@ -108,8 +108,9 @@ class BridgeFields:
         self._settings = settings
         options: Words = {}
         names: dict[str, str] = {}
-        if precision := _TABLES["precisions"].get(str(settings.get("mixed_precision")), {}):
-            written = {f"mixed_precision.{field}": value for field, value in precision.items()}
+        word = settings.get("mixed_precision")
+        if isinstance(word, str) and word.strip("'\" ").lower() not in ("none", "null", ""):
+            written = self.problems.of(precision_called, word.strip("'\" "), self.source) or {}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
             self.became["mixed_precision"] = "bf16"
         for name, value in settings.items():
@@ -179,7 +180,7 @@ class BridgeFields:
         if name in _OF_LAYERS and not off:
             return {option: (str(value).strip("'\" "),)}
         if name == "mixed_precision":
-            return {} if off else _precision(word, self.source)
+            return {}  # of none
         if section in _IDLE_SECTIONS or (of_data and field not in _MODEL_OF_DATA):
             return self.no_effect
         if section not in _SECTIONS or not field or "." in field:
@@ -256,12 +257,13 @@ def _beginning(recipe: str) -> str:
     return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
 
 
-def _precision(word: str, source: str) -> Words:
-    found = next((said for name, said in _TABLES["formats"].items() if word.startswith(name)), None)
-    if found is None:
-        known = list(_TABLES["formats"])
+def precision_called(word: str, source: str) -> dict[str, Any]:
+    """Return the settings of a precision by the beginning of its name; InputError for one that is not known."""
+    known: dict[str, dict[str, Any]] = _TABLES["precisions"]
+    name = max((name for name in known if word.startswith(name)), key=len, default="")
+    if not name:
         raise InputError(
-            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, known)}; known: "
+            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, list(known))}; known: "
             f"{', '.join(known)} with what follows"
         )
-    return {option: tuple(words.split()) for option, words in found.items()}
+    return {f"mixed_precision.{field}": value for field, value in known[name].items()}
