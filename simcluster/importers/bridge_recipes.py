@@ -15,13 +15,12 @@ from simcluster.importers.imported import Beside, nothing_beside
 from simcluster.importers.named_models import (
     NamedModel,
     defaults_of_class,
-    fuses_positions,
+    fields_of_class,
     model_named,
     model_of_class,
     model_of_sizes,
     model_published,
     no_decoder,
-    said_of_model,
 )
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
@@ -139,9 +138,9 @@ def _recipe(
         raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
     known = _known_model(model, source, beside)
     name, kind = known.name, model.name if isinstance(model, Built) else ""
-    own = said_of_model(name) if name else defaults_of_class(kind)
-    fused = {"apply_rope_fusion": fuses_positions(name or kind)} if file else {}  # a written file has all fields
-    settings = {f"model.{field}": value for field, value in {**fused, **own}.items()}
+    settings = {f"model.{field}": value for field, value in fields_of_class(name, kind).items()}
+    if not file:  # a written configuration has all fields
+        del settings["model.apply_rope_fusion"]
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
         settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}

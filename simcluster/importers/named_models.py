@@ -98,10 +98,13 @@ def said_of_model(model: str) -> dict[str, Any]:
     return dict(_TABLES["said"].get(model, {}))
 
 
-def fuses_positions(name: str) -> bool:
-    """Return whether rotary positions are turned by one kernel where nothing else is said (``apply_rope_fusion``), of a
-    model by its name or class: Megatron-Core's configuration has it off, and these have it on."""
-    return _ONE_KERNEL.search(name) is not None
+def fields_of_class(model: str, kind: str) -> dict[str, Any]:
+    """Return the fields of Megatron-Core that a class says beside sizes: of a published model, or of its family.
+
+    Rotary positions are turned by one kernel (``apply_rope_fusion``) in some classes, and not in Megatron-Core's own.
+    """
+    fused = _ONE_KERNEL.search(model or kind) is not None
+    return {"apply_rope_fusion": fused, **(said_of_model(model) or defaults_of_class(kind))}
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:

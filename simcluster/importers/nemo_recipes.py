@@ -14,14 +14,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.bridge_recipes import PACKED, ReadRecipe, of_another_file, require_sizes
-from simcluster.importers.named_models import (
-    defaults_of_class,
-    fuses_positions,
-    model_of_class,
-    model_published,
-    no_decoder,
-    said_of_model,
-)
+from simcluster.importers.named_models import fields_of_class, model_of_class, model_published, no_decoder
 from simcluster.importers.option_values import VOCABULARIES
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
@@ -111,8 +104,8 @@ def _recipe(found: Built, function: str, source: str, file: RecipeFile | None = 
     sizes = model.fields.get("config")
     called = sizes.name if isinstance(sizes, Built) else ""
     name = model_of_class(called)
-    own = {"apply_rope_fusion": fuses_positions(name or called), **(said_of_model(name) or defaults_of_class(called))}
-    settings = {f"model.config.{field}": value for field, value in own.items()} | _settings(found, trainer)
+    own = {f"model.config.{field}": value for field, value in fields_of_class(name, called).items()}
+    settings = own | _settings(found, trainer)
     settings |= _tokenizer(data, model)
     assumed = _vocabulary(name, settings)
     if data.fields.get("packed_sequence_specs") not in (None, False):
