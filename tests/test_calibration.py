@@ -83,9 +83,6 @@ def write(table: MeasuredTable, path: Path) -> Path:
     return path
 
 
-# --- the fit ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_constants_of_a_synthetic_gpu_come_back() -> None:
     found = {each.path: each.value for each in fitted().constants}
     assert found == pytest.approx(TRUE, rel=2e-3)
@@ -175,9 +172,6 @@ def test_more_constants_than_rows_are_refused() -> None:
         least_squares([Parameter("a", 1.0, 0.1, 2.0)] * 2, lambda values: np.array([values[0]]))
 
 
-# --- cases ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_every_kind_is_measured_and_no_case_twice(on_gpu: bool, quick: bool) -> None:
@@ -212,9 +206,6 @@ def test_kernels_count_what_planning_counts() -> None:
 def test_what_is_no_case_is_refused(wrong: object) -> None:
     with pytest.raises(InputError):
         case_from(wrong)
-
-
-# --- the raw table ----------------------------------------------------------------------------------------------------
 
 
 def test_a_table_reads_back_as_it_was(tmp_path: Path) -> None:
@@ -281,9 +272,6 @@ def test_a_case_that_is_no_kernel_is_refused(case: KernelCase, words: str) -> No
 def test_batches_are_summarised_by_median_and_quartiles() -> None:
     found = summarised(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
     assert (found.seconds, found.low, found.high, found.fastest, found.repeats, found.calls) == (3, 2, 4, 1, 5, 7)
-
-
-# --- the device file --------------------------------------------------------------------------------------------------
 
 
 def test_the_file_loads_as_the_device_that_was_fitted(tmp_path: Path) -> None:
@@ -355,9 +343,6 @@ def test_a_constant_is_found_by_its_path() -> None:
         with_value(device, "matmul.powr", 0.5)
     with pytest.raises(InputError, match="it is a single value"):
         value_at(device, "launch.more")
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,9 +60,6 @@ def run(path: Path, **settings: Any) -> Outcome:
     return outcome
 
 
-# --- true constants ---------------------------------------------------------------------------------------------------
-
-
 def test_the_constants_that_made_the_rows_come_back(tmp_path: Path) -> None:
     one = study(tmp_path / "one.yaml")
     found = run(fits(tmp_path, f"[{{study: {one}, model: hidden, scale: micro}}]"))
@@ -142,9 +139,6 @@ def test_workers_find_the_same(tmp_path: Path) -> None:
     assert [each.value for each in alone.constants] == [each.value for each in together.constants]
 
 
-# --- what ships -------------------------------------------------------------------------------------------------------
-
-
 def test_what_ships_is_declared_with_sources_and_names_studies_that_ship() -> None:
     file = load_fits()
     assert file.document.source == str(shipped_fits())
@@ -194,9 +188,6 @@ def test_measured_products_of_a_table_are_fitted(tmp_path: Path, capsys: pytest.
     values = {each["name"]: each["fitted"] for each in found["constants"]}
     assert values == pytest.approx({"power": 0.7, "clock": 0.8, "epilogue": 0.5}, rel=2e-3)
     assert "3 constants on 10 rows" in capsys.readouterr().out
-
-
-# --- bad input --------------------------------------------------------------------------------------------------------
 
 
 BAD_CONSTANT = "fits: {a: {constants: {x: {path: PATH, bounds: BOUNDS, unfitted: 1, source: y}}, rows: []}}\n"

@@ -70,9 +70,6 @@ def test_a_saved_result_with_a_list_for_a_size(tmp_path: Path, capsys: pytest.Ca
     assert missing_points(told) == []
 
 
-# --- packed files -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits a hundredth of a percent of what they are, so that bombs are small."""
@@ -125,8 +122,6 @@ def test_a_view_that_never_ends_is_ended(tmp_path: Path) -> None:
         export.rows("ThreadNames", ("nameId", "globalTid"))
 
 
-# --- profiles ---------------------------------------------------------------------------------------------------------
-
 EVENT = {"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "tid": 7, "args": {"stream": 7, "correlation": 1}}
 
 
@@ -158,9 +153,6 @@ def test_a_strange_value_of_a_profile_is_named(name: str, tmp_path: Path) -> Non
     path.write_text(json.dumps(PROFILES[name]))
     with pytest.raises(InputError, match=r"rank0\.json"):
         read_profile(path)
-
-
-# --- formulas ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

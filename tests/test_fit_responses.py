@@ -83,9 +83,6 @@ def roof(work: float, memory: float, other: float) -> Law:
     return lambda values: max(work / values[0], memory) + other
 
 
-# --- between points ---------------------------------------------------------------------------------------------------
-
-
 def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -> None:
     fit, samples = fit_of((0.3, 1.0)), rows_of([total(1.0, 0.2), roof(1.0, 1.75, 0.1)], [1.0, 2.0])
     with in_workers(answer, 1) as ask:
@@ -98,9 +95,6 @@ def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -
         assert len(known) > 2
         for value in [*np.linspace(known[0][0], known[-1][0], 31), *(each[0] for each in known)]:
             assert responses.interpolated([value]) == pytest.approx(spline(np.log(value)), abs=1e-9)
-
-
-# --- the fit ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", ["squares", "absolute"])
@@ -203,9 +197,6 @@ def test_rows_that_jump_are_said_not_to_converge() -> None:
     found, _ = found_of(fit_of((0.3, 1.0)), rows_of([rough, total(1.0, 0.1)], [1.7, 1.9]))
     assert not found.converged
     assert found.error > TOLERANCE
-
-
-# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 STUDY = """kind: steps

@@ -58,9 +58,6 @@ def seconds(tmp_path: Path, job: ChakraTrace, **more: Any) -> float:
     return play_traces(job, ring(tmp_path), **more).seconds
 
 
-# --- what times mean -----------------------------------------------------------------------------------------------
-
-
 def test_computation_follows_its_dependencies_one_at_a_time(tmp_path: Path) -> None:
     job = trace([comp(3, 1e-3), comp(1, 2e-3), comp(2, 4e-3, 3), comp(9, 9e-3, is_cpu_op=True)])
     played = play_traces(job, ring(tmp_path))
@@ -140,9 +137,6 @@ def test_without_a_duration_the_roofline_says_how_long(tmp_path: Path) -> None:
     assert play_traces(given_time, cluster).seconds == 1.0
     assert play_traces(given_time, cluster, roofline=True).seconds < 0.01
     assert "take no time" in play_traces(trace([comp(1, 0.0)]), cluster).notes[0]
-
-
-# --- written and read again ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -281,9 +275,6 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "job.0.et").unlink()
     (tmp_path / "job.0.et.gz").write_bytes(gzip.compress(raw, mtime=0))
     assert read_traces(tmp_path).ranks[0][0].seconds == 1e-3
-
-
-# --- bad traces ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -429,9 +420,6 @@ def test_bad_groups_are_one_clear_message(tmp_path: Path, content: str, words: s
     with pytest.raises(InputError, match=words) as caught:
         read_traces(tmp_path)
     assert "comm_groups.json" in str(caught.value)
-
-
-# --- the command ---------------------------------------------------------------------------------------------------
 
 
 def test_the_command_writes_and_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,9 +59,6 @@ def near(seconds: float | list[float]) -> Any:
     return pytest.approx(seconds, abs=3e-9)
 
 
-# --- a job on GPUs of which everything is known -----------------------------------------------------------------------
-
-
 def test_replay_takes_what_was_recorded(slow: ProfiledJob) -> None:
     found = measure(slow)
     assert found.measured.tolist() == near(step_seconds(SLOW))
@@ -262,9 +259,6 @@ def test_any_such_job_replays(
         assert sum(parts) == near(float(job.measured[0]))
 
 
-# --- and back ---------------------------------------------------------------------------------------------------------
-
-
 def same(one: ProfiledJob, other: ProfiledJob) -> None:
     """Two jobs with the same ops, waits and times."""
     assert one.ranks == other.ranks
@@ -360,9 +354,6 @@ def test_the_first_file_that_is_cut_is_named_whoever_reads(
         load_profiles(folder, workers=workers)
 
 
-# --- profiles that PyTorch wrote --------------------------------------------------------------------------------------
-
-
 def test_real_profiles_of_two_gloo_ranks() -> None:
     """Made by inputs/kineto/make_traces.py: rank 1 has four times the batch."""
     job = load_profiles(REAL)
@@ -393,9 +384,6 @@ def test_profiles_made_now(tmp_path: Path) -> None:
     job = load_profiles(tmp_path)
     assert measure(job).error < 0.05
     assert job.ranks == (0, 1)
-
-
-# --- bad ones ---------------------------------------------------------------------------------------------------------
 
 
 def events(found: Documents, rank: int, **wanted: str) -> list[dict[str, Any]]:
@@ -570,9 +558,6 @@ def test_kernels_without_launches_replay_with_a_warning(tmp_path: Path) -> None:
     assert measure(job).replayed.tolist() == pytest.approx(step_seconds(SLOW), rel=1e-3)
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=6), st.randoms(use_true_random=False))
 def test_clocks_are_found_whoever_shares_collectives(offsets: list[float], random: Any) -> None:
     """A chain of pairs is enough; ends that one rank sees late do not move the median."""
@@ -696,9 +681,6 @@ def test_what_lies_outside_of_steps_is_told(tmp_path: Path) -> None:
     job = load(found, tmp_path)
     assert job.steps == (5,)
     assert "52 ops of all ranks were launched outside of every step: left out" in job.notes
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

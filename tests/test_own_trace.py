@@ -55,8 +55,6 @@ def slow(tiny: Result, tmp_path_factory: pytest.TempPathFactory) -> TraceDiffere
     return diff_trace(tiny, written(other, tmp_path_factory.mktemp("slow") / "profiles"))
 
 
-# --- nothing differs where nothing does -------------------------------------------------------------------------------
-
 ALIKE: dict[str, tuple[dict[str, Any], bool]] = {
     "stretches": ({}, False),
     "kernels": ({}, True),
@@ -103,9 +101,6 @@ def test_kinds_of_kernels_sum_to_what_is_computed(tiny: Result, same: Path) -> N
     for pair in found.kernels:
         phases[pair.phase] += pair.recorded.seconds
     assert phases == pytest.approx({name: found.recorded.states[name] for name in phases}, abs=1e-12)
-
-
-# --- what was changed is named ----------------------------------------------------------------------------------------
 
 
 def test_causes_sum_to_the_difference(slow: TraceDifference) -> None:
@@ -204,8 +199,6 @@ def test_another_job_is_told_before_all(tiny: Result, same: Path) -> None:
         assert first.startswith("The trace seems to be of another job: ")
         assert clause in first
 
-
-# --- what kernels do, by their names ----------------------------------------------------------------------------------
 
 NAMES = {
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_execute_segment_k_off_kernel__5x_cublas": "product",
@@ -326,9 +319,6 @@ def test_axes_are_known_by_what_frameworks_call_their_groups() -> None:
     assert {name: axis_described(comm) for name, comm in groups.items()} == called
 
 
-# --- Nsight Systems ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def export(same: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return exported(same, tmp_path_factory.mktemp("nsight") / "report.sqlite")
@@ -399,9 +389,6 @@ def test_what_is_no_export_is_refused_in_words(export: Path, same: Path, tmp_pat
     with pytest.raises(InputError, match="name what it is compared with first"):
         simcluster.diff(same, "tiny_3d")
     assert "has no kernels of a GPU" in refused(ROOT / "tests" / "inputs" / "kineto")
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

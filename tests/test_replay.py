@@ -50,9 +50,6 @@ def published(kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-# --- published traces, published results ------------------------------------------------------------------------------
-
-
 @needs_traces
 @pytest.mark.parametrize(("name", "error"), [("ST", 0.01886371), ("SE", 0.005134846)])
 def test_published_traces_give_the_published_results(name: str, error: float) -> None:
@@ -97,8 +94,6 @@ def test_what_published_traces_cannot_say() -> None:
     assert -0.25 < other.change < -0.15
     assert ask(job, "last-stage=mean+schedule=zb-h1").after < min(shorter.after, other.after)
 
-
-# --- our own runs, recorded and replayed ------------------------------------------------------------------------------
 
 COSTS = Costs(forward=0.010, backward=0.020, weight_grad=0.009, send=0.001, grad_reduce=0.004, optimizer=0.003)
 SLOW = {"faults": [{"kind": "slow_gpu", "rank": 3, "factor": 1.4}]}
@@ -213,9 +208,6 @@ def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
     assert set(found.frame()["chunk"]) == {-1, 0}
 
 
-# --- the fast way is the engine's way ---------------------------------------------------------------------------------
-
-
 @st.composite
 def programs(draw: Any) -> tuple[ExplicitProgram, np.ndarray[Any, Any]]:
     """Lanes of ops that meet in random groups, all in an order that can happen."""
@@ -259,8 +251,6 @@ def test_the_longest_path_refuses_ops_that_wait_for_each_other() -> None:
     with pytest.raises(InputError, match="deadlock: 2 lanes wait for each other"):
         LongestPath(program)
 
-
-# --- bad traces -------------------------------------------------------------------------------------------------------
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -372,19 +362,10 @@ def test_bad_traces_are_refused_with_their_row(name: str) -> None:
         measure(recorded(trace_of(columns, name="bad")))
 
 
-def test_a_step_that_lacks_a_worker_is_left_out_and_said() -> None:
-    columns = columns_of(from_costs(steps=3)[0])
-    drop(dp_rank=2, stage=1, step=1)(columns)
-    job = recorded(trace_of(columns, name="cut"))
-    assert job.steps == (0, 2)
-    assert job.notes == ("step 1 has no row of dp_rank 2, stage 1; 1 of 3 steps are left out: 1",)
-
-
 def test_clocks_that_differ_are_shifted_and_said() -> None:
     trace, seconds = from_costs(slowness={4: 1.3})
     columns = columns_of(trace)
-    late = (columns["dp_rank"] == 2) & (columns["stage"] == 1)
-    columns["start_ts"] = np.where(late, columns["start_ts"] + 0.0075, columns["start_ts"])
+    add("start_ts", 0.0075, dp_rank=2, stage=1)(columns)
     job = recorded(trace_of(columns, name="skewed"))
     assert measure(job).replayed[0] == pytest.approx(seconds, rel=1e-6)
     assert measure(job).measured[0] == pytest.approx(seconds, rel=1e-6)
@@ -403,46 +384,55 @@ def test_a_collective_that_one_step_lacks_is_missed() -> None:
         recorded(trace_of(columns, name="bad"))
 
 
-def test_ranks_that_are_not_there_are_told() -> None:
-    whole = columns_of(from_costs()[0])
-    assert recorded(trace_of(whole, name="whole")).notes == ()
-    fewer = {name: values[whole["dp_rank"] < 2] for name, values in whole.items()}
-    (note,) = recorded(trace_of(fewer, name="fewer")).notes
-    assert note.startswith("rank numbers leave room for 3 dp ranks, and 2 are recorded")
-    one = {name: values[whole["dp_rank"] < 1] for name, values in whole.items()}
-    (note,) = recorded(trace_of(one, name="one")).notes
-    assert note.startswith("one dp rank is recorded, and it runs grads-all-reduce")
+def add(column: str, value: float, **where: Any) -> Change:
+    def change(columns: dict[str, Any]) -> None:
+        chosen = np.all([columns[name] == wanted for name, wanted in where.items()], axis=0)
+        columns[column] = np.where(chosen, columns[column] + value, columns[column])
+
+    return change
 
 
-def test_times_that_are_no_seconds_are_doubted() -> None:
-    columns = columns_of(from_costs()[0])
-    for name in ("start_ts", "duration"):
-        columns[name] = columns[name] * 1e6
-    (note,) = recorded(trace_of(columns, name="us")).notes
-    assert "divide them first if they are milliseconds or microseconds" in note
+def in_microseconds(columns: dict[str, Any]) -> None:
+    columns.update({name: columns[name] * 1e6 for name in ("start_ts", "duration")})
 
 
-def test_clocks_that_differ_by_microseconds_are_said() -> None:
-    columns = columns_of(from_costs()[0])
-    recv = (columns["optype"] == "forward-recv") & (columns["seq_id"] == 1)
-    columns["duration"] = np.where(recv, 1e-6, columns["duration"])
-    send = (columns["optype"] == "forward-send") & (columns["seq_id"] == 1)
-    columns["start_ts"] = np.where(send, columns["start_ts"] + 50e-6, columns["start_ts"])
-    job = recorded(trace_of(columns, name="skewed"))
-    assert len(job.notes) == 1
-    assert "by up to 49 us" in job.notes[0]
-    assert "assumed that they took no time" in job.notes[0]
+def a_clock_is_late(columns: dict[str, Any]) -> None:
+    put("duration", 1e-6, optype="forward-recv", seq_id=1)(columns)
+    add("start_ts", 50e-6, optype="forward-send", seq_id=1)(columns)
 
 
-def test_unknown_op_types_are_kept_and_said() -> None:
-    columns = columns_of(from_costs()[0])
+def renamed(columns: dict[str, Any]) -> None:
     columns["optype"] = np.where(columns["optype"] == "optimizer", "my-update", columns["optype"])
-    job = recorded(trace_of(columns, name="other"))
-    assert "my-update" in job.notes[0]
-    assert job.typical["my-update"] == pytest.approx(COSTS.optimizer)
 
 
-# --- who waited for whom ---------------------------------------------------------------------------------------------
+def one_replica(columns: dict[str, Any]) -> None:
+    drop(dp_rank=2)(columns)
+    drop(dp_rank=1)(columns)
+
+
+NOTES: dict[str, tuple[Change, str]] = {
+    "a step lacks a worker": (
+        drop(dp_rank=2, stage=1, step=1), "^step 1 has no row of dp_rank 2, stage 1; 1 of 3 steps are left out: 1$"
+    ),
+    "a replica is missing": (drop(dp_rank=2), "^rank numbers leave room for 3 dp ranks, and 2 are recorded"),
+    "one replica": (one_replica, "^one dp rank is recorded, and it runs grads-all-reduce"),
+    "microseconds": (in_microseconds, "divide them first if they are milliseconds or microseconds"),
+    "a late clock": (a_clock_is_late, "by up to 49 us .* assumed that they took no time"),
+    "another name": (renamed, "not of the format: my-update; taken for work of their own worker alone"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_is_assumed_is_said(name: str) -> None:
+    change, note = NOTES[name]
+    columns = columns_of(from_costs(steps=3)[0])
+    assert recorded(trace_of(columns, name="whole")).notes == ()
+    change(columns)
+    job = recorded(trace_of(columns, name="changed"))
+    assert len(job.notes) == 1
+    assert re.search(note, job.notes[0])
+    assert job.steps == ((0, 2) if name == "a step lacks a worker" else (0, 1, 2))
+    assert job.typical.get("my-update", COSTS.optimizer) == pytest.approx(COSTS.optimizer)
 
 
 @pytest.mark.parametrize("factor", [1.1, 2.0])
@@ -528,9 +518,6 @@ def test_without_pyarrow_the_extra_is_named(own: Path, monkeypatch: pytest.Monke
         save_trace(trace, own)
 
 
-# --- what if ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def job() -> Recorded:
     return recorded(from_costs(slowness={4: 1.5}, microbatches=6)[0])
@@ -604,9 +591,6 @@ def test_questions_that_have_no_answer(job: Recorded, question: str, message: st
 def test_worst_workers_are_three_percent() -> None:
     assert worst_workers(np.array([[1.0, 1.2], [1.2, 1.1]])) == ((0, 1),)
     assert len(worst_workers(np.ones((50, 2)))) == 3
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,6 @@ def stall(cause: str, seconds: str, **more: Any) -> dict[str, Any]:
     return {"kind": "host_stall", "cause": cause, "seconds": seconds, **more}
 
 
-# --- stalls of hosts --------------------------------------------------------------------------------------------------
-
 CAUSES = {"data_loading": ("data", 5e-3), "checkpoint": ("checkpoint", 20e-3), "validation": ("validation", 3e-3)}
 
 
@@ -58,9 +56,6 @@ def test_a_stall_of_one_rank_or_by_chance_makes_stragglers(more: dict[str, Any])
     assert result.times.breakdown["straggler_wait"] > 0
 
 
-# --- results that were saved before -----------------------------------------------------------------------------------
-
-
 def test_an_account_saved_without_the_rows_is_read_and_compared() -> None:
     result = simulate(load("tiny_dp"))
     saved = result.to_dict()
@@ -73,9 +68,6 @@ def test_an_account_saved_without_the_rows_is_read_and_compared() -> None:
     causes = attribute(old, new.account)
     assert causes["data"] == pytest.approx(5e-3)
     assert sum(causes.values()) == pytest.approx(new.step_time - result.step_time)
-
-
-# --- the loader of data -----------------------------------------------------------------------------------------------
 
 
 def exposed(load: float, workers: int, step: float, prefetch: int = 2) -> float:

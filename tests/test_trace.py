@@ -85,8 +85,6 @@ def folder(tiny: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# --- read again -------------------------------------------------------------------------------------------------------
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "1f1b": {},
     "blocking": {"overlap__pipeline": False},
@@ -173,9 +171,6 @@ def test_a_rank_is_written_as_the_one_that_was_simulated_for_it(tiny: Result, fo
         (e["name"], e["ts"], e["dur"], e["tid"]) for e in other
     ]
     assert {e["pid"] for e in other} == {7}
-
-
-# --- what is in it ----------------------------------------------------------------------------------------------------
 
 
 def test_every_span_is_a_kernel(tiny: Result, folder: Path) -> None:
@@ -368,9 +363,6 @@ def test_copies_to_the_host_are_copies(tmp_path: Path) -> None:
     assert {event["name"].split(" (")[0] for event in copies} == {"Memcpy DtoH", "Memcpy HtoD"}
 
 
-# --- where the time went, by the tools' definitions -------------------------------------------------------------------
-
-
 def covered(spans: list[tuple[int, int]]) -> int:
     """Nanoseconds inside any of the spans."""
     total, until = 0, -1
@@ -420,9 +412,6 @@ def test_from_arrival_on_waiting_is_in_the_collectives(tmp_path: Path) -> None:
         behind = result.step_time - result.timeline_of(rank)["end"].max()  # until the slow rank has updated too
         assert talk == pytest.approx((states["exposed_dp"] + states["straggler_wait"] - behind) * 1e9, abs=100)
     assert result.times.of_rank[0].states["straggler_wait"] > 1e-3
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_run_gives_the_same_bytes(tiny: Result, folder: Path, tmp_path: Path) -> None:
@@ -477,9 +466,6 @@ def test_writing_holds_no_more_than_a_little(tmp_path: Path) -> None:
 def test_no_events_are_a_trace_too(tmp_path: Path) -> None:
     write_events(tmp_path / "none.json", {"schemaVersion": 1}, [])
     assert json.loads((tmp_path / "none.json").read_text()) == {"schemaVersion": 1, "traceEvents": []}
-
-
-# --- the command, and what is refused ---------------------------------------------------------------------------------
 
 
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

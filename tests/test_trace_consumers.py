@@ -45,8 +45,6 @@ def exposed(states: dict[str, float]) -> float:
     return sum(seconds for name, seconds in states.items() if name.startswith("exposed_"))
 
 
-# --- HolisticTraceAnalysis --------------------------------------------------------------------------------------------
-
 JOBS: dict[str, dict[str, Any]] = {
     "1f1b": {},
     "zb-h1, reduced beside": {"pipeline.schedule": "zb-h1", "overlap.grad_reduce": True, "overlap.tensor": True},
@@ -187,8 +185,6 @@ def test_hta_reads_the_steps_but_the_last(tmp_path: Path) -> None:
     work = sum(states[kind] for kind in ("forward", "backward", "optimizer"))
     assert two == pytest.approx(2 * work * 1e6, rel=1e-3)
 
-
-# --- Perfetto ---------------------------------------------------------------------------------------------------------
 
 TRACES: dict[str, dict[str, Any]] = {
     "rendezvous": {"pipeline.p2p": "rendezvous"},

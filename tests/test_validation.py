@@ -113,8 +113,6 @@ def write(tmp_path: Path) -> Write:
     return writing
 
 
-# --- formulas ---------------------------------------------------------------------------------------------------------
-
 CELLS = {"gpus": 64, "tp": 8, "pp": 4, "mode": "full", "empty": None, "rate": 0.5}
 
 
@@ -181,8 +179,6 @@ def test_columns_have_names_that_formulas_can_say() -> None:
     assert parse_formula("SeqLen_T * min(tp, 2)").names == ("SeqLen_T", "tp")
 
 
-# --- what was measured ------------------------------------------------------------------------------------------------
-
 FACTS = Facts(
     ranks=4, samples=8, tokens=1000, model_flops=6e15, hardware_flops=8e15, peak_flops=1e15, memory=0.0, footprints=(),
     real_flops=6e15,
@@ -227,9 +223,6 @@ def test_what_is_no_measurement_is_said(cell: object) -> None:
         measured.seconds({"x": cell}, FACTS)  # type: ignore[dict-item]
 
 
-# --- scores -----------------------------------------------------------------------------------------------------------
-
-
 def point(predicted: float, measured: float = 1.0, **more: float) -> ScoredPoint:
     return ScoredPoint("p", "g", predicted, measured, **more)
 
@@ -266,9 +259,6 @@ def test_scores_hold_together(ratios: list[float]) -> None:
     assert mirrored is not None
     assert score is not None
     assert mirrored.mean == pytest.approx(score.mean, rel=1e-9, abs=1e-12)  # half and twice are equally wrong
-
-
-# --- study files ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -365,9 +355,6 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert words in capsys.readouterr().err
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
 def test_tables_outside_the_project(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,9 +408,6 @@ def test_broken_csv_files(text: str, message: str, write: Write, tmp_path: Path)
         read_table(load_study(study), None)
 
 
-# --- from rows to scenarios -------------------------------------------------------------------------------------------
-
-
 def tasks_of(path: Path) -> list[RowTask | str]:
     file = load_study(path)
     rows = read_table(file, None)
@@ -465,9 +449,6 @@ def test_a_base_scenario_may_be_a_file_beside_the_study_or_one_that_ships(write:
         task = tasks_of(path)[0]
         assert isinstance(task, RowTask)
         assert task.base == (expected or str(path.parent / base))
-
-
-# --- whole studies ----------------------------------------------------------------------------------------------------
 
 
 def test_a_study_of_steps_end_to_end(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -560,9 +541,6 @@ def test_validation_draws_only_when_asked(write: Write) -> None:
     assert "pandas" not in done.stderr
 
 
-# --- the studies that ship --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("study", "table"),
     [
@@ -624,9 +602,6 @@ def test_measured_collectives_meet_their_aims_where_constants_were_fitted() -> N
     assert degraded[0].score is not None
     assert degraded[0].score.bias < -0.1
     assert {part.collective for part in report.parts if part.role == "held out"} >= {"all_gather", "reduce_scatter"}
-
-
-# --- long validation --------------------------------------------------------------------------------------------------
 
 
 def test_a_value_in_a_set_follows_from_the_row(write: Write) -> None:

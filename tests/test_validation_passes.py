@@ -32,9 +32,6 @@ def running(name: str = "tiny_3d", more: dict[str, Any] | None = None, **run: An
     return load(name, {"run": {**RUN, **run}, **(more or {})})
 
 
-# --- forward only -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pp", [2, 4])
 @pytest.mark.parametrize("microbatches", [4, 8, 32])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
@@ -66,9 +63,6 @@ def test_checkpoint_and_loader_of_the_scenario_are_not_in_it() -> None:
     assert validation_pass(load("tiny_3d", more)).step_time == validation_pass(load("tiny_3d")).step_time
 
 
-# --- in a run ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("every", "batches", "overhead"), [(1000, 50, 0.0167), (500, 100, 0.0667), (250, 100, 0.1333)])
 def test_the_overhead_is_that_of_its_batches(every: int, batches: int, overhead: float) -> None:
     """E f / V with f = F / (F + B) = 1/3."""
@@ -95,9 +89,6 @@ def test_a_validation_that_cannot_be_is_told() -> None:
     for given in ({"batches": 3}, {"every": "20 min"}, {"every": 0}):
         with pytest.raises(InputError, match="every"):
             running(validation=given)
-
-
-# --- amortised --------------------------------------------------------------------------------------------------------
 
 
 def test_what_comes_every_so_many_steps_is_told_by_the_step() -> None:

@@ -54,9 +54,6 @@ def test_every_study_can_be_read_and_says_where_it_comes_from(path: Path) -> Non
     assert study.original
 
 
-# --- what the papers measured -----------------------------------------------------------------------------------------
-
-
 def test_korthikanti_s_layers_meet_their_aim() -> None:
     (report,) = validate_studies([load_study(STUDIES / "korthikanti_table4.yaml")])
     assert report.parts[0].met
@@ -135,9 +132,6 @@ def test_crossovers_of_sc21() -> None:
     points = answers(rows_of("megatron_sc21_figures", (16, "B=128")))
     best, measured_best = (min(range(3), key=lambda place: points[place][which]) for which in (0, 1))
     assert best == measured_best == 1
-
-
-# --- the mechanisms behind it -----------------------------------------------------------------------------------------
 
 
 def product(n: int) -> Kernel:
