@@ -511,51 +511,64 @@ def test_one_rank_alone_replays(tmp_path: Path) -> None:
     assert reached(job) == []
 
 
-def test_a_step_that_is_cut_is_left_out(tmp_path: Path) -> None:
-    found = documents(SLOW)
-    last = events(found, 1, name="ncclDev")[-1]
-    found[1]["traceEvents"].remove(last)
-    job = load(found, tmp_path)
-    assert job.steps == (5,)
-    assert any(note.startswith("step 6 is left out, as if it had been cut: rank 0, event") for note in job.notes)
-    assert any("has only 3 in that group, rank 0 4" in note for note in job.notes)
-
-
-def test_a_step_that_a_rank_lacks_is_left_out(tmp_path: Path) -> None:
-    found = documents(SLOW)
-    events(found, 3, name="ProfilerStep#5")[0]["name"] = "ProfilerStep#99"
-    job = load(found, tmp_path)
-    assert job.steps == (6,)
-    assert any("step 5 is not in rank 3's profile; left out: 5, 99" in note for note in job.notes)
-
-
 def test_steps_can_be_chosen(tmp_path: Path) -> None:
     assert load(documents(SLOW), tmp_path, [6]).steps == (6,)
     with pytest.raises(InputError, match="has no step 7; name some that it has: 5, 6"):
         load(documents(SLOW), tmp_path, [7])
 
 
-def test_without_steps_all_is_one(tmp_path: Path) -> None:
-    found = documents(SLOW.with_(steps=1))
+def without_steps(found: Documents) -> None:
     for rank in range(4):
         for event in events(found, rank, name="ProfilerStep"):
             event["name"] = "mine"
-    job = load(found, tmp_path)
-    assert job.steps == (0,)
-    assert measure(job).replayed.tolist() == near(step_seconds(SLOW.with_(steps=1)))
-    assert any("taken for one step, number 0" in note for note in job.notes)
 
 
-def test_kernels_without_launches_replay_with_a_warning(tmp_path: Path) -> None:
-    """Profiles of the device alone (no CPU activities): streams and collectives are still there."""
-    found = documents(SLOW)
+def without_launches(found: Documents) -> None:
+    """Leave what profiles of the device alone have (no CPU activities)."""
+    for each in found:
+        each["traceEvents"] = [e for e in each["traceEvents"] if e.get("cat") in ("kernel", "user_annotation")]
+
+
+def without_groups(found: Documents) -> None:
     for rank in range(4):
-        found[rank]["traceEvents"] = [
-            event for event in found[rank]["traceEvents"] if event.get("cat") in ("kernel", "user_annotation")
-        ]
+        del found[rank]["distributedInfo"]["pg_config"], found[rank]["distributedInfo"]["world_size"]
+        for event in events(found, rank, name="ncclDev"):
+            for name in GROUP_ARGS:
+                del event["args"][name]
+
+
+def without_a_marker(found: Documents) -> None:
+    for rank in range(4):
+        found[rank]["traceEvents"].remove(events(found, rank, name="ProfilerStep#6")[0])
+
+
+NOTES: dict[str, tuple[Callable[[Documents], None], tuple[int, ...], str, float]] = {
+    "cut": (
+        lambda found: found[1]["traceEvents"].remove(events(found, 1, name="ncclDev")[-1]), (5,),
+        r"^step 6 is left out, as if it had been cut: rank 0, event .* has only 3 in that group, rank 0 4", 1e-6,
+    ),
+    "lacks": (
+        lambda found: events(found, 3, name="ProfilerStep#5")[0].update(name="ProfilerStep#99"), (6,),
+        r"step 5 is not in rank 3's profile; left out: 5, 99", 1e-6,
+    ),
+    "no steps": (without_steps, (0,), "taken for one step, number 0", 1e-6),
+    "no launches": (without_launches, (5, 6), "no launch", 1e-3),
+    "no groups": (without_groups, (5, 6), "32 collectives do not say their process group", 1e-6),
+    "outside": (without_a_marker, (5,), "^52 ops of all ranks were launched outside of every step: left out$", 1e-6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NOTES)
+def test_what_is_assumed_is_said(what: str, tmp_path: Path) -> None:
+    change, steps, note, error = NOTES[what]
+    made = SLOW.with_(steps=1) if what == "no steps" else SLOW
+    found = documents(made)
+    change(found)
     job = load(found, tmp_path)
-    assert any("no launch" in note for note in job.notes)
-    assert measure(job).replayed.tolist() == pytest.approx(step_seconds(SLOW), rel=1e-3)
+    assert job.steps == steps
+    assert any(re.search(note, each) for each in job.notes)
+    assert measure(job).replayed.tolist() == pytest.approx(step_seconds(made)[-len(steps) :], rel=error)
+    assert len(job.graphs[0].groups) == SLOW.layers
 
 
 @given(st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=6), st.randoms(use_true_random=False))
@@ -659,28 +672,6 @@ def test_messages_that_do_not_say_between_whom_are_told(tmp_path: Path) -> None:
         told = [note for note in job.notes if "do not say between which ranks" in note]
         assert len(told) == (ranks > 2)
         assert len(job.graphs[0].groups) == (SLOW.layers if ranks == 2 else 0)
-
-
-def test_collectives_without_a_group_are_told(tmp_path: Path) -> None:
-    found = documents(SLOW)
-    for rank in range(4):
-        del found[rank]["distributedInfo"]["pg_config"], found[rank]["distributedInfo"]["world_size"]
-        for event in events(found, rank, name="ncclDev"):
-            for name in GROUP_ARGS:
-                del event["args"][name]
-    job = load(found, tmp_path)
-    assert any("32 collectives do not say their process group" in note for note in job.notes)
-    assert measure(job).replayed.tolist() == near(step_seconds(SLOW))
-    assert len(job.graphs[0].groups) == SLOW.layers
-
-
-def test_what_lies_outside_of_steps_is_told(tmp_path: Path) -> None:
-    found = documents(SLOW)
-    for rank in range(4):
-        found[rank]["traceEvents"].remove(events(found, rank, name="ProfilerStep#6")[0])
-    job = load(found, tmp_path)
-    assert job.steps == (5,)
-    assert "52 ops of all ranks were launched outside of every step: left out" in job.notes
 
 
 def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
