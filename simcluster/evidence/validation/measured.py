@@ -5,7 +5,7 @@ Times are scored in seconds, so that studies can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, assert_never
 
@@ -134,17 +134,14 @@ class MeasuredColumn(Spec):
     def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         """Return seconds of the measured step; InputError unless the cell is a number above zero."""
         value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
-        flop = self._flop_of_step(cells, facts) if self.flop else 0.0
-        of_step: Mapping[str, Callable[[], float]] = {
-            "step_time": lambda: value,
-            "tokens_per_s": lambda: facts.tokens / value,
-            "tokens_per_s_per_gpu": lambda: facts.tokens / facts.ranks / value,
-            "samples_per_s": lambda: facts.samples / value,
-            "flop_per_s_per_gpu": lambda: flop / facts.ranks / value,
-            "mfu": lambda: flop / facts.ranks / facts.peak_flops / value,
-            "hfu": lambda: flop / facts.ranks / facts.peak_flops / value,
-        }
-        return of_step[self.quantity]()
+        if self.quantity == "step_time":
+            return value
+        per_gpu = self._flop_of_step(cells, facts) / facts.ranks if self.flop else 0.0
+        amounts = {
+            "tokens_per_s": facts.tokens, "tokens_per_s_per_gpu": facts.tokens / facts.ranks,
+            "samples_per_s": facts.samples, "flop_per_s_per_gpu": per_gpu,
+        }  # fmt: skip
+        return amounts.get(self.quantity, per_gpu / facts.peak_flops) / value  # else a fraction of the peak
 
     def _flop_of_step(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         if self.flop == "model":
