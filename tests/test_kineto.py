@@ -25,15 +25,7 @@ from simcluster.cli import main
 from simcluster.interop.kineto import ProfiledJob, load_profiles, loading
 from simcluster.interop.kineto.comm import Comm, ProcessGroups, axis_of, comm_of, kind_of
 from simcluster.interop.kineto.match import align
-from simcluster.interop.kineto.measures import (
-    QUESTIONS,
-    ask,
-    breakdown,
-    changed,
-    layers,
-    reached,
-    slowdown_by_type,
-)
+from simcluster.interop.kineto.measures import QUESTIONS, ask, breakdown, changed, layers, reached, slowdown_by_type
 from simcluster.interop.kineto.profile import TraceLabel
 from simcluster.interop.kineto.written import write_profiles
 from simcluster.interop.recorded import measure

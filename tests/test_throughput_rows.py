@@ -95,12 +95,7 @@ def test_a_loader_exposes_what_is_longer_than_the_step(
     assert exposed(load, workers, 0.5, prefetch) == pytest.approx(late)
 
 
-@given(
-    load=st.floats(0.01, 5),
-    step=st.floats(0.01, 5),
-    workers=st.integers(1, 6),
-    prefetch=st.integers(0, 4),
-)
+@given(load=st.floats(0.01, 5), step=st.floats(0.01, 5), workers=st.integers(1, 6), prefetch=st.integers(0, 4))
 @settings(max_examples=30)
 def test_the_closed_form_holds_of_any_loader(load: float, step: float, workers: int, prefetch: int) -> None:
     found = late_batches(np.full((1, 200), load), workers, prefetch, step)[0, BEFORE:]

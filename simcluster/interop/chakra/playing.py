@@ -233,9 +233,7 @@ def play_traces(
     groups = _groups(trace, tuple(dimensions))
     program, nodes = _Lowering(trace, seconds, groups, _costs(cluster, nccl)).lowered()
     simulated = simulate_tables(
-        program.tables(cluster.capacity),
-        lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}",
-        keeps_times=True,
+        program.tables(cluster.capacity), lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}", keeps_times=True
     )
     assert simulated.times is not None
     played = tuple(

@@ -76,11 +76,7 @@ def is_trace(path: str | Path) -> bool:
 
 
 def load_profiles(
-    path: str | Path,
-    steps: Sequence[int] | None = None,
-    *,
-    workers: int = 1,
-    progress: Read = lambda done, total: None,
+    path: str | Path, steps: Sequence[int] | None = None, *, workers: int = 1, progress: Read = lambda done, total: None
 ) -> ProfiledJob:
     """Load a job (or these steps of it) from a folder with one file per rank, or from one rank's file.
 

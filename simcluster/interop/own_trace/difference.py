@@ -260,11 +260,7 @@ def diff(
 ) -> Difference | TraceDifference: ...
 @checked
 def diff(
-    base: Side,
-    other: Side | ProfiledJob,
-    *,
-    kernels: str | Path | None = None,
-    steps: Sequence[int] | None = None,
+    base: Side, other: Side | ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> Difference | TraceDifference:
     """Why a step of ``other`` takes longer than one of ``base``: scenarios, their files, results, or saved results; or
     ``other`` is a trace of one's own (profiles of PyTorch, or Nsight Systems' SQLite export: a file, or a folder).
