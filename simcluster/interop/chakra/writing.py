@@ -104,8 +104,8 @@ def require_writable(run: Run, where: str) -> None:
 
 class _Writing:
     def __init__(self, run: Run, name: str) -> None:
-        self._run, self._name = run, name
-        self._ops = run.record.ops
+        self._run, self._name, self._ops = run, name, run.record.ops
+        self._rank: list[int] = self._ops.lane_rank[self._ops.lane].tolist()
         self._groups: dict[str, tuple[int, ...]] = {}
         self._number: dict[str, str] = {}
         self._ids = count(len(self._ops))  # of nodes that are no ops
@@ -125,25 +125,15 @@ class _Writing:
             for op in own.tolist():
                 after = [] if before < 0 else [before]
                 awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
-                after += [other if self._rank(other) == rank else arrivals[other, op] for other in awaited]
+                after += [other if self._rank[other] == rank else arrivals[other, op] for other in awaited]
                 ranks[rank] += self._nodes(op, rank, tuple(dict.fromkeys(after)))
                 before = op
         ordered = tuple(tuple(sorted(nodes, key=lambda node: node.id)) for nodes in ranks.values())
         return ChakraTrace(self._name, ordered, self._groups)
 
-    def _receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
-        """Add a receive for every message, with a new id; at a rendezvous it is there already, as an op."""
-        found = {}
-        for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
-            if send in self._received:
-                found[send, op] = self._received[send]
-                continue
-            target = self._rank(op)
-            place = self._message(send, target)
-            node = TraceNode(next(self._ids), f"receive {self._label(send).name}", "recv", (), 0.0, place)
-            found[send, op] = node.id
-            ranks[target].append(node)
-        return found
+    def _label(self, op: int) -> Label:
+        label: Label = self._ops.labels[self._ops.label[op]]
+        return label
 
     def _meet(self, ranks: dict[int, list[TraceNode]]) -> None:
         """Pair sends at a rendezvous with their receives, by the meeting that both are at."""
@@ -152,32 +142,32 @@ class _Writing:
                  if ops.label[op] >= 0 and self._label(op).kind == "send"}  # fmt: skip
         for op in np.flatnonzero(ops.label < 0).tolist():
             send = sends[int(ops.meeting[op])]
-            source, target = self._rank(send), self._rank(op)
-            self._received[send], self._sent[op] = op, send
-            self._places[send] = self._message(send, target)
-            self._places[op] = self._place(target, source, 1)
-            self._ready[send] = next(self._ids)
-            node = TraceNode(self._ready[send], "receiver is there", "recv", (), 0.0, self._places[op])
-            ranks[source].append(node)
+            source, target = self._rank[send], self._rank[op]
+            self._received[send], self._sent[op], self._ready[send] = op, send, next(self._ids)
+            self._places[send] = self._message(source, target, self._label(send).bytes)
+            self._places[op] = self._message(target, source, 1)
+            ranks[source].append(TraceNode(self._ready[send], "receiver is there", "recv", (), 0.0, self._places[op]))
 
-    def _message(self, send: int, target: int) -> Mapping[str, Value]:
-        found = self._places.get(send)
-        if found is None:
-            found = self._places[send] = self._place(self._rank(send), target, _size(self._label(send).bytes))
+    def _receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
+        """Add a receive for every message, with a new id; at a rendezvous it is there already, as an op."""
+        found = {}
+        for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
+            found[send, op] = self._received.get(send, -1)
+            if found[send, op] < 0:
+                label, target = self._label(send), self._rank[op]
+                if send not in self._places:
+                    self._places[send] = self._message(self._rank[send], target, label.bytes)
+                found[send, op] = next(self._ids)
+                ranks[target].append(
+                    TraceNode(found[send, op], f"receive {label.name}", "recv", (), 0.0, self._places[send])
+                )
         return found
 
-    def _place(self, source: int, target: int, size: int) -> Mapping[str, Value]:
+    def _message(self, source: int, target: int, size: float) -> Mapping[str, Value]:
         """Return the attributes of a message; the k-th of two ranks has tag k on both sides."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
-        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
-
-    def _rank(self, op: int) -> int:
-        return int(self._ops.lane_rank[self._ops.lane[op]])
-
-    def _label(self, op: int) -> Label:
-        label: Label = self._ops.labels[self._ops.label[op]]
-        return label
+        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": _size(size)}
 
     def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
         """Yield an op as a node, the last one; before a receive at a rendezvous the message that announces it."""
@@ -186,24 +176,22 @@ class _Writing:
             yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._places[op])
             yield TraceNode(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
             return
-        shown = self._label(op)
+        shown, seconds, attributes = self._label(op), 0.0, self._places.get(op)
         label = f"{shown.kind} {shown.name}" + (f" layer {shown.layer}" if shown.layer >= 0 else "")
         if shown.kind in COLLECTIVES:
-            yield TraceNode(op, label, "coll", after, 0.0, self._collective(rank, shown, int(self._ops.lane[op])))
+            kind, attributes = "coll", self._collective(rank, shown, int(self._ops.lane[op]))
         elif shown.kind == "send":
-            if op not in self._places:
-                raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
-            after = (*after, self._ready[op]) if op in self._ready else after
-            yield TraceNode(op, label, "send", after, 0.0, self._places[op])
+            kind, after = "send", (*after, self._ready[op]) if op in self._ready else after
         elif shown.kind == "copy":
-            yield TraceNode(
-                op, label, _COPIES[shown.stream], after, 0.0, {"is_cpu_op": False, "tensor_size": _size(shown.bytes)}
-            )
+            kind, attributes = _COPIES[shown.stream], {"is_cpu_op": False, "tensor_size": _size(shown.bytes)}
         elif self._ops.meeting[op] >= 0:
             raise InputError(f"rank {rank}: {label} has no node in an execution trace")
         else:
+            kind, attributes = "comp", {"is_cpu_op": shown.stream == HOST}
             seconds = float(self._run.record.times.end[op] - self._run.record.times.start[op])
-            yield TraceNode(op, label, "comp", after, seconds, {"is_cpu_op": shown.stream == HOST})
+        if attributes is None:
+            raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
+        yield TraceNode(op, label, kind, after, seconds, attributes)
 
     def _collective(self, rank: int, shown: Label, lane: int) -> Mapping[str, Value]:
         communicators = self._run.folding.communicators
