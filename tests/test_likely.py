@@ -19,8 +19,7 @@ from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.residuals import (
     MOST,
     Residual,
-    by_kind,
-    by_study,
+    coverage,
     inside,
     residuals_of,
     table_of,
@@ -85,8 +84,9 @@ def test_a_group_needs_two_studies() -> None:
 def test_coverage_leaves_the_own_study_out() -> None:
     residuals = rows([0.0, 0.01, -0.01] * 4, "one") + rows([0.0, 0.01] * 4, "two") + rows([0.3, 0.0], "odd")
     within = inside(residuals)
-    assert by_study(residuals, within) == {"one": (8, 12), "two": (8, 8), "odd": (1, 2)}  # nobody else was at -0.01
-    assert by_kind(residuals, within) == {"A100, Megatron": (17, 22)}
+    studies, kinds = [each.study for each in residuals], [each.kind.groups[1] for each in residuals]
+    assert coverage(studies, within) == {"one": (8, 12), "two": (8, 8), "odd": (1, 2)}  # nobody else was at -0.01
+    assert coverage(kinds, within) == {"A100, Megatron": (17, 22)}
 
 
 def test_what_a_study_says_by_hand() -> None:

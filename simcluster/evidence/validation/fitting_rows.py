@@ -30,13 +30,8 @@ Settings = tuple[tuple[str, float], ...]
 """Values at the paths of constants."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowAnswer:
-    """What a played row took, in seconds, and what was known of the job, if it was one."""
-
-    seconds: float
-    facts: StepCounts | None = None
-
+RowAnswer = tuple[float, StepCounts | None]
+"""What a simulated row took, in seconds, and what was known of the job, if it was one."""
 
 _SCENARIOS: dict[str, Scenario] = {}  # of this process: a row is played at a dozen points
 
@@ -60,7 +55,7 @@ class StepQuestion:
         inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
         outside = [pair for pair in settings if pair not in inside]
         found = self.task.played(lambda more: _with(self.scenario((*outside, *more)), inside))
-        return RowAnswer(found.step_time, found.facts)
+        return found.step_time, found.facts
 
     def today(self, path: str) -> float:
         scenario = self.scenario()
@@ -104,7 +99,7 @@ class PipelineQuestion:
         (task,) = plan_schedules(self.file, study, (self.row,)).tasks
         if isinstance(task, str):
             raise InputError(task)
-        return RowAnswer(task.played().step_time)
+        return task.played().step_time, None
 
     def today(self, path: str) -> float:
         return _number({"constants": self.study.constants}, f"{path}.value", path)
@@ -123,7 +118,7 @@ class KernelQuestion:
         device = self.device
         for path, value in settings:
             device = with_value(device, path.removeprefix(DEVICE), value)
-        return RowAnswer(kernel_seconds(device, self.kernel, precision=self.precision))
+        return kernel_seconds(device, self.kernel, precision=self.precision), None
 
     def today(self, path: str) -> float:
         return _number(self.device, path.removeprefix(DEVICE), path)
@@ -151,11 +146,10 @@ class Sample:
 
     def beside(self, answer: RowAnswer) -> tuple[float, float]:
         """Return (predicted, measured) seconds; InputError where one of them is not above zero."""
-        if not answer.seconds > 0:
-            raise InputError(
-                f"{self.label}: what was measured of the step takes {answer.seconds:g} s; it must take time"
-            )
-        return answer.seconds, self.measured(answer.facts)
+        seconds, facts = answer
+        if not seconds > 0:
+            raise InputError(f"{self.label}: what was measured of the step takes {seconds:g} s; it must take time")
+        return seconds, self.measured(facts)
 
 
 def _number(model: object, path: str, name: str) -> float:

@@ -89,17 +89,8 @@ def inside(residuals: Sequence[Residual]) -> list[bool]:
     return [own.low <= math.exp(each.value) <= own.high for own, each in zip(expected, residuals, strict=True)]
 
 
-def by_study(residuals: Sequence[Residual], within: Sequence[bool]) -> Coverage:
-    """Return for every study how many of its rows are ``inside``, and of how many."""
-    return _counted([each.study for each in residuals], within)
-
-
-def by_kind(residuals: Sequence[Residual], within: Sequence[bool]) -> Coverage:
-    """Return the same for GPUs of a generation and a sharding."""
-    return _counted([each.kind.groups[1] for each in residuals], within)
-
-
-def _counted(names: Sequence[str], within: Sequence[bool]) -> Coverage:
+def coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
+    """Return for every name (of a row's study, or kind) how many of its rows are ``inside``, and of how many."""
     rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
     return {name: (found[name], many) for name, many in rows.items()}
 
@@ -132,7 +123,8 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
 def table_text(residuals: Sequence[Residual], command: str) -> str:
     """Return the table as the built-in file, with its coverage."""
     table, within = table_of(residuals), inside(residuals)
-    studies, kinds = by_study(residuals, within), by_kind(residuals, within)
+    studies = coverage([each.study for each in residuals], within)
+    kinds = coverage([each.kind.groups[1] for each in residuals], within)  # GPUs of a generation, and a sharding
     mean = math.fsum(own / many for own, many in studies.values()) / len(studies)
     lines = [
         "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",
