@@ -13,9 +13,8 @@ interference lengthen all alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
@@ -36,7 +35,6 @@ from simcluster.interop.export.work import (
 )
 from simcluster.interop.kineto import chrome
 from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, complete, nanoseconds
-from simcluster.interop.kineto.comm import Comm
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
 from simcluster.scenario.job import issue_of, passes_of
@@ -101,68 +99,59 @@ _MESSAGES = 2**20
 _RECEIVED = '"Collective name":"recv"'
 
 
-@dataclass(frozen=True)
 class RankWork:
     """What a rank of the job did; ``streams`` are the numbers of its tracks, ``shares`` what spans are made of where
-    every kernel is written by itself."""
+    every kernel is written by itself.
 
-    rank: int
-    ranks: int
-    works: Sequence[WorkRow]
-    streams: dict[Track, int]
-    naming: Naming
-    begins: Begins
-    shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]] = field(default_factory=dict)
+    ``begun`` and ``ended`` are nanoseconds of the trace for each of its ``works``, ``order`` their places step by step,
+    as they begin.  ``seats`` are the numbers of the ``kernels`` of every work on the device, ``comms`` the groups that
+    the rank calls in, by name, ``steps`` number, begin and end of every step: the next begins where one ends.
+    """
 
-    @cached_property
-    def begun(self) -> list[int]:
-        """When every piece of work begins in the trace, in nanoseconds."""
-        arrives = self.begins == "arrival"
-        return [BEFORE + nanoseconds(work.ready if arrives else work.start) for work in self.works]
-
-    @cached_property
-    def ended(self) -> list[int]:
-        """When every piece of work ends in the trace, in nanoseconds."""
-        return [BEFORE + nanoseconds(work.end) for work in self.works]
-
-    @cached_property
-    def order(self) -> list[int]:
-        """Places of the work, step by step, as it begins."""
-        keys = [(work.step, begun) for work, begun in zip(self.works, self.begun, strict=True)]
-        return sorted(range(len(keys)), key=keys.__getitem__)
-
-    @cached_property
-    def seats(self) -> dict[int, range]:
-        """The numbers of what the device did for every piece of work on it, in this order: its kernels."""
-        found: dict[int, range] = {}
-        number = 0
+    def __init__(
+        self, rank: int, ranks: int, works: Sequence[WorkRow], streams: dict[Track, int], naming: Naming,
+        begins: Begins, shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]],
+    ) -> None:  # fmt: skip
+        self.rank, self.ranks, self.works, self.streams, self.naming = rank, ranks, works, streams, naming
+        arrives = begins == "arrival"
+        self.begun = [BEFORE + nanoseconds(work.ready if arrives else work.start) for work in works]
+        self.ended = [BEFORE + nanoseconds(work.end) for work in works]
+        self.order = sorted(range(len(works)), key=[*zip((w.step for w in works), self.begun, strict=True)].__getitem__)
+        self._described: list[Described] = list(map(naming.describer(rank), works))
+        comms = [each.comm for each in self._described]
+        self.comms = {comm.group: comm for comm in comms if comm is not None and comm.ranks}
+        first: dict[int, int] = {}
         for place in self.order:
-            if self.works[place].stream != HOST:
-                found[place] = range(number, number + max(1, len(self._made_of.get(place, ()))))
-                number = found[place].stop
-        return found
+            first.setdefault(works[place].step, self.begun[place])
+        starts = [BEFORE - EARLY, *list(first.values())[1:]]
+        stops = [*starts[1:], max(self.ended, default=BEFORE) + EARLY]
+        self.steps = list(zip(first, starts, stops, strict=True))
+        # the number of every call in its group, in the order of transfers, which is the same on all ranks
+        numbers = Counter[tuple[str, tuple[int, int] | None]]()
+        self._sequences: dict[int, int] = {}
+        for place in sorted(range(len(works)), key=lambda place: works[place].start):
+            if (comm := comms[place]) is not None:
+                self._sequences[place] = numbers[comm.group, comm.peer]
+                numbers[comm.group, comm.peer] += 1
+        self.seats: dict[int, range] = {}
+        self.kernels: list[KernelEvent] = []
+        self._add_kernels(shares)
 
-    @cached_property
-    def _made_of(self) -> dict[int, Sequence[KernelShare]]:
-        if not self.shares:
-            return {}
-        found, seen = dict[int, Sequence[KernelShare]](), Counter[tuple[object, ...]]()
+    def _add_kernels(self, shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]]) -> None:
+        made_of, seen, count = dict[int, Sequence[KernelShare]](), Counter[tuple[object, ...]](), 0
         for place in self.order:
             work = self.works[place]
-            known = self.shares.get((work.kind, work.name, work.layer), ()) if work.stream == "compute" else ()
+            known = shares.get((work.kind, work.name, work.layer), ()) if work.stream == "compute" else ()
             if known:
                 key = work.step, work.chunk, work.microbatch, work.kind, work.name, work.layer
-                found[place] = known[seen[key] % len(known)]
+                made_of[place] = known[seen[key] % len(known)]
                 seen[key] += 1
-        return found
-
-    @cached_property
-    def kernels(self) -> list[KernelEvent]:
-        """What the device did."""
-        found: list[KernelEvent] = []
+            if work.stream != HOST:
+                self.seats[place] = range(count, count + max(1, len(made_of.get(place, ()))))
+                count = self.seats[place].stop
         for place, seats in self.seats.items():
             work, begin, end = self.works[place], self.begun[place], self.ended[place]
-            described, made = self._described(work), self._made_of.get(place, ())
+            described, made = self._described[place], made_of.get(place, ())
             args = chrome.join_arguments(described.args, details(work, self._sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
             after = tuple([self.seats[other][-1] for other in work.after if other in self.seats])
@@ -171,49 +160,16 @@ class RankWork:
                 done += made[number].share if made else 1.0
                 name = f"{PREFIX}{made[number].name}" if made else described.name
                 stop = end if number + 1 == len(seats) else begin + round((end - begin) * done)
-                found.append(KernelEvent(
+                self.kernels.append(KernelEvent(
                     name, self.streams[work.track], start, stop, args, category, label_of(work),
                     () if number else after,
                 ))  # fmt: skip
                 start = stop
-        return found
-
-    @cached_property
-    def _described(self) -> Callable[[WorkRow], Described]:
-        return self.naming.describer(self.rank)
-
-    @cached_property
-    def _sequences(self) -> dict[int, int]:
-        """The number of every call in its group, in the order of transfers, which is the same on all ranks."""
-        numbers, found = Counter[tuple[str, tuple[int, int] | None]](), {}
-        for place in sorted(range(len(self.works)), key=lambda place: self.works[place].start):
-            comm = self._described(self.works[place]).comm
-            if comm is not None:
-                key = comm.group, comm.peer
-                found[place] = numbers[key]
-                numbers[key] += 1
-        return found
-
-    @property
-    def comms(self) -> dict[str, Comm]:
-        """The groups that the rank calls in, by name."""
-        found = (self._described(work).comm for work in self.works)
-        return {comm.group: comm for comm in found if comm is not None and comm.ranks}
-
-    @cached_property
-    def steps(self) -> list[tuple[int, int, int]]:
-        """Number, begin and end of every step; the next begins where one ends."""
-        first: dict[int, int] = {}
-        for place in self.order:
-            first.setdefault(self.works[place].step, self.begun[place])
-        begins = [BEFORE - EARLY, *list(first.values())[1:]]
-        ends = [*begins[1:], max(self.ended, default=BEFORE) + EARLY]
-        return list(zip(first, begins, ends, strict=True))
 
     def messages(self) -> Iterator[tuple[int, int, int]]:
         """Of every message that the rank sends or gets: its seat, the other rank, and its number between the two."""
         for place, seat in self.seats.items():
-            comm = self._described(self.works[place]).comm
+            comm = self._described[place].comm
             if comm is not None and comm.peer is not None:
                 start, end = comm.peer
                 yield seat.start, end if start == self.rank else start, self._sequences[place]

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.results.played import Run
-    from simcluster.results.result import Result
 
 _PHASES = {"forward": FORWARD, "weight_grad": WEIGHT}
 _COLLECTIVES = {
@@ -38,18 +36,6 @@ Place = Callable[[int, int, int], int]
 """(microbatch, stage, chunk) -> the chunk's place in the model."""
 _Passes = dict[tuple[int, str, int, int], tuple[float, float]]
 """Begin and end by step, type, microbatch and chunk."""
-
-
-class _Span(NamedTuple):
-    stream: str
-    kind: str
-    name: str
-    step: int
-    microbatch: int
-    chunk: int
-    ready: float
-    start: float
-    end: float
 
 
 def write_trace(result: Result, path: str | Path) -> None:
@@ -107,7 +93,7 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
 
     passes: _Passes = {}
     rest = []
-    for span in starmap(_Span, zip(*(spans[name].tolist() for name in _Span._fields), strict=True)):
+    for span in spans.itertuples():
         if span.stream == "compute" and span.microbatch >= 0:
             key = span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk
             begin, end = passes.get(key, (span.start, span.end))
@@ -127,7 +113,7 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     return table.assign(seq_id=table.groupby(["step", "optype"]).cumcount())
 
 
-def _widen(passes: _Passes, span: _Span) -> None:
+def _widen(passes: _Passes, span: Any) -> None:
     """Count a collective to the pass of its microbatch that is under way, or else begins with it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
@@ -138,7 +124,7 @@ def _widen(passes: _Passes, span: _Span) -> None:
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 
-def _other(span: _Span, passes: _Passes) -> tuple[object, ...]:
+def _other(span: Any, passes: _Passes) -> tuple[object, ...]:
     """Return the row of a message (in order of the passes), a collective (from this rank's arrival), or another op."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
