@@ -92,8 +92,9 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     passes: _Passes = {}
+    every: Any = spans.itertuples()
     rest = []
-    for span in spans.itertuples():
+    for span in every:
         if span.stream == "compute" and span.microbatch >= 0:
             key = span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk
             begin, end = passes.get(key, (span.start, span.end))
