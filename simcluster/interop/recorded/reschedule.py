@@ -14,7 +14,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph
+from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph, having
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, WEIGHT
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
@@ -84,21 +84,26 @@ class _Rescheduling:
         self._moved: dict[int, int] = {}  # op of the old graph -> of the new
         # (replica, kind, microbatch, virtual stage) -> op, and where it is
         self._passes: dict[tuple[int, str, int, int], tuple[int, Hop]] = {}
-        optypes = np.array(old.optype)
-        self._of_type = {optype: optypes == optype for optype in (FORWARD, BACKWARD, "forward-recv", "backward-recv")}
-        self._measured = {
-            (int(old.worker[op]), old.optype[op], int(old.microbatch[op])): old.seconds[op]
-            for op in np.flatnonzero(self._of_type[FORWARD] | self._of_type[BACKWARD]).tolist()
-        }
+        rows = zip(old.worker.tolist(), old.optype, old.microbatch.tolist(), old.seconds, strict=True)
+        self._measured = {(worker, optype, number): seconds for worker, optype, number, seconds in rows}
         last = old.stage == old.stages - 1
-        self._head = {  # seconds that the last stage takes longer for a pass than the others do
-            optype: max(0.0, float(old.seconds[own & last].mean() - old.seconds[own & ~last].mean()))
-            if old.stages > 1
-            else 0.0
-            for optype, own in self._of_type.items()
-            if optype in (FORWARD, BACKWARD)
-        }
-        self._transfers = self._recorded_transfers()
+        self._head = dict.fromkeys((FORWARD, BACKWARD), 0.0)  # seconds that the last stage takes longer for a pass
+        for optype in self._head if old.stages > 1 else ():
+            own = having("types", optype)(old)
+            self._head[optype] = max(0.0, float(old.seconds[own & last].mean() - old.seconds[own & ~last].mean()))
+        # seconds by kind, sending worker, receiving worker and microbatch; what is typical of a kind
+        self._transfers: dict[tuple[str, int, int, int], Floats] = {}
+        served = {other: op for op in range(len(old)) for other in old.after[op] if old.optype[other] in MESSAGES}
+        taken: dict[str, list[Floats]] = {"F": [], "B": []}
+        for group in old.groups:
+            receive = next((op for op in group if old.optype[op].endswith("-recv")), None)
+            if receive is not None:
+                send = next(op for op in group if op != receive)
+                kind = "F" if old.optype[receive] == "forward-recv" else "B"
+                ends = int(old.worker[send]), int(old.worker[receive])
+                self._transfers[kind, *ends, int(old.microbatch[served[receive]])] = old.seconds[receive]
+                taken[kind].append(old.seconds[receive])
+        self._typical = {kind: float(np.median(found)) if found else 0.0 for kind, found in taken.items()}
 
     def graph(self) -> StepGraph:
         old = self._old
@@ -127,18 +132,6 @@ class _Rescheduling:
         self._after.append(list(after))
         self._lanes.setdefault((worker, lane), []).append(len(self._ops) - 1)
         return len(self._ops) - 1
-
-    def _recorded_transfers(self) -> dict[tuple[str, int, int, int], Floats]:
-        old, found = self._old, {}
-        served = {other: op for op in range(len(old)) for other in old.after[op] if old.optype[other] in MESSAGES}
-        for group in old.groups:
-            receive = next((op for op in group if old.optype[op].endswith("-recv")), None)
-            if receive is not None:
-                send = next(op for op in group if op != receive)
-                kind = "F" if old.optype[receive] == "forward-recv" else "B"
-                microbatch = int(old.microbatch[served[receive]])
-                found[kind, int(old.worker[send]), int(old.worker[receive]), microbatch] = old.seconds[receive]
-        return found
 
     def _fill_lane(self, worker: int) -> None:
         """Fill the main lane: what came before the passes, the schedule's row, what came between and after them."""
@@ -202,10 +195,7 @@ class _Rescheduling:
     def _message(self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int) -> None:
         old, kind = self._old, "forward" if made == "F" else "backward"
         ends = replica * old.stages + source[0], replica * old.stages + target[0]
-        seconds = self._transfers.get((made, *ends, microbatch))
-        if seconds is None:
-            own = self._of_type[f"{kind}-recv"]
-            seconds = np.full(len(old.steps), float(np.median(old.seconds[own])) if own.any() else 0.0)
+        seconds = self._transfers.get((made, *ends, microbatch), np.full(len(old.steps), self._typical[made]))
         name = f"{kind} {source[1]} to {target[0]}.{target[1]}"
         send = self._add(f"send {name}", f"{kind}-send", ends[0], seconds, microbatch=microbatch, after=[op])
         receive = self._add(f"recv {name}", f"{kind}-recv", ends[1], seconds, microbatch=microbatch)
