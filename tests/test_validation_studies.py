@@ -50,6 +50,7 @@ def answers(file: StudyFile) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_study_can_be_read_and_says_where_it_comes_from(path: Path) -> None:
     study = load_study(path).study
+    assert study == load_study(path.stem).study  # by its name, too
     assert study.source
     assert study.original
 
