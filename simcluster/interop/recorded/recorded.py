@@ -54,58 +54,30 @@ def alike_replicas(graph: StepGraph) -> AlikeReplicas | None:
     same ops of their own replica and meet either ops of it or, at the same places, all replicas.
     """
     lanes: list[dict[Lane, tuple[int, ...]]] = [{} for _ in range(int(graph.dp_rank.max()) + 1)]
+    if len(lanes) ** 2 <= 2 * _MAKING:
+        return None
     for worker, name in sorted(graph.lanes, key=lambda lane: (lane[0] % graph.stages, lane[1])):
         lanes[worker // graph.stages][worker % graph.stages, name] = graph.lanes[worker, name]
-    ops = [np.fromiter(chain.from_iterable(own.values()), dtype=np.int64) for own in lanes]
-    place = np.empty(len(graph), dtype=np.int64)  # of every op among those of its replica
-    for own_ops in ops:
-        place[own_ops] = np.arange(len(own_ops))
-    waits, meets = _waits(graph, place, len(ops)), _meets(graph, place, len(ops))
-    if waits is None or meets is None:
-        return None
-    _, codes = graph.kinds
+    ops = [list(chain.from_iterable(own.values())) for own in lanes]
+    place = {op: number for own in ops for number, op in enumerate(own)}  # of every op among those of its replica
+    replica, meets = graph.dp_rank.tolist(), dict[int, int]()
+    for number, group in enumerate(graph.groups):
+        there = len({replica[op] for op in group})
+        if 1 < there < len(lanes):
+            return None
+        name_of_group = len(graph) + number if there > 1 else min([place[op] for op in group])
+        meets.update(dict.fromkeys(group, name_of_group))
     classes: dict[tuple[object, ...], list[int]] = {}
-    for replica, own in enumerate(lanes):
-        shape = tuple((lane, len(names)) for lane, names in own.items())
-        key = shape, codes[ops[replica]].tobytes(), waits[replica], meets[ops[replica]].tobytes()
-        classes.setdefault(key, []).append(replica)
+    for number, own in enumerate(ops):
+        if any(replica[other] != number for op in own for other in graph.after[op]):
+            return None
+        shape = tuple((lane, len(names)) for lane, names in lanes[number].items())
+        waits = tuple([tuple(sorted([place[other] for other in graph.after[op]])) for op in own])
+        key = shape, tuple([graph.optype[op] for op in own]), waits, tuple([meets.get(op, -1) for op in own])
+        classes.setdefault(key, []).append(number)
     if _MAKING * len(classes) * (len(classes) + 1) >= len(ops) ** 2:
         return None
-    return AlikeReplicas(graph, ops, list(classes.values()))
-
-
-def _waits(graph: StepGraph, place: Ints, replicas: int) -> list[bytes] | None:
-    """Return per replica the places of its ops that wait, and of what they wait for; None for waits across replicas."""
-    counts = np.fromiter(map(len, graph.after), dtype=np.int64, count=len(graph))
-    awaited = np.fromiter(chain.from_iterable(graph.after), dtype=np.int64, count=int(counts.sum()))
-    waiting = np.repeat(np.arange(len(graph)), counts)
-    replica = graph.dp_rank[waiting]
-    if (graph.dp_rank[awaited] != replica).any():
-        return None
-    pairs = place[waiting] * len(graph) + place[awaited]
-    bounds = np.cumsum(np.bincount(replica, minlength=replicas))[:-1]
-    return [own.tobytes() for own in np.split(pairs[np.lexsort((pairs, replica))], bounds)]
-
-
-def _meets(graph: StepGraph, place: Ints, replicas: int) -> Ints | None:
-    """Return per op the name of its group, or -1: the number of one of all replicas, the first place of one replica's.
-
-    None where some but not all replicas have ops of a group.
-    """
-    count = len(graph.groups)
-    sizes = np.fromiter(map(len, graph.groups), dtype=np.int64, count=count)
-    members = np.fromiter(chain.from_iterable(graph.groups), dtype=np.int64, count=int(sizes.sum()))
-    group = np.repeat(np.arange(count), sizes)
-    apart = np.unique(group * replicas + graph.dp_rank[members])
-    there = np.bincount(apart // replicas, minlength=count)
-    if ((there > 1) & (there < replicas)).any():
-        return None
-    name = np.full(count, len(graph))
-    np.minimum.at(name, group, place[members])
-    name = np.where(there > 1, len(graph) + np.arange(count), name)
-    found = np.full(len(graph), -1)
-    found[members] = name[group]
-    return found
+    return AlikeReplicas(graph, [np.array(own) for own in ops], list(classes.values()))
 
 
 def _only(graph: StepGraph, ops: Ints) -> StepGraph:
