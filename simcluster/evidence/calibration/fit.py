@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import numpy as np
 
@@ -36,31 +37,32 @@ def kernel_of(case: KernelCase) -> Kernel | None:
     FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
     one half, backward attention with five products.  Raises InputError for a side of 0, and for an unknown op.
     """
-    m, n, k, batch = case.m, case.n, case.k, case.batch
-    if case.kind not in ("matmul", "attention", "memory", "launch"):
-        return None
+    m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
     sides = ("m", "n", "batch") if case.kind in ("memory", "launch") else ("m", "n", "k", "batch")
-    for side in sides:
+    for side in sides if case.kind not in ("host_copy", "beside") else ():
         if not getattr(case, side):
             raise InputError(f"case {case.label!r}: {side} is 0; {', '.join(sides)} are at least 1 each")
-    element = ELEMENT_BYTES[case.dtype]
-    if case.kind == "matmul":
-        result = 2 if case.dtype == "fp8" else element
-        size = batch * (element * (m * k + k * n) + result * m * n)
-        return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
-    if case.kind == "attention":
-        products, tensors = (5, 8) if case.backward else (2, 4)
-        flops = 2.0 * products * batch * m * n * k * (0.5 if case.causal else 1.0)
-        kernel = Kernel(
-            case.label, "attention", flops, float(tensors * element * batch * m * k), m=m, n=n, k=k, batch=batch
-        )
-        return kernel if case.op in FUSED else None
-    if case.kind == "launch":  # a kernel of next to no bytes; the others are times of the host
-        return Kernel(case.label, "memory", 0.0, float(2 * element * m * n)) if case.op == "device add" else None
-    if case.op not in _PASSES:
-        raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_PASSES)}")
-    each = _PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
-    return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _BY_ROW)
+    match case.kind:
+        case "matmul":
+            size = batch * (element * (m * k + k * n) + (2 if case.dtype == "fp8" else element) * m * n)
+            return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
+        case "attention":
+            products, tensors = (5, 8) if case.backward else (2, 4)
+            flops = 2.0 * products * batch * m * n * k * (0.5 if case.causal else 1.0)
+            size = tensors * element * batch * m * k
+            kernel = Kernel(case.label, "attention", flops, float(size), m=m, n=n, k=k, batch=batch)
+            return kernel if case.op in FUSED else None
+        case "launch":  # a kernel of next to no bytes; the others are times of the host
+            return Kernel(case.label, "memory", 0.0, float(2 * element * m * n)) if case.op == "device add" else None
+        case "memory":
+            if case.op not in _PASSES:
+                raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_PASSES)}")
+            each = _PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
+            return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _BY_ROW)
+        case "host_copy" | "beside":
+            return None
+        case _:
+            assert_never(case.kind)
 
 
 def attention_name(case: KernelCase) -> str:

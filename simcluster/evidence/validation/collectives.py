@@ -140,18 +140,14 @@ def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollect
         raise InputError(f"the study does not say which tables NCCL {ran!r} has; it knows {listed(study.versions)}")
     if ran:
         machine = replace(machine, version=study.versions[ran])
-    return TimedCollective(collective, nodes, gpus // nodes, size, machine, _algorithm(study, of_set, row))
-
-
-def _algorithm(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> Algorithm | None:
-    """Return the algorithm that the run was left with; None where NCCL chose."""
-    if of_set.algorithm != "column":
-        return of_set.algorithm
-    text = row.texts[study.columns.algorithm] if study.columns.algorithm else ""
-    found = study.algorithms.get(text, text)
-    if found not in ALGORITHMS:
-        raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {listed(study.algorithms)}")
-    return found
+    algorithm: Any = of_set.algorithm
+    if algorithm == "column":  # that the run was left with; else None where NCCL chose
+        text = row.texts[columns.algorithm] if columns.algorithm else ""
+        algorithm = study.algorithms.get(text, text)
+        if algorithm not in ALGORITHMS:
+            known = listed(study.algorithms)
+            raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {known}")
+    return TimedCollective(collective, nodes, gpus // nodes, size, machine, algorithm)
 
 
 def _count(cells: Mapping[str, Cell], column: str) -> int:

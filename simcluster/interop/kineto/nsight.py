@@ -70,10 +70,6 @@ class NsightFile:
     def __exit__(self, *_: object) -> None:
         self._base.close()
 
-    def has(self, table: str) -> bool:
-        """Does the table exist, with rows?"""
-        return table in self._columns and bool(self._query(f'SELECT 1 FROM "{table}" LIMIT 1'))
-
     def rows(self, table: str, columns: Sequence[str], needed: Sequence[str] = ()) -> list[tuple[Any, ...]]:
         """Return these columns of a table, row by row; None for a column that it lacks, no rows without the table.
 
@@ -144,7 +140,7 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
                 f"{path} has no kernels (no table {KERNELS}): was CUDA traced?  Record with nsys profile --trace "
                 f"cuda,nvtx"
             )
-        if export.has("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+        if export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)):
             notes.append(
                 f"{path.name}: CUDA graphs were traced as wholes; their kernels are missing (nsys profile "
                 "--cuda-graph-trace=node has them)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -26,6 +25,7 @@ class AxisNames:
     def __init__(self, result: Result, job: ProfiledJob) -> None:
         self._result, self._ranks = result, [rank for rank in job.ranks if rank < result.facts.ranks]
         self._counted = _counted(job)
+        self._planned, self._groups = self._plan(), self._list_groups()
         self._dealt: dict[int, dict[str, str]] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
@@ -56,8 +56,7 @@ class AxisNames:
             self._dealt[rank] = _dealt(own, planned)
         return self._dealt[rank].get(comm.group, "dp")
 
-    @cached_property
-    def _planned(self) -> dict[int, dict[str, dict[str, float]]]:
+    def _plan(self) -> dict[int, dict[str, dict[str, float]]]:
         """Return calls of a step by simulated rank, axis and kind."""
         spans, words = self._result.spans, self._result.spans.words
         found: dict[int, dict[str, dict[str, float]]] = {}
@@ -70,9 +69,8 @@ class AxisNames:
                 of_axis[called] = of_axis.get(called, 0.0) + count / self._result.steps
         return found
 
-    @cached_property
-    def _groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
-        """The axis, kind, group's name and members of what every rank calls, as a trace of the simulation has them."""
+    def _list_groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
+        """Return axis, kind, group's name and members of every rank's calls, as a trace of the simulation has them."""
         spans, words = self._result.spans, self._result.spans.words
         communicators, first = self._result.folding.communicators, self._result.ranks.start
         calls: dict[int, list[list[str]]] = {}
