@@ -92,12 +92,8 @@ class LayerTime:
 def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
     """Return every rank's time, mean over the steps."""
     mean = np.mean([_of_ranks(graph, len(job.ranks)) for graph in job.steps_of_ranks], axis=0)
-    found = []
-    for rank, row in zip(job.ranks, mean.tolist(), strict=True):
-        step, busy, exposed, waiting, copying, idle, both, there = row
-        overlap = both / there if there else 0.0
-        found.append(ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, overlap))
-    return found
+    rows = zip(job.ranks, mean.tolist(), strict=True)
+    return [ProfiledRankTime(rank, *row[:6], row[6] / row[7] if row[7] else 0.0) for rank, row in rows]
 
 
 def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:

@@ -167,22 +167,22 @@ class _Rebuilding:
         ops = self._lanes.get((worker, optype), [])
         if len(ops) == len(passes):
             return
-        where = f"trace {self._trace.name!r}, steps {self._some_steps()}"
         if len(ops) > len(passes):
             row = self._describe(ops[len(passes)])
-            raise InputError(f"{where}: {row} has no pass of a microbatch that it belongs to; was a row lost?")
+            raise self._error(f"{row} has no pass of a microbatch that it belongs to; was a row lost?")
         seqs = {self._seq[op] for op in ops}
         missing = next(k for k in range(len(passes)) if k not in seqs)
         served = self._describe(passes[min(missing, len(passes) - 1)])
-        raise InputError(
-            f"{where}: {served} needs a {optype}, and number {missing} of dp_rank {worker // self._stages}, stage "
+        raise self._error(
+            f"{served} needs a {optype}, and number {missing} of dp_rank {worker // self._stages}, stage "
             f"{worker % self._stages} is missing ({len(ops)} of {len(passes)} are there); without it the message is "
             "unmatched.  Leave the step out (--steps), or record it again"
         )
 
-    def _some_steps(self) -> str:
+    def _error(self, message: str) -> InputError:
         steps = self._trace.step[self._rows[0]].tolist()
-        return ", ".join(map(str, steps[:4])) + (", ..." if len(steps) > 4 else "")
+        some = ", ".join(map(str, steps[:4])) + (", ..." if len(steps) > 4 else "")
+        return InputError(f"trace {self._trace.name!r}, steps {some}: {message}")
 
     def _describe(self, op: int) -> str:
         return self._trace.describe(int(self._rows[op, 0]))
@@ -236,11 +236,10 @@ class _Rebuilding:
             members = everybody if scope == "job" else of_stage[stage]
             there = {self._worker[op] for op in ops}
             if lost := [worker for worker in members if worker not in there]:
-                raise InputError(
-                    f"trace {self._trace.name!r}, steps {self._some_steps()}: {self._describe(ops[0])} has "
-                    f"{len(ops)} of {len(members)} members; that of dp_rank {lost[0] // self._stages}, stage "
-                    f"{lost[0] % self._stages} is missing, so the collective is unmatched; leave the step out "
-                    f"(--steps), or record it again"
+                raise self._error(
+                    f"{self._describe(ops[0])} has {len(ops)} of {len(members)} members; that of dp_rank "
+                    f"{lost[0] // self._stages}, stage {lost[0] % self._stages} is missing, so the collective is "
+                    "unmatched; leave the step out (--steps), or record it again"
                 )
 
     def _launches(self, worker: int) -> None:
