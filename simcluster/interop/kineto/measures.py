@@ -92,8 +92,12 @@ class LayerTime:
 def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
     """Return every rank's time, mean over the steps."""
     mean = np.mean([_of_ranks(graph, len(job.ranks)) for graph in job.steps_of_ranks], axis=0)
-    rows = zip(job.ranks, mean.tolist(), strict=True)
-    return [ProfiledRankTime(rank, *own[:6], overlap=own[6] / own[7] if own[7] else 0.0) for rank, own in rows]
+    return [
+        ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, both / there if there else 0.0)
+        for rank, (step, busy, exposed, waiting, copying, idle, both, there) in zip(
+            job.ranks, mean.tolist(), strict=True
+        )
+    ]
 
 
 def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
