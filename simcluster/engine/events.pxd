@@ -169,6 +169,7 @@ cdef struct TemplateOp:
     int at
     int run
     int open
+    int waiter
 
 
 @cython.final
@@ -208,6 +209,8 @@ cdef struct LaneState:
     int meeting
     int joined
     int next
+    int follower
+    int followed
 
 
 @cython.final
@@ -236,7 +239,8 @@ cdef class LaneStates:
     cdef int op(self, int lane, int at) noexcept
     cdef void keep(self, int lane, int at, double end) noexcept
     cdef bint begins(self, int lane) noexcept
-    cdef int run_ahead(self, int lane) noexcept
+    cdef int run_ahead(self, int lane, bint joins) noexcept
+    cdef int _follower(self, int lane, int place) noexcept
     cdef double seconds(self, int lane, int at) noexcept
     cdef bint end_run(self, int lane) noexcept
     cdef bint settle(self, int lane, double pressure, double speed) noexcept

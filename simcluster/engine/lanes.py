@@ -22,6 +22,7 @@ LANE = [
     *((name, np.float64) for name in ("due", "since", "left", "factor", "changed", "pressure", "speed", "slowness")),
     *((name, np.int32) for name in ("last", "stop", "base", "template", "instance", "own", "rank", "number")),
     *((name, np.int32) for name in ("waits_from", "awaited", "waiters", "meeting", "joined", "next")),
+    *((name, np.int32) for name in ("follower", "followed")),
 ]
 """Fields of a LaneState (see the .pxd file)."""
 
@@ -38,7 +39,8 @@ class LaneStates:
     Computations whose ends nothing else needs form a run, from ``at`` to ``last`` (before ``at``: no run), whose only
     event, ``due``, is its end.  Of the op that a run is at,
     ``left`` was left at ``since``, from when it took ``factor`` times as long; since ``changed``, ``pressure`` and
-    ``speed`` slow it down.  ``events`` counts computations and waits that are over.
+    ``speed`` slow it down.  A lane that waits for a communication until an op of the run ends, at index ``followed``, is
+    its ``follower`` (plus one): its ``due`` is that end.  ``events`` counts computations and waits that are over.
     """
 
     def __init__(self, tables: Tables, queue: EventQueue, *, keeps_times: bool) -> None:
@@ -118,26 +120,48 @@ class LaneStates:
                 prefetch(cython.address(self._own[self.state[lane].own + after]))
         return True
 
-    def run_ahead(self, lane: cython.int) -> cython.int:
+    def run_ahead(self, lane: cython.int, joins: cython.bint) -> cython.int:
         """Begin a run with a lane's current op; return the place of the communication after it.
 
-        Return -1 if there is none or if it may have to wait.
+        Return -1 if there is none, if it may have to wait, or if lanes may not join it ahead of time (``joins``).
         """
         at: cython.int = self.at[lane]
         place: cython.int
+        follower: cython.int
+        self.state[lane].follower = 0
         while True:
             at = self.ops[self.place(lane, at)].run
             self.state[lane].last = at
-            if not self.ops[self.place(lane, at)].open:
-                return -1
+            place = self.place(lane, at)
+            follower = -1
+            if not self.ops[place].open:
+                follower = self._follower(lane, place) if joins else -1
+                if follower < 0:
+                    return -1
             at += 1
             place = self.place(lane, at)
             if self._awaited_lane(lane, place) >= 0:
                 return -1
+            if follower >= 0:
+                self.state[lane].followed = at - 1
+                self.state[lane].follower = follower + 1
+                self.state[lane].waiters = self.following[follower]
+                self.state[follower].waits_from = -1
             if self.ops[place].slot >= 0:
-                return place
+                return place if joins else -1
             if self.ops[place].sensitivity < 0.0:
                 return -1
+
+    def _follower(self, lane: cython.int, place: cython.int) -> cython.int:
+        """Return the lane of the only op that waits for an op if that is all that it still waits for; else -1."""
+        waiter: cython.int = self.ops[place].waiter - 1
+        follower: cython.int = self.state[lane].waiters - 1
+        if waiter < 0 or follower < 0 or self.state[lane].follower or self.ops[place].at + 1 == self.state[lane].stop:
+            return -1
+        waiter += self.state[lane].template
+        if follower != lane - self.ops[place].lane + self.ops[waiter].lane or self.at[follower] != self.ops[waiter].at:
+            return -1
+        return follower if self.state[follower].waits_from + 1 == self.ops[waiter].wait_end else -1
 
     def seconds(self, lane: cython.int, at: cython.int) -> cython.double:
         """Return the duration of a lane's op with nothing concurrent, on the clock's grid."""
@@ -217,12 +241,14 @@ class LaneStates:
             end = self.state[lane].since + self._rounded(self.state[lane].left * factor)
         else:
             end += self._rounded(self._left(lane, end) * factor)
-        self.keep(lane, at, end)
-        while at < self.state[lane].last:
+        while True:
+            self.keep(lane, at, end)
+            if self.state[lane].follower and at == self.state[lane].followed:
+                self.state[self.state[lane].follower - 1].due = end
+            if at == self.state[lane].last:
+                return end
             at += 1
             end += self._rounded(self.seconds(lane, at) * self._factor(lane, at))
-            self.keep(lane, at, end)
-        return end
 
     def _factor(self, lane: cython.int, at: cython.int) -> cython.double:
         """Return by which factor an op of a lane takes longer at the lane's pressure and speed."""

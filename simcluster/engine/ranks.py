@@ -59,9 +59,12 @@ class RankActivities:
             self.lanes.state[lane].due = self.queue.now + seconds
             self.queue.put(self.queue.now + seconds, 2 * lane)
             return
-        place = self.lanes.run_ahead(lane)
-        if joins and place >= 0:
+        place = self.lanes.run_ahead(lane, joins)
+        if place >= 0:
             self.meetings.find(lane, place)
+        follower: cython.int = self.lanes.state[lane].follower - 1
+        if follower >= 0:
+            self.meetings.find(follower, self.lanes.place(follower, self.lanes.at[follower]))
         self.lanes.state[lane].next = self._state[rank].lane
         self._state[rank].lane = lane + 1
         self.computing_lanes += 1
@@ -136,6 +139,8 @@ class RankActivities:
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
         lane: cython.int = self._state[rank].lane - 1
+        follower: cython.int
+        due: cython.double
         while entry >= 0:
             if self.flights.entry[entry].weight > pressure:
                 pressure = self.flights.entry[entry].weight
@@ -143,11 +148,16 @@ class RankActivities:
         while lane >= 0:
             if self.lanes.state[lane].due <= self.queue.now:
                 pass  # it has arrived at its meeting
-            elif self.lanes.settle(lane, pressure, self._state[rank].speed):
-                if self.lanes.state[lane].meeting:
-                    self.meetings.expect(lane)
-                else:
-                    self.queue.put(self.lanes.state[lane].due, 2 * lane)
+            else:
+                follower = self.lanes.state[lane].follower - 1
+                due = self.lanes.state[follower].due if follower >= 0 else 0.0
+                if self.lanes.settle(lane, pressure, self._state[rank].speed):
+                    if self.lanes.state[lane].meeting:
+                        self.meetings.expect(lane)
+                    else:
+                        self.queue.put(self.lanes.state[lane].due, 2 * lane)
+                if follower >= 0 and self.lanes.state[follower].due != due:
+                    self.meetings.expect(follower)
             lane = self.lanes.state[lane].next - 1
 
     def _settle_flights(self, rank: cython.int) -> cython.void:

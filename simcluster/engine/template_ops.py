@@ -16,7 +16,7 @@ if not cython.compiled:
 
 OP = [
     *((name, np.float64) for name in ("seconds", "sensitivity")),
-    *((name, np.int32) for name in ("slot", "work", "place", "wait_first", "wait_end", "lane", "at", "run", "open")),
+    *((name, np.int32) for name in ("slot", "work", "place", "wait_first", "wait_end", "lane", "at", "run", "open", "waiter")),
 ]
 """Fields of a TemplateOp (see the .pxd file): its columns of ``Templates``, its lane, and its index in ``lane_op``."""
 
@@ -26,7 +26,8 @@ class TemplateOps:
 
     An op is ``open`` if its lane continues without an event at its end: no op waits for it, and it is not the last on
     its lane.  ``run`` is the index in ``lane_op`` of the last op of the run that begins with this one, as far as it
-    does not depend on other lanes.
+    does not depend on other lanes.  ``waiter`` is the number, plus one, of the only op that waits for an op, if that is
+    a communication of the same rank; else -1, or 0 without any.
     """
 
     def __init__(self, templates: Templates, instances: Instances) -> None:
@@ -53,15 +54,23 @@ class TemplateOps:
         its_template: cython.p_int = self.buffers.given_ints("template", instances.template)
         op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
         first_wait: cython.p_int = self.buffers.given_ints("first_wait", templates.wait_first[templates.op_first])
+        waiting = np.repeat(np.arange(len(templates.seconds)), np.diff(templates.wait_first))
+        waiter: cython.p_int = self.buffers.given_ints("waiter", waiting)
         instance: cython.int
         template: cython.int
         wait: cython.int
-        whose: cython.int
+        other: cython.int
         for instance in range(len(instances.template)):
             template = its_template[instance]
             for wait in range(first_wait[template], first_wait[template + 1]):
-                whose = its_template[self.whose(instance, wait)]
-                self.ops[op_first[whose] + self.wait_op[wait]].open = 0
+                other = op_first[its_template[self.whose(instance, wait)]] + self.wait_op[wait]
+                self.ops[other].open = 0
+                number: cython.int = waiter[wait] - op_first[template] + 1
+                if self.wait_peer[wait] >= 0 or self.ops[waiter[wait]].slot < 0:
+                    number = -1
+                if self.ops[other].waiter not in (0, number):
+                    number = -1
+                self.ops[other].waiter = number
 
     def _find_runs(self, templates: Templates) -> None:
         """Find the runs of the templates' lanes."""
