@@ -14,7 +14,7 @@ from simcluster.engine.hop_tables import hop_tables
 from simcluster.engine.tables import Instances, Tables, Templates
 
 if not cython.compiled:
-    from simcluster.base.pointers import Buffers
+    from simcluster.base.pointers import Buffers, prefetch
     from simcluster.engine.event_queue import INFINITE, EventQueue
     from simcluster.engine.lanes import LaneStates
     from simcluster.engine.links import LinkActivities
@@ -154,6 +154,8 @@ class Engine:
         time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
         meeting: cython.int
+        if cython.compiled and self.queue.count:  # fetch the next lane, or what is in its place
+            prefetch(cython.address(self.lanes.state[self.queue.key() >> 1]))
         if key & 1:
             if self.links.state[key >> 1].due == time:
                 self._advance_activity(key >> 1)

@@ -11,7 +11,7 @@ from simcluster.engine.op_times import KeptTimes
 from simcluster.engine.tables import Tables
 
 if not cython.compiled:
-    from simcluster.base.pointers import Buffers
+    from simcluster.base.pointers import Buffers, prefetch
     from simcluster.engine.event_queue import EventQueue
     from simcluster.engine.lanes import LaneStates
 
@@ -53,6 +53,8 @@ class MeetingStates:
         meeting: cython.int = self._slots[2 * slot] + self.lanes.ops[place].place
         self.lanes.state[lane].meeting = meeting + 1
         self.lanes.state[lane].joined = 0
+        if cython.compiled:
+            prefetch(cython.address(self.record[meeting]))
 
     def count(self, lane: cython.int) -> cython.int:
         """Count a lane's arrival, now or at its time ``due``; return the kind of its meeting, -1 if not yet known."""

@@ -16,7 +16,10 @@ if not cython.compiled:
 
 OP = [
     *((name, np.float64) for name in ("seconds", "sensitivity")),
-    *((name, np.int32) for name in ("slot", "work", "place", "wait_first", "wait_end", "lane", "at", "run", "open", "waiter")),
+    *(
+        (name, np.int32)
+        for name in ("slot", "work", "place", "wait_first", "wait_end", "lane", "at", "run", "open", "waiter")
+    ),
 ]
 """Fields of a TemplateOp (see the .pxd file): its columns of ``Templates``, its lane, and its index in ``lane_op``."""
 
