@@ -67,22 +67,13 @@ cdef class Memberships:
 
 
 @cython.final
-cdef class LinkFill:
-    cdef Buffers buffers
-    cdef double* want
-    cdef double* flows
-    cdef double* _partial
-    cdef void make_room(self, int room) noexcept
-    cdef double level(self, double capacity, int count) noexcept
-    cdef double _sum(self, int count, double low, double high) noexcept
-
-
-@cython.final
 cdef class MaxMin:
     cdef Buffers buffers
     cdef Memberships users
     cdef EventQueue queue
-    cdef LinkFill fill
+    cdef double* _want
+    cdef double* _flows
+    cdef double* _partial
     cdef double* capacity
     cdef double* level
     cdef double* rate
@@ -112,6 +103,8 @@ cdef class MaxMin:
     cdef void _visit(self, int link) noexcept
     cdef void _update(self, int activity, int link) noexcept
     cdef double _level_of(self, int link) noexcept
+    cdef double _share(self, double capacity, int count) noexcept
+    cdef double _sum(self, int count, double low, double high) noexcept
 
 
 cdef struct Activity:

@@ -37,10 +37,10 @@ class LaneStates:
     both are plus one.
 
     Computations whose ends nothing else needs form a run, from ``at`` to ``last`` (before ``at``: no run), whose only
-    event, ``due``, is its end.  Of the op that a run is at,
-    ``left`` was left at ``since``, from when it took ``factor`` times as long; since ``changed``, ``pressure`` and
-    ``speed`` slow it down.  A lane that waits for a communication until an op of the run ends, at index ``followed``, is
-    its ``follower`` (plus one): its ``due`` is that end.  ``events`` counts computations and waits that are over.
+    event, ``due``, is its end.  Of the op that a run is at, ``left`` was left at ``since``, from when it took
+    ``factor`` times as long; since ``changed``, ``pressure`` and ``speed`` slow it down.  The ``follower`` (plus one)
+    is a lane whose communication waits only for the op of the run at index ``followed``; its ``due`` is that op's end.
+    ``events`` counts computations and waits that are over.
     """
 
     def __init__(self, tables: Tables, queue: EventQueue, *, keeps_times: bool) -> None:

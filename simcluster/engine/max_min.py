@@ -44,7 +44,7 @@ class MaxMin:
         self.is_due = self.buffers.flags("is_due", links)
         self.is_waiting = self.buffers.flags("is_waiting", links)
         self.due = self.buffers.ints("due", links)
-        self.fill = LinkFill()
+        self._partial = self.buffers.doubles("partial", _PARTIALS)
         self.due_count = 0
         self.touched_count = 0
 
@@ -56,7 +56,8 @@ class MaxMin:
         self.usage = self.buffers.ints("usage", room)
         self.is_touched = self.buffers.flags("is_touched", room)
         self.touched = self.buffers.ints("touched", room)
-        self.fill.make_room(room)
+        self._want = self.buffers.doubles("want", room)
+        self._flows = self.buffers.doubles("flows", room)
 
     def join(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.void:
         """Put an activity on the links of its traffic."""
@@ -207,44 +208,34 @@ class MaxMin:
                     other = self.usage_link[place]
                     if other != link and self.level[other] < want:
                         want = self.level[other]
-            self.fill.want[count] = want
-            self.fill.flows[count] = self.users.entry[entry].weight
+            self._want[count] = want
+            self._flows[count] = self.users.entry[entry].weight
             count += 1
             entry = self.users.entry[entry].following
-        return self.fill.level(self.capacity[link], count)
+        return self._share(self.capacity[link], count)
 
+    def _share(self, capacity: cython.double, count: cython.int) -> cython.double:
+        """Return the level at which users share a link when some want less; infinite when all do.
 
-class LinkFill:
-    """Users of one link: what each wants (``want``, B/s) for each of its ``flows``."""
-
-    def __init__(self) -> None:
-        self.buffers = Buffers()
-        self._partial = self.buffers.doubles("partial", _PARTIALS)
-
-    def make_room(self, room: cython.int) -> cython.void:
-        """Make room for that many users."""
-        self.want = self.buffers.doubles("want", room)
-        self.flows = self.buffers.doubles("flows", room)
-
-    def level(self, capacity: cython.double, count: cython.int) -> cython.double:
-        """Return the level at which users share a link when some want less; infinite when all do."""
+        ``_want`` is what each wants (B/s) for each of its ``_flows``.
+        """
         left: cython.double = capacity
         share: cython.double = capacity / self._sum(count, 0.0, INFINITE)
         want: cython.double = INFINITE
         following: cython.double
         i: cython.int
         for i in range(count):
-            if self.want[i] < want:
-                want = self.want[i]
+            if self._want[i] < want:
+                want = self._want[i]
         while want < share:
             left -= self._sum(count, want, want) * want
             following = INFINITE
             rest: cython.bint = False
             for i in range(count):
-                if self.want[i] > want:
+                if self._want[i] > want:
                     rest = True
-                    if self.want[i] < following:
-                        following = self.want[i]
+                    if self._want[i] < following:
+                        following = self._want[i]
             if not rest:
                 return INFINITE
             want = following
@@ -267,9 +258,9 @@ class LinkFill:
         i: cython.int
         j: cython.int
         for i in range(count):
-            if not low <= self.want[i] <= high:
+            if not low <= self._want[i] <= high:
                 continue
-            x = self.flows[i]
+            x = self._flows[i]
             kept = 0
             for j in range(partials):
                 y = self._partial[j]
