@@ -47,12 +47,13 @@ def stale_modules() -> list[str]:
     compiled = [
         (name, Path(file)) for name, file in files.items() if name.startswith("simcluster.") and is_compiled(file)
     ]
-    return [
+    stale = [
         name
         for name, path in compiled
         for part in (*getattr(sys.modules[name], "PARTS", ()), name.rpartition(".")[2])  # see ``hatch_build.py``
         if not (source := path.with_name(f"{part}.py")).exists() or source.stat().st_mtime > path.stat().st_mtime
     ]
+    return list(dict.fromkeys(stale))
 
 
 def is_compiled(file: str) -> bool:
