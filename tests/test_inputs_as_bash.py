@@ -33,7 +33,7 @@ WORDS = pool(r"""
     $A :: "$L" :: "${ARR[@]}" :: ${ARR[@]} :: --x=$N :: "--y z" :: $E :: "$E" :: $(expr 1 + 2) :: "$(expr 3 + 4)" ::
     ${ARR[1]} :: --b="${ARR[*]}" :: "${ARR[1]}" :: -e${N}f :: "$A"$M :: $OPT :: "$OPT" :: ${OPT}x :: a\ b :: $P/$L/$A ::
     --c=$A-$M-$L.json :: "$A"/$M/$L :: --c=`expr 5 + 1`/$M :: ${B:+--b $B} :: "${D:-}" :: $@ :: "$@" :: $((N+1)) ::
-    --f=$((N*2)) :: x#y :: {1..3} :: a{b,c}d :: "it's" :: 'q r'
+    --f=$((N*2)) :: x#y :: "it's" :: 'q r'
 """)
 
 
@@ -69,7 +69,7 @@ class Author:
         name = self.one("B", "C", "D")
         inner = self.statement(depth + 1) if depth < 2 else f"{name}=i"
         leaves = self.one("", "; [[ $i == 2 ]] && break", "; [ $i = a ] && continue", f"; {name}+=+")
-        listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"', "{1..3}", "a{b,c}")
+        listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"')
         subject = self.one("$A", "$M", "$L", "$E", "${P##*/}")
         return self.one(
             f"{name}{self.one('=', '+=')}{self.one(*VALUES)}",

@@ -21,22 +21,21 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import did_you_mean, listed, shown
-from simcluster.documents.reading import Document, parse_document
+from simcluster.documents.reading import parse_document, validate
+from simcluster.documents.spec import Spec
 from simcluster.importers.cluster_document import GraphDocument, ImportSpec, Wire
 
 PARAMETERS = ()
-KINDS = ("Ring", "Switch", "FullyConnected")
-_KEYS = ("topology", "npus_count", "bandwidth", "latency")
+_KINDS = Literal["Ring", "Switch", "FullyConnected"]
 _MAX_CHARACTERS = 20_000
 _MAX_NPUS = 100_000
 _MAX_LINKS = 1_000_000
-_MAX_DIMENSIONS = 16
 _SOURCE = "ASTRA-sim network file; its GB/s are 2^30 B/s"
 _LOOKS = re.compile(r"^npus_count[ \t]*:", re.MULTILINE)
 
@@ -71,23 +70,26 @@ class Dimension:
         return min(self.npus - 1, most)
 
 
+class _NetworkFile(Spec):
+    """A network file, with one item for each dimension in every list."""
+
+    topology: Annotated[list[_KINDS], Field(min_length=1, max_length=16)]
+    npus_count: list[Annotated[int, Field(strict=True, ge=1, le=_MAX_NPUS)]]
+    bandwidth: list[Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]]
+    latency: list[Annotated[float, Field(strict=True, ge=0, le=1e12)]]
+
+
 def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
     """Return the dimensions of a network file; InputError with file, line and key for what is missing or impossible."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: is larger than {_MAX_CHARACTERS:,} characters; network files have a few lines")
-    document = parse_document(text, source=source)
-    for key in document.data:
-        if key not in _KEYS:
-            raise document.error((key,), f"is no key of a network file{did_you_mean(key, _KEYS)}; {listed(_KEYS)} are")
-    missing = [key for key in _KEYS if key not in document.data]
-    if missing:
-        raise InputError(f"{source}: lacks {listed(missing)}; an analytical network file has {listed(_KEYS)}")
-    columns = {key: _list(document, key) for key in _KEYS}
-    lengths = {key: len(values) for key, values in columns.items()}
-    if len(dict.fromkeys(lengths.values())) > 1:
+    file = validate(_NetworkFile, parse_document(text, source=source))
+    lengths = {key: len(getattr(file, key)) for key in _NetworkFile.model_fields}
+    if len({*lengths.values()}) > 1:
         counted = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise InputError(f"{source}: the lists differ in length ({counted}); each has one item a dimension")
-    found = tuple(_dimension(document, place) for place in range(lengths["topology"]))
+    each = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
+    found = tuple(Dimension(kind, npus, rate * 2**30, latency / 1e9) for kind, npus, rate, latency in each)
     npus = math.prod(each.npus for each in found)
     links = sum(each.links * npus // each.npus for each in found)
     if not 2 <= npus <= _MAX_NPUS or links > _MAX_LINKS:
@@ -142,33 +144,3 @@ def groups_along(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) ->
     grid = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), free, range(-len(free), 0))
     groups: list[list[int]] = grid.reshape(-1, math.prod(sizes[axis] for axis in free)).tolist()
     return groups
-
-
-def _list(document: Document, key: str) -> list[Any]:
-    value = document.data[key]
-    if not isinstance(value, list) or not 1 <= len(value) <= _MAX_DIMENSIONS:
-        raise document.error(
-            (key,),
-            f"is {shown(value)}; it must be a list with 1 to {_MAX_DIMENSIONS} items, one a dimension, as in [8, 2]",
-        )
-    return value
-
-
-def _dimension(document: Document, place: int) -> Dimension:
-    kind, npus, bandwidth, latency = (document.data[key][place] for key in _KEYS)
-    if kind not in KINDS:
-        near = did_you_mean(kind, KINDS)
-        raise document.error(("topology", place), f"is {shown(kind)}{near}; known are {listed(KINDS)}")
-    if isinstance(npus, bool) or not isinstance(npus, int) or not 1 <= npus <= _MAX_NPUS:
-        raise document.error(("npus_count", place), f"is {shown(npus)}; a whole number from 1 to {_MAX_NPUS:,} is")
-    rate = _number(document, "bandwidth", place, bandwidth, least=1e-6)
-    return Dimension(kind, npus, rate * 2**30, _number(document, "latency", place, latency, least=0.0) / 1e9)
-
-
-def _number(document: Document, key: str, place: int, value: Any, *, least: float) -> float:
-    usable = isinstance(value, int | float) and not isinstance(value, bool)
-    if not usable or not least <= value <= 1e12:
-        unit = "GB/s (of 2^30 B)" if key == "bandwidth" else "ns"
-        what = "above 0" if least else "of 0 or more"
-        raise document.error((key, place), f"is {shown(value)}; a number {what}, in {unit}, is expected")
-    return float(value)

@@ -13,7 +13,6 @@ from simcluster.importers.shell.state import UNKNOWN, State, Value, is_unset, jo
 from simcluster.importers.shell.syntax import piece_end
 
 _ANSI = {"n": "\n", "t": "\t"}
-_BRACES = re.compile(r"\{(?:([^{}\s]*,[^{}\s]*)|(-?\d{1,6})\.\.(-?\d{1,6}))\}")
 _MOST, _LONGEST = 1_000, 2_000
 _PARAMETER = re.compile(
     r"([#!]?)(\w+|[@*#?$-])(?:\[((?:\$\{[^}]*\}|\$\(\([^)]*\)\)|[^]])*)\])?(:?[-=?+]|##?|%%?|//?|:|\^\^?|,,?)?",
@@ -40,8 +39,6 @@ _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
 
 def words_of(raw: str, state: State) -> list[str]:
     """Return the words that a shell makes of one: none of an empty variable, several of an array."""
-    if "{" in raw and not _OUTSIDE.search(raw):
-        return _braced(raw)
     parts: list[str | None] = []
     for content, kind in _pieces(raw, state):
         if isinstance(content, list):  # elements of "${A[@]}"
@@ -52,17 +49,6 @@ def words_of(raw: str, state: State) -> list[str]:
             parts.append(content)
     groups = groupby(parts, key=lambda part: part is not None)
     return ["".join(part for part in group if part is not None) for is_word, group in groups if is_word]
-
-
-def _braced(word: str) -> list[str]:
-    """Return the words of ``a{b,c}`` and ``{1..3}``."""
-    found = _BRACES.search(word)
-    if not found:
-        return [word]
-    begin, end = int(found[2] or 0), int(found[3] or 0)
-    numbers = range(begin, end + 1) if begin <= end else range(begin, end - 1, -1)
-    middles = map(str, numbers[:_MOST]) if found[1] is None else found[1].split(",")
-    return [each for middle in middles for each in _braced(word[: found.start()] + middle + word[found.end() :])]
 
 
 def text_of(raw: str, state: State) -> str:
