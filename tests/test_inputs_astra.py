@@ -120,7 +120,7 @@ def test_the_command_writes_a_topology(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("npus_count: [8]\n", "topology: is required and missing"),
+        (network("Ring", "8").replace("latency: [500]", ""), "latency: is required and missing"),
         (network("Torus", "8"), "net.yml:1:12: topology.0: must be Ring, Switch or FullyConnected, got 'Torus'"),
         (network("ring", "8"), "did you mean 'Ring'"),
         (network("Ring", "0"), "npus_count.0: must be greater than or equal to 1, got 0"),

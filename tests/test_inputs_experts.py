@@ -350,42 +350,6 @@ def test_options_of_experts(text: str, expected: dict[str, Any]) -> None:
     load_text(imported(f"{GPT_345M} {text}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("--context-parallel-size 2", {"cp": 2}),
-        ("--context-parallel-size 2 --cp-comm-type p2p", {"cp": 2}),
-        ("--context-parallel-size 2 --cp-comm-type all_gather all_gather", {"cp": 2, "cp_comm": "all_gather"}),
-        ("--context-parallel-size 2 --cp-comm-type a2a", {"cp": 2, "cp_comm": "all_to_all"}),
-        ("--context-parallel-size 1 --cp-comm-type a2a", {"cp": 1, "cp_comm": None}),
-        (
-            "--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
-            "--expert-tensor-parallel-size 1",
-            {"tp": 2, "ep": 4, "etp": 1},
-        ),
-    ],
-)
-def test_options_of_groups(text: str, expected: dict[str, Any]) -> None:
-    found = section(text, "parallel")
-    assert {name: found.get(name) for name in expected} == expected
-    load_text(imported(f"{GPT_345M} {text}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("--window-size 127,0 --window-attn-skip-freq 2", (128, 2)),
-        ("--window-size 127 --window-attn-skip-freq 2", (128, 2)),
-        ("--window-size 127,0 --window-attn-skip-freq [1,0]*12", (128, 2)),
-        ("--window-size 127,0 --window-attn-skip-freq [1]*24", (128, None)),
-        ("--window-size 127,0 --window-attn-skip-freq 1", (None, None)),
-    ],
-)
-def test_windows_that_layers_skip(text: str, expected: tuple[int | None, int | None]) -> None:
-    found = section(text)
-    assert (found.get("attention_window"), found.get("full_attention_every")) == expected
-
-
 def test_gpt_oss_as_megatron_has_it() -> None:
     text = (
         "--num-layers 24 --hidden-size 2880 --ffn-hidden-size 2880 --num-attention-heads 64 --kv-channels 64 "
