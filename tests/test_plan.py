@@ -20,11 +20,10 @@ from simcluster.show.plan_answer import held_from_one_gpu_up, layout_table, name
 from simcluster.step.simulate import replay
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.layout import Layout, own_layout
-from simcluster.studies.search.legal import broken_keys
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
 from simcluster.studies.search.plan import LISTED, Found, Ranked, alone, plan
-from simcluster.studies.search.space import space_of
+from simcluster.studies.search.space import broken_keys, space_of
 
 SMALL = {
     "training.micro_batch": (1, 2),

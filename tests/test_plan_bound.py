@@ -19,11 +19,10 @@ from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import replay
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout, own_layout
-from simcluster.studies.search.legal import broken_keys
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.pass_times import least_segment_seconds
 from simcluster.studies.search.plan import alone
-from simcluster.studies.search.space import space_of
+from simcluster.studies.search.space import broken_keys, space_of
 
 ENDS = 1e-12
 

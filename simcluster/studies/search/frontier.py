@@ -11,8 +11,8 @@ from typing import NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.legal import REASONS, broken_keys
 from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.space import REASONS, broken_keys
 
 FULL = "too much memory: what its schedule keeps"
 ROOMY = "has been searched: it holds less"
