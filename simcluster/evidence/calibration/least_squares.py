@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -23,7 +22,8 @@ def value_at(model: Any, path: str) -> Any:
     """Return what is at ``path`` ("matmul.power"); InputError, with what there is, for a path that does not exist."""
     current = model
     for place, part in enumerate(path.split(".")):
-        known = _parts(current)
+        fields = current if isinstance(current, Mapping) else getattr(type(current), "model_fields", ())
+        known = [str(name) for name in fields]
         if part not in known:
             above = ".".join(path.split(".")[:place])
             where = f" in {above}" if above else ""
@@ -36,22 +36,10 @@ def value_at(model: Any, path: str) -> Any:
 def with_value(model: Any, path: str, value: Any) -> Any:
     """Return a copy of the model with another value at ``path``.  The value is not checked; the path is."""
     value_at(model, path)
-    return _with_value(model, path.split("."), value)
-
-
-def _with_value(model: Any, parts: list[str], value: Any) -> Any:
-    if not parts:
-        return value
-    head, *rest = parts
-    if isinstance(model, Mapping):
-        return {**model, head: _with_value(model[head], rest, value)}
-    return model.model_copy(update={head: _with_value(getattr(model, head), rest, value)})
-
-
-def _parts(model: Any) -> list[str]:
-    if isinstance(model, Mapping):
-        return [str(key) for key in model]
-    return list(type(model).model_fields) if isinstance(model, BaseModel) else []
+    head, _, rest = path.partition(".")
+    if rest:
+        value = with_value(model[head] if isinstance(model, Mapping) else getattr(model, head), rest, value)
+    return {**model, head: value} if isinstance(model, Mapping) else model.model_copy(update={head: value})
 
 
 Residuals = Callable[[tuple[float, ...]], Floats]
