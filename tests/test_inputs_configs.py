@@ -412,9 +412,28 @@ def test_python_is_read_and_not_run(tmp_path: Path) -> None:
     text = f"import os\nX = open('{tmp_path}/x', 'w')\ndef f():\n    os.system('touch {tmp_path}/y')\n    return X"
     RecipeFile(text, "x.py").read("f")
     assert not list(tmp_path.iterdir())
-    for bad in ("def f(:", "def f():\n    return f()\n", "(" * 500):
+    grows = "def f():\n    y = [7] * 9_999\n    return [[a for a in y] for b in y]\n"
+    for bad in ("def f(:", "def f():\n    return f()\n", "(" * 500, grows):
         with pytest.raises(InputError):
             RecipeFile(bad, "x.py").read("f")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x = 7\n" + "x = x * x\n" * 40,
+        "x = [7]\n" + "x = x + x\n" * 40,
+        "x = [7] * 99_999 * 99_999",
+        "x = '%99999999999d' % 7",
+        "x = [['decoder'] * 99_999] * 99_999",
+    ],
+)
+def test_python_that_grows_is_not_worked_out(body: str) -> None:
+    lines = ['cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-8B")', *body.splitlines()]
+    lines = ["cfg = _pretrain_common()", *lines, "cfg.model.pipeline_model_parallel_layout = x", "return cfg"]
+    text = "def own_config():\n" + "".join(f"    {line}\n" for line in lines)
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    assert [each.partition(",")[0] for each in found.unknown] == ["model.pipeline_model_parallel_layout"]
 
 
 @pytest.mark.parametrize(

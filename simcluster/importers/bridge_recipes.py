@@ -12,6 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Beside, nothing_beside
+from simcluster.importers.layer_lists import MOST_LAYERS
 from simcluster.importers.named_models import (
     NamedModel,
     defaults_of_class,
@@ -273,6 +274,8 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         if "distributed_fused_adam" in made_by:
             fields.setdefault("optimizer.use_distributed_optimizer", True)
     layout = fields.get("model.pipeline_model_parallel_layout")
+    if isinstance(layout, list) and sum(len(row) for row in layout if isinstance(row, list)) > MOST_LAYERS:
+        layout = Unread("longer than any model's")
     if isinstance(layout, Unread | Built):
         del fields["model.pipeline_model_parallel_layout"]
         fields[_UNREAD_LAYOUT] = True

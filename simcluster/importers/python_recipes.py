@@ -126,9 +126,7 @@ class RecipeFile:
     def _run(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
         """Return whether statements return, and what."""
         for node in body:
-            self._steps += 1
-            if self._steps > _MOST_STEPS:
-                raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
+            self._count(1)
             inner: Sequence[ast.stmt] = ()
             match node:
                 case ast.Return():
@@ -159,6 +157,11 @@ class RecipeFile:
             if done:
                 return True, value
         return False, None
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MOST_STEPS:
+            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
 
     def _note(self, what: str, node: ast.stmt) -> None:
         """Record an undecided statement with the settings that it changes and the calls that may change some."""
@@ -232,12 +235,10 @@ class RecipeFile:
                 inside = isinstance(held, list) and isinstance(key, int) and -len(held) <= key < len(held)
                 return held[key] if inside else NotImplemented
             case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
-                held = self._value(items, scope)
-                return (
-                    [self._value(elt, {**scope, name: each}) for each in held]
-                    if isinstance(held, list)
-                    else NotImplemented
-                )
+                if not isinstance(held := self._value(items, scope), list):
+                    return NotImplemented
+                self._count(len(held))
+                return [self._value(elt, {**scope, name: each}) for each in held]
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 met = truth(self._value(test, scope))
                 return NotImplemented if met is None else self._value(body if met else orelse, scope)

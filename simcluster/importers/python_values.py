@@ -11,7 +11,7 @@ from typing import Any
 
 from simcluster.documents.reading import parse_document
 
-_MOST_ITEMS = 10_000
+_MOST_ITEMS, _LARGEST = 100_000, 10**18
 _NAMED = re.compile(r"[\w.]+")
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -50,18 +50,21 @@ def truth(value: Any) -> bool | None:
 
 
 def operated(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Return what an operator makes of two values; NotImplemented where one is not known, or they do not fit it."""
-    both = (left, right)
-    none = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and None in both
-    sizes = [each for each in both if isinstance(each, int)]
-    grows = isinstance(sign, ast.Mult) and not all(isinstance(each, int | float) for each in both)
-    if any(isinstance(each, Unread) or (isinstance(each, Built) and not none) for each in both):
-        return NotImplemented
-    if type(sign) not in _OPERATORS or (grows and max(sizes, default=0) > _MOST_ITEMS):
-        return NotImplemented
+    """Return what an operator makes of two values; NotImplemented where one is not known, large, or does not fit it."""
+    none = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and None in (left, right)
+    for each in (left, right):
+        large = isinstance(each, int | float) and abs(each) > _LARGEST
+        if isinstance(each, Unread) or (isinstance(each, Built) and not none) or large:
+            return NotImplemented
+    lengths = [len(each) if isinstance(each, list | str) else each for each in (left, right)]
+    joins = lengths != [left, right]
+    if joins and isinstance(sign, ast.Add | ast.Mult | ast.Mod) and all(isinstance(each, int) for each in lengths):
+        size = lengths[0] * lengths[1] if isinstance(sign, ast.Mult) else lengths[0] + lengths[1]
+        if size > _MOST_ITEMS or isinstance(sign, ast.Mod):
+            return NotImplemented
     try:
         return _OPERATORS[type(sign)](left, right)
-    except (TypeError, ValueError, ArithmeticError):
+    except (KeyError, TypeError, ValueError, ArithmeticError):
         return NotImplemented
 
 
