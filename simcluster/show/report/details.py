@@ -44,7 +44,7 @@ def memory(entry: Entry, number: int) -> Markup:
         return joined(figures, quiet(why))
     fullest = entry.result.memory_peak.rank if entry.result else -1
     options = [
-        element("option", f"rank {curve.rank}, stage {curve.stage}", value=str(place),
+        element("option", f"rank {curve.rank}, stage {curve.peak.stage}", value=str(place),
                 selected="" if curve.rank == fullest else None)
         for place, curve in enumerate(entry.memory)
     ]  # fmt: skip
@@ -64,8 +64,10 @@ def memory(entry: Entry, number: int) -> Markup:
 def _used(entry: Entry, part: str) -> bool:
     pool = {"gathered": "parameters", "unsharded": "gradients", "activations": "activations", "other": "other"}
     if part == "lost":
-        return any(curve.fragmentation > 1 for curve in entry.memory)
-    return any(curve.pools[pool[part]].any() if part in pool else curve.state[part] > 0 for curve in entry.memory)
+        return any(curve.state.fragmentation > 1 for curve in entry.memory)
+    return any(
+        curve.pools[pool[part]].any() if part in pool else getattr(curve.state, part) > 0 for curve in entry.memory
+    )
 
 
 # --- links ------------------------------------------------------------------------------------------------------------

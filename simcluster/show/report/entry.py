@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,11 @@ import pandas as pd
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
+from simcluster.planning.footprint import Footprint
 from simcluster.results.account import Account
 from simcluster.results.file import Saved
 from simcluster.results.loads import hottest_over_time
+from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import METRICS
 from simcluster.results.played import Run
 from simcluster.results.result import Result
@@ -53,21 +55,17 @@ class ReportedTrace:
     step: Spans
 
 
-@dataclass(frozen=True)
-class MemoryCurve:
-    """Memory of one rank over time: its model state (bytes by part), and what comes and goes.
+class MemoryCurve(NamedTuple):
+    """Memory of one rank over time: its model state, what comes and goes on it, and the op that brings the most.
 
-    From time[i] (s) until time[i + 1] the pools hold pools[name][i] bytes; ``fragmentation`` times that is what they
-    take.  ``peak`` says in words what brought the most.
+    From time[i] (s) until time[i + 1] the pools hold pools[name][i] bytes.
     """
 
     rank: int
-    stage: int
-    state: Mapping[str, float]
+    state: Footprint
     time: Floats
     pools: Mapping[str, Floats]
-    fragmentation: float
-    peak: str
+    peak: MemoryPeak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +146,12 @@ class Entry:
         ranks = sorted(self.result.weights)
         if len(ranks) > _MEMORY_RANKS:
             ranks = sorted({self.result.memory_peak.rank, *evenly(ranks, _MEMORY_RANKS - 1)})
-        return tuple(_memory(self.result, rank) for rank in ranks)
+        found = []
+        for rank in ranks:
+            peak, (time, pools) = self.result.peak_of(rank), self.result.memory_timeline.curve(rank)
+            state = self.result.facts.footprints[peak.stage].holding(dict.fromkeys(pools, 0.0))
+            found.append(MemoryCurve(rank, state, time, pools, peak))
+        return tuple(found)
 
     @cached_property
     def links(self) -> tuple[pd.DataFrame, Floats] | None:
@@ -244,11 +247,3 @@ def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
         parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}
     return Spans(tuple(words), **columns)
-
-
-def _memory(result: Result, rank: int) -> MemoryCurve:
-    time, pools = result.memory_timeline.curve(rank)
-    peak = result.peak_of(rank)
-    footprint = result.facts.footprints[peak.stage].holding(dict.fromkeys(pools, 0.0))
-    state = {name: getattr(footprint, name) for name in ("parameters", "gradients", "optimizer", "buffers")}
-    return MemoryCurve(rank, peak.stage, state, time, pools, footprint.fragmentation, peak.describe())

@@ -251,9 +251,9 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
     return {
         "rank": curve.rank,
         "duration": duration,
-        "state": dict(curve.state),
-        "fragmentation": curve.fragmentation,
-        "peak": curve.peak,
+        "state": {name: getattr(curve.state, name) for name in ("parameters", "gradients", "optimizer", "buffers")},
+        "fragmentation": curve.state.fragmentation,
+        "peak": curve.peak.describe(),
         "time": blob.integers(ticks),
         "pools": [blob.floats(curve.pools[name]) for name in POOLS],
     }
