@@ -1,22 +1,30 @@
-"""A picture of a cluster worth putting on a slide: its fabric on the left, one machine of each kind on the right."""
+"""A picture of a cluster worth putting on a slide: its fabric on the left, one machine of each kind on the right.
+
+A machine's GPUs are in a row, what joins them is below, what leads out above.  Of a rack of trays one tray is drawn.
+NICs of networks that collectives do not use are drawn next to the host bridges.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations_with_replacement, pairwise
+
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.show.palette import QUIET_TEXT, TEXT, Colour
+from simcluster.show.bars import text_width
+from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, tinted
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
-from simcluster.show.topology_machine import draw_machine, machine_kinds
-from simcluster.show.topology_parts import NODES, Explained, medium_of
+from simcluster.show.topology_parts import NODES, Explained, Point, box, bundles, line, medium_of, note
 from simcluster.studies.bench.describe import describe
 from simcluster.studies.bench.report import TopologyReport
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.links import compute_part
+from simcluster.topology.links import COMPUTE, Graph, compute_part
 
 _MOST_KINDS = 2
 _MACHINE_WIDTH = 5.6
@@ -38,7 +46,7 @@ def topology(cluster: Cluster) -> Figure:
     for machine in (each for column in fabric.columns for each in column.machines):
         near = (other for node in machine for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic")
         machines.append([*dict.fromkeys((*machine, *near))])  # with its NICs of networks other than the collectives'
-    kinds = [kind for kind in machine_kinds(graph, machines) if len(kind[0]) > 1]
+    kinds = [kind for kind in _machine_kinds(graph, machines) if len(kind[0]) > 1]
     panels = min(len(kinds), _MOST_KINDS)
     tall = max(len(column.tiers) for column in fabric.columns) > 1
     by_itself = panels == len(machines) == 1 and not fabric.columns[0].tiers
@@ -54,7 +62,7 @@ def topology(cluster: Cluster) -> Figure:
         draw_fabric(axes[0], fabric, explained)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
     for ax, (machine, alike) in zip(axes[len(axes) - panels :], kinds, strict=False):
-        draw_machine(ax, graph, place, machine, alike, explained)
+        _draw_machine(ax, graph, place, machine, alike, explained)
     for ax in axes:
         ax.set_axis_off()
     if len(kinds) > panels:
@@ -104,3 +112,169 @@ def _legend(figure: Figure, explained: Explained) -> None:
         handles=entries, loc="outside lower center", ncols=min(room, len(entries)), fontsize=9, frameon=False,
         title="number × payload bandwidth, each way; a wider line carries more", title_fontsize=9,
     )  # fmt: skip
+
+
+# --- a machine --------------------------------------------------------------------------------------------------------
+
+_ROWS = ("nic", "host", "pcie", "gpu", "nvswitch")  # from the fabric down
+_MOST_IN_ROW = 16
+_PASSED = 0.11  # of the machine's width: a host bridge that NICs' links pass by
+_POINTS = 175.0  # of the machine's width in a picture
+_LARGEST, _SMALLEST = 7.0, 5.0  # points of a name in a box
+
+
+def _machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
+    """Return one machine of each kind, and how many there are: equal are the links between the same kinds of node."""
+    kinds: dict[tuple[object, ...], list[Sequence[str]]] = {}
+    nodes = graph.nodes
+    for machine in machines:
+        links = sorted(
+            (nodes[a]["kind"], nodes[b]["kind"], data["bandwidth"], data["medium"])
+            for a in machine
+            for b, data in graph.adj[a].items()
+        )
+        kinds.setdefault(tuple(links), []).append(machine)
+    return [(equal[0], len(equal)) for equal in kinds.values()]
+
+
+def _draw_machine(
+    ax: Axes, graph: Graph, gpus: Mapping[str, int], machine: Sequence[str], count: int, explained: Explained
+) -> None:
+    """Draw one machine of ``count`` equal ones with a title; ``gpus`` is the place of every GPU in the cluster."""
+    nodes, trays = _one_tray(graph, machine)
+    rows = {kind: [node for node in nodes if graph.nodes[node]["kind"] == kind] for kind in _ROWS}
+    rows["gpu"].sort(key=gpus.__getitem__)
+    rows = {kind: members for kind, members in rows.items() if members}
+    compute = {kind: [node for node in members if not _apart(graph, node)] for kind, members in rows.items()}
+    height = {name: float(len(rows) - i) for i, name in enumerate(rows)}
+    place = _places(graph, rows, compute, height)
+    for name, own in compute.items():
+        explained.kinds[name] = None
+        shown = sum(node in place for node in own)
+        hidden = f"\n({len(own) - shown} not drawn)" if shown < len(own) else ""
+        all_trays = f"\nfor all {trays} trays" if trays > 1 and name == "nvswitch" else ""
+        ports = {graph.nodes[node].get("ports", 1) for node in own}
+        several = f"\nof {max(ports)} ports" if len(ports) == 1 and max(ports) > 1 else ""
+        text = f"{len(own)} × {NODES[name].name}{several}{hidden}{all_trays}"
+        ax.text(-0.04, height[name], text, ha="right", va="center", fontsize=9, color=TEXT)
+    widest = max(data["bandwidth"] for node in place for data in graph.adj[node].values())
+    for node, at in place.items():
+        _draw_node(ax, graph, node, at, min(len(rows[graph.nodes[node]["kind"]]), _MOST_IN_ROW))
+        for other, data in graph.adj[node].items():
+            end = place.get(other)
+            if graph.nodes[other]["kind"] == "switch":
+                end = (at[0], at[1] + 0.32 if _apart(graph, node) else len(rows) + 0.62)
+            if end is not None:
+                explained.media[data["medium"]] = None
+                line(ax, at, end, data["medium"], 0.8 + 3.2 * data["bandwidth"] / widest)
+    _write_links(ax, graph, nodes, compute, height)
+    ax.set_xlim(-0.42, 1.5)
+    ax.set_ylim(0.5, len(rows) + 1.0)
+    title = f"one machine of {count:,} alike" if count > 1 else "the machine"
+    if trays > 1:
+        title = f"one tray of the {trays} of {'a' if count > 1 else 'the'} rack"
+    ax.set_title(title, fontsize=10, color=TEXT)
+
+
+def _one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
+    """Return the machine's nodes, or those of its first tray; and how many trays it has."""
+    trays = dict.fromkeys(graph.nodes[node]["tray"] for node in machine if "tray" in graph.nodes[node])
+    if len(trays) < 2:
+        return list(machine), 1
+    wanted = {node for node in machine if graph.nodes[node].get("tray") == next(iter(trays))}
+    stack = list(wanted)
+    while stack:
+        for other in graph.adj[stack.pop()]:
+            kind = graph.nodes[other]["kind"]
+            if other not in wanted and kind not in ("gpu", "switch"):
+                wanted.add(other)
+                stack += [other] * (kind != "nvswitch")
+    return [node for node in machine if node in wanted], len(trays)
+
+
+def _apart(graph: Graph, node: str) -> bool:
+    return bool(graph.nodes[node].get("network", COMPUTE) != COMPUTE)
+
+
+def _places(
+    graph: Graph, rows: Mapping[str, Sequence[str]], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
+) -> dict[str, Point]:
+    """Place GPUs evenly, the others over what they are linked to, in the order that gives; 16 of a row at most."""
+    wish: dict[str, float] = {}
+    for kind in ("gpu", "nvswitch", "pcie", "host", "nic"):
+        members = compute.get(kind, ())
+        for i, node in enumerate(members):
+            near = [wish[other] for other in graph.adj[node] if other in wish and graph.nodes[other]["kind"] != kind]
+            wish[node] = sum(near) / len(near) if near and kind != "gpu" else (i + 0.5) / len(members)
+    place: dict[str, Point] = {}
+    for kind, members in compute.items():
+        own = sorted(members, key=wish.__getitem__)[:_MOST_IN_ROW]
+        others = len(rows[kind]) - len(members)
+        room = 0.8 if kind == "nic" and others and "host" not in rows else 1.0
+        least = _PASSED if kind == "host" else 0.9 / max(len(own), 1)
+        apart = all(wish[b] - wish[a] >= least for a, b in pairwise(own))
+        as_wished = apart and (kind in ("host", "nvswitch") or len(own) == len(rows[kind]))
+        for i, node in enumerate(own):
+            place[node] = (wish[node] if as_wished else (i + 0.5) / len(own) * room, height[kind])
+    others_of_nics = [node for node in rows.get("nic", ()) if _apart(graph, node)]
+    for i, node in enumerate(others_of_nics):
+        place[node] = (0.86 + 0.14 * i / len(others_of_nics), height["nic"])
+        for host in graph.adj[node]:
+            if graph.nodes[host]["kind"] == "host" and host in place:  # next to it, left and right of it in turn
+                turn = [other for other in graph.adj[host] if _apart(graph, other)].index(node)
+                step = 0.125 * (turn // 2 + 1)
+                place[node] = (place[host][0] + (step if turn % 2 == 0 else -step), height["host"])
+                break
+    return place
+
+
+def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> None:
+    data = graph.nodes[node]
+    colour = NODES[data["kind"]].colour
+    if _apart(graph, node):
+        name = {"management": "mgmt"}.get(data["network"], str(data["network"])[:7])
+        box(ax, at, (0.115, 0.3), tinted(colour, 0.6), name, 5.5)
+        return
+    nics = (other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _apart(graph, other))
+    passed = data["kind"] == "host" and not any(nics)
+    width = min(0.9 / in_row, _PASSED if passed else 0.34)  # narrow: the NICs' links pass by
+    # All of the name, or only the number that it ends in, behind the first letter where a row has several names.
+    name = node.rsplit(".", 1)[-1]
+    initial = name[0] * (data["kind"] == "host")
+    for text in (name, f"{initial}{name[len(name.rstrip('0123456789')) :]}"):
+        size = min(_LARGEST, _LARGEST * (width * _POINTS - 2.0) / max(text_width(text, _LARGEST), 1.0))
+        if text and size >= _SMALLEST:
+            break
+    else:
+        text = ""
+    box(ax, at, (width, 0.34), colour, text, size if text else _LARGEST)
+
+
+def _write_links(
+    ax: Axes, graph: Graph, nodes: Sequence[str], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
+) -> None:
+    """Write next to each gap between rows the links that cross it: between which kinds, how many, how fast."""
+    texts: dict[float, list[str]] = {}
+    for upper, lower in combinations_with_replacement(compute, 2):
+        for bundle in bundles(graph, compute[lower], compute[upper]):
+            count = bundle.number // 2 if lower == upper else bundle.number
+            y = height[upper] if lower == upper else max(height[lower] + 0.5, (height[lower] + height[upper]) / 2)
+            ends = f"{NODES[lower].name} – {NODES[upper].name}"
+            texts.setdefault(y, []).append(f"{count} × {format_bytes_per_second(bundle.bandwidth)} {ends}")
+    ports: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    for kind in compute:
+        for node in nodes:
+            switches = [other for other in graph.adj[node] if graph.nodes[other]["kind"] == "switch"]
+            if graph.nodes[node]["kind"] == kind and switches:
+                own, ends_of = ports.setdefault((kind, str(graph.nodes[node].get("network", COMPUTE))), ([], []))
+                own.append(node)
+                ends_of += switches
+    for (kind, network), part in ports.items():
+        for bundle in bundles(graph, *part):
+            y = height["host" if "host" in height else kind]
+            where = f"to {network}"
+            if network == COMPUTE:
+                y, where = len(height) + 0.45, "to the fabric"
+            texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium_of(bundle.medium).name}")
+    for y, parts in texts.items():
+        note(ax, (1.05, y), parts, 8.0)
