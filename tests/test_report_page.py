@@ -105,20 +105,21 @@ def test_the_pixels_are_as_dark_as_the_spans_are_long(browser: chromium.Browser,
         return JSON.stringify([0, 1, 2].map((c) => mean(pixels.filter((_, i) => i % 4 === c))));
     }})()""")
     )
-    assert large.spans is not None
-    on_tp = large.spans.stream == large.spans.code("tp")
+    assert large.result is not None
+    spans = large.result.spans
+    on_tp = spans.stream == spans.code("tp")
     colours = tab.run(f"{GANTT}.colours.spans[0].rgb.map((colour) => [...colour.slice(0, 3)])")
     waiting = tab.run(f"[...{GANTT}.colours.waiting.slice(0, 3)]")
     what = tab.run(f"{GANTT}.runs[0].timeline.what.kind.map((code) => {GANTT}.runs[0].timeline.words[code])")
     colour_of = dict(zip(what, colours, strict=True))
-    duration = float(large.spans.end.max())
+    duration = float(spans.end.max())
     wanted = np.full(3, 255.0)
-    words = np.array(large.spans.words)
+    words = np.array(spans.words)
     for kind in ("all_gather", "reduce_scatter"):
-        own = on_tp & (words[large.spans.kind] == kind)
-        seconds = float((large.spans.end - large.spans.start)[own].sum())
+        own = on_tp & (words[spans.kind] == kind)
+        seconds = float((spans.end - spans.start)[own].sum())
         wanted += seconds / duration * (np.array(colour_of[kind]) - 255)
-    waited = float((large.spans.start - large.spans.ready)[on_tp].sum())
+    waited = float((spans.start - spans.ready)[on_tp].sum())
     wanted += waited / duration * (np.array(waiting) - 255)
     assert mean == pytest.approx(wanted.tolist(), abs=0.8)
 
