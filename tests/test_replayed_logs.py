@@ -315,7 +315,7 @@ def test_bad_logs_are_one_message(tmp_path: Path) -> None:
 
     refused("b.csv", "time,cause\n1 h,maintenance\n", "nothing that struck")
     refused("f.jsonl", "{\n", "f.jsonl:1: is no JSON")
-    refused("g.jsonl", "[1]\n", "is no object")
+    refused("g.jsonl", "[1]\n", "is no JSON object")
     refused("h.jsonl", "\n", "has no rows")
     refused("i.jsonl", '{"begin_s": 0}\n', "has no end_s")
     with pytest.raises(InputError, match="no such file"):

@@ -13,7 +13,7 @@ from simcluster.longrun.run import FailureMode, LongRun, Spares
 from simcluster.longrun.text import duration
 from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
 from simcluster.scenario.run_section import RestartPart, RunSpec, SparesSpec
-from simcluster.scenario.run_times import FixedTime, TimeSpec
+from simcluster.scenario.run_times import FixedTime
 
 DETECTION = FixedTime(seconds="2 min")
 DETECTION_SOURCE = "half of the 5 min between health checks, arXiv:2410.21680"
@@ -34,12 +34,6 @@ _REPAIR = "no cluster published it; AIReSim takes 2 d by hand, arXiv:2603.07041"
 
 READY = (0.0, 120.0, 1200.0)
 """Seconds until a hot, a warm and a cold spare is ready; not published."""
-
-
-def detection_of(section: RunSpec) -> TimeSpec:
-    """Return how long until a failure is noticed, as stated or by default."""
-    found: TimeSpec = DETECTION if section.detection is None else section.detection
-    return found
 
 
 def restart_of(section: RunSpec) -> tuple[RestartPart, ...]:
@@ -143,7 +137,7 @@ def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
         yield f"a restart takes {phases} ({RESTART_SOURCE}; run.restart)"
     if stops:
         if section.detection is None:
-            seconds = duration(detection_of(section).mean)
+            seconds = duration(DETECTION.mean)
             yield f"a failure is noticed after {seconds} ({DETECTION_SOURCE}; run.detection)"
         if "wrong_diagnosis" not in section.model_fields_set:
             yield "no diagnosis blames the wrong node (run.wrong_diagnosis)"

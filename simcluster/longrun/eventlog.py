@@ -93,14 +93,13 @@ def _json_lines(path: Path) -> list[Row]:
         raise InputError(f"{path}: cannot be read as JSON lines in UTF-8; write an object a line") from None
     rows: list[dict[Any, Any]] = []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         try:
-            row = json.loads(line)
+            row = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as problem:
-            raise InputError(f"{path}:{number}: is no JSON: {problem}; write an object a line") from None
+            row = str(problem)
         if row is not None and not isinstance(row, dict):
-            raise InputError(f'{path}:{number}: is no object; a line is one, as in {{"time": 3600, "cause": "NIC"}}')
+            works = 'write an object a line, as in {"time": 3600, "cause": "NIC"}'
+            raise InputError(f"{path}:{number}: is no JSON object: {row}; {works}")
         rows += [row] if row is not None else []
     return _typed(rows, f"{path}: has no rows; a line an event is expected, with time and cause")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from simcluster.cli import common
-from simcluster.longrun.launch.first import FirstScenario, first_scenario
+from simcluster.longrun.launch.first import first_scenario
 from simcluster.scenario.headroom import headroom_of
 from simcluster.scenario.schema import SCHEMA_FILE, scenario_schema
 
@@ -30,11 +29,7 @@ def run(args: argparse.Namespace) -> None:
     beside = args.output.with_name(SCHEMA_FILE)
     if not args.no_schema:
         common.write_text(beside, json.dumps(scenario_schema(), indent=1, ensure_ascii=False) + "\n")
-    common.answer(args, lambda: _told(found, args.output, None if args.no_schema else beside), lambda: document)
-
-
-def _told(found: FirstScenario, path: Path, schema: Path | None) -> str:
-    lines = [f"wrote {path}: {found.summary()}"]
-    if schema:
-        lines.append(f"wrote {schema}: editors complete and check {path.name} by it")
-    return "\n".join([*lines, f"simcluster run {path} plays it; simcluster plan {path} looks for the best layout"])
+    path, schema = args.output, f"wrote {beside}: editors complete and check {args.output.name} by it"
+    lines = [f"wrote {path}: {found.summary()}", *([] if args.no_schema else [schema])]
+    lines.append(f"simcluster run {path} plays it; simcluster plan {path} looks for the best layout")
+    common.answer(args, lambda: "\n".join(lines), lambda: document)

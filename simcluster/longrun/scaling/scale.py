@@ -59,8 +59,24 @@ class Scaling(LossAnswer, Shown):
         return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "From a budget to a loss"."""
-        return _document(self)
+        """Return the JSON document: CONTRACT.md, "From a budget to a loss"; "never" is null."""
+        asked, rate = self.asked, self.asked.rate
+        models = {"best": self.best, "own": self.own, "to_loss": self.to_loss, "cheapest": self.cheapest}
+        tables = {"laws": self.laws, "serving": self.serving, "batches": self.batches, "epochs": self.epochs}
+        answer = {
+            "law": {key: value for key, value in self.law.model_dump(mode="json").items() if key != "also"},
+            "compute_flop": self.compute,
+            "loss": asked.loss,
+            "model": asked.model,
+            "gpus": rate.gpus,
+            "flops_per_gpu": rate.flops,
+            "price_per_gpu_hour": asked.price,
+            "critical_batch_tokens": self.critical,
+            **{name: _model(self, size) for name, size in models.items()},
+            **{name: table.reset_index().to_dict(orient="records") for name, table in tables.items()},
+            "notes": list(self.notes),
+        }
+        return dict(plain(answer))
 
 
 @checked
@@ -264,27 +280,6 @@ def _epochs(found: LossAnswer) -> list[str]:
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
-
-
-def _document(found: LossAnswer) -> dict[str, Any]:
-    """Return the JSON document: CONTRACT.md, "From a budget to a loss"; "never" is null."""
-    asked, rate = found.asked, found.asked.rate
-    models = {"best": found.best, "own": found.own, "to_loss": found.to_loss, "cheapest": found.cheapest}
-    tables = {"laws": found.laws, "serving": found.serving, "batches": found.batches, "epochs": found.epochs}
-    answer = {
-        "law": {key: value for key, value in found.law.model_dump(mode="json").items() if key != "also"},
-        "compute_flop": found.compute,
-        "loss": asked.loss,
-        "model": asked.model,
-        "gpus": rate.gpus,
-        "flops_per_gpu": rate.flops,
-        "price_per_gpu_hour": asked.price,
-        "critical_batch_tokens": found.critical,
-        **{name: _model(found, size) for name, size in models.items()},
-        **{name: table.reset_index().to_dict(orient="records") for name, table in tables.items()},
-        "notes": list(found.notes),
-    }
-    return dict(plain(answer))
 
 
 def _model(found: LossAnswer, size: ModelSize | None) -> dict[str, Any] | None:

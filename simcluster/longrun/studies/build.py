@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import failures_of
-from simcluster.longrun.defaults import detection_of, idle_notes, restart_of, spares_of
+from simcluster.longrun.defaults import DETECTION, idle_notes, restart_of, spares_of
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
@@ -170,7 +170,7 @@ def _cause(
         devices=devices.count,
         lives=lives,
         bad=bad,
-        detect=(spec.detect or detection_of(section)).on(scenario.gpus),
+        detect=(spec.detect or section.detection or DETECTION).on(scenario.gpus),
         repair=spec.repair and spec.repair.on(scenario.gpus),
         machines=spec.machines,
         survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,

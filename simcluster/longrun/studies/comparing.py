@@ -55,21 +55,20 @@ PlayedPolicy = TrainingRun | StagedTraining
 @dataclass(frozen=True)
 class PolicyComparison(Shown):
     """Policies on common random numbers: what was played of each in ``runs``, by name; ``measure`` decides which is
-    best.  ``refused`` says of each policy that cannot be why, where that was not to be an error."""
+    best.  ``refused`` says of each policy that cannot be why, where that was not to be an error.
+
+    There are ``played`` runs of each; ``assumed`` is what the answer depends on and the policies do not state.
+    """
 
     runs: Mapping[str, PlayedPolicy]
     measure: Measure = "goodput"
     refused: Mapping[str, str] = field(default_factory=dict)
+    played: int = field(init=False)
+    assumed: tuple[str, ...] = field(init=False)
 
-    @property
-    def played(self) -> int:
-        """Runs of each."""
-        return next(iter(self.runs.values())).played
-
-    @property
-    def assumed(self) -> tuple[str, ...]:
-        """Assumptions that the answer depends on and the policies do not state."""
-        return merge_assumptions({name: run.assumed for name, run in self.runs.items()})
+    def __post_init__(self) -> None:
+        assumed = merge_assumptions({name: run.assumed for name, run in self.runs.items()})
+        vars(self).update(played=next(iter(self.runs.values())).played, assumed=assumed)
 
     @cached_property
     def tables(self) -> Mapping[Measure, pd.DataFrame]:

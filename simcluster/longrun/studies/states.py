@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -229,19 +229,16 @@ class StepStates:
         self.used, self.notes = {}, []
 
     def _timed(self, words: str, play: Callable[[], float]) -> float:
-        self._room_for(words)
-        if words not in self.asked:
-            with phase("" if words == _HEALTHY else f"state {len(self.asked) + 1} of the cluster ({words})"):
-                self.asked[words] = play()
-        self.used[words] = self.asked[words]
-        return self.asked[words]
-
-    def _room_for(self, words: str) -> None:
         if words not in self.used and len(self.used) >= MOST:
             raise InputError(
                 f"run: more than {MOST} states of the cluster: {words} would be the next; "
                 "give fewer levels (failures.by, failures.left)"
             )
+        if words not in self.asked:
+            with phase("" if words == _HEALTHY else f"state {len(self.asked) + 1} of the cluster ({words})"):
+                self.asked[words] = play()
+        self.used[words] = self.asked[words]
+        return self.asked[words]
 
     @cached_property
     def parts(self) -> Parts:
@@ -297,14 +294,12 @@ class StepStates:
         most = max(shares.values(), default=0.0)
         if not most:
             return self.healthy
-        return self.with_faults(f"{words} in flight (up to {most:.2%} of NICs)", self._taken(shares))
-
-    def _taken(self, shares: Mapping[int, float]) -> Iterator[Mapping[str, Any]]:
-        fabric, hosts = self.parts.fabric, self.scenario.cluster.built.hosts
-        for cable in fabric.edges:
-            share = shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)
-            if share:
-                yield {"kind": "slow_link", "between": cable, "speed": 1 - share}
+        ports, hosts = self.parts.fabric.ports, self.scenario.cluster.built.hosts
+        taken = {cable: shares.get(int(hosts[ports[cable[0]]]), 0.0) for cable in self.parts.fabric.edges}
+        faults = (
+            {"kind": "slow_link", "between": cable, "speed": 1 - share} for cable, share in taken.items() if share
+        )
+        return self.with_faults(f"{words} in flight (up to {most:.2%} of NICs)", faults)
 
     def validating(self, spec: ValidationSpec) -> float:
         """Return the seconds per step of validations: forward passes on the healthy cluster, with their own bubble."""
