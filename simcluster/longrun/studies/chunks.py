@@ -137,46 +137,44 @@ class RunPlayer:
         gathered = {digest: GatheredOutcomes(run, count) for digest, run in unique.items()}
         left = Counter(digest for digest, _ in chunks)
         with phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
-            for (digest, begin), columns in self._played(chunks, 0) if self.store is None else self._kept(chunks):
+            for (digest, begin), columns in self._finished(chunks):
                 gathered[digest].add(begin, columns)
                 left[digest] -= 1
         found = {digest: each.outcomes() for digest, each in gathered.items()}
         return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
 
-    def _kept(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-        """Yield all chunks; those that the store lacks are simulated, and on disk at once."""
+    def _finished(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+        """Yield the runs of each chunk: those in the store, then others as they are simulated, on disk at once."""
         store = self.store
-        assert store is not None
-        keys = {place: chunk.key(place[0]) for place, chunk in chunks.items()}
-        done = store.done(keys.values())
-        missing = {place: chunk for place, chunk in chunks.items() if keys[place] not in done}
-        there = sum(chunk.count for place, chunk in chunks.items() if place not in missing)
-        for place, packed in self._played(missing, there):
-            store.add([(keys[place], {"status": "ok", "error": "", "runs": packed})])
-        for place, key in keys.items():
-            (row,) = store.rows([key])
-            with np.load(BytesIO(base64.b64decode(row["runs"])), allow_pickle=False) as file:
-                yield place, dict(file)
-
-    def _played(self, chunks: Chunks, there: int) -> Iterator[tuple[Place, Any]]:
-        """Yield the runs of each chunk as it is finished; ``there`` runs are done before."""
-        total = there + sum(chunk.count for chunk in chunks.values())
+        keys = {} if store is None else {place: chunk.key(place[0]) for place, chunk in chunks.items()}
+        done = set() if store is None else store.done(keys.values())
+        places = [place for place in chunks if keys.get(place) not in done]
+        total = sum(chunk.count for chunk in chunks.values())
+        there = total - sum(chunks[place].count for place in places)
         self.progress(there, total, 0)
-        if not chunks:
-            return
-        places = list(chunks)
+        for place, key in keys.items():
+            if store is not None and key in done:
+                (row,) = store.rows([key])
+                yield place, _unpacked(row["runs"])
         tasks = [(number, chunks[place]) for number, place in enumerate(places)]
-        for rows in self.players.play(tasks, [(digest,) for digest, _ in places], play_chunk):
+        for rows in self.players.play(tasks, [(digest,) for digest, _ in places], play_chunk) if places else ():
             for number, row in rows:
-                chunk = chunks[places[number]]
+                place, chunk = places[number], chunks[places[number]]
                 if row["status"] != "ok":
                     raise InputError(
                         f"runs {chunk.first:,} to {chunk.first + chunk.count:,}: {row['error']}; what was finished "
                         "before is kept in the store, if there is one: go on with fewer processes"
                     )
-                yield places[number], row["runs"]
+                if store is not None:
+                    store.add([(keys[place], {"status": "ok", "error": "", "runs": row["runs"]})])
+                yield place, _unpacked(row["runs"]) if chunk.packed else row["runs"]
                 there += chunk.count
             self.progress(there, total, 0)
+
+
+def _unpacked(text: str) -> dict[str, Any]:
+    with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
+        return dict(file)
 
 
 @contextmanager
