@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from simcluster.longrun.launch.launch import RUNS, Launch, RunCheck, Seen
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.scaling.asked import tokens_to_loss
 from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
+from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.in_theory import Rates, Repairs, best_steps, short_share
 from simcluster.longrun.studies.train import stage_scenarios
 from simcluster.model.parameters import parameters
@@ -52,8 +53,7 @@ def _stage(launch: Launch) -> str:
 
 def goal_tokens(launch: Launch) -> float:
     """Tokens until the run ends; infinite where only time ends it."""
-    section = launch.whole.run
-    assert section is not None
+    section = section_of(launch.whole)
     if section.steps is not None:
         return section.steps * real_tokens_per_step(launch.whole)
     if section.loss is not None:
@@ -62,8 +62,7 @@ def goal_tokens(launch: Launch) -> float:
 
 
 def _budget(launch: Launch) -> Seen:
-    tokens, section = goal_tokens(launch), launch.whole.run
-    assert section is not None
+    tokens, section = goal_tokens(launch), section_of(launch.whole)
     if math.isinf(tokens):
         return Seen(
             "warn", f"{(section.days or 0.0) / DAY:g} days end it, and nothing says how many tokens they must be",
@@ -72,8 +71,7 @@ def _budget(launch: Launch) -> Seen:
     stages = stage_scenarios(launch.whole) if section.stages else [launch.whole]
     steps, trained = 0, 0.0
     for scenario in stages:
-        each, run = real_tokens_per_step(scenario), scenario.run
-        assert run is not None
+        each, run = real_tokens_per_step(scenario), section_of(scenario)
         count = math.ceil((run.tokens if section.stages and run.tokens else tokens) / each - 1e-9)
         steps, trained = steps + count, trained + count * each
     size = parameters(launch.whole.model).total
@@ -176,9 +174,8 @@ _SHORT = SHORT, 0.05
 _MOST_SPARES = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class SavingCost:
-    """What saving costs, as shares of the time, to first order: ``saving`` itself, and work that is done again.
+class SavingCost(NamedTuple):
+    """What saving costs, as shares of the time, to first order: ``saving`` itself, work done ``again``, and both.
 
     T/(K t) + K t/(2 M): T seconds of a checkpoint, K steps of t between two, M between failures.  What is written
     behind training is safe only then (B/M more); with copies in peers' memory each kind of failure has its own K.
@@ -186,11 +183,7 @@ class SavingCost:
 
     saving: float
     again: float
-
-    @property
-    def whole(self) -> float:
-        """Both."""
-        return self.saving + self.again
+    whole: float
 
     @classmethod
     def of(cls, run: LongRun) -> SavingCost:
@@ -201,7 +194,8 @@ class SavingCost:
         seconds = [pattern.verify + saving.stall + saving.slowed * saving.write for saving in (near, last)]
         again = rates.memory * (work / 2 + near.write)
         again += (rates.storage + rates.silent) * (work * pattern.cycles / 2 + last.write)
-        return cls(((pattern.cycles - 1) * seconds[0] + seconds[1]) / (work * pattern.cycles), again)
+        saving = ((pattern.cycles - 1) * seconds[0] + seconds[1]) / (work * pattern.cycles)
+        return cls(saving, again, saving + again)
 
 
 def _interval(launch: Launch) -> Seen:
