@@ -14,7 +14,7 @@ from simcluster.symmetry.usage_patterns import Places
 from simcluster.topology import Cluster
 from simcluster.topology.link_ends import kinds_in
 from simcluster.topology.regular import PROVED, Regular
-from simcluster.traffic.link_usage import drawn
+from simcluster.traffic.link_usage import drawn_at_once, drawn_one_by_one
 from simcluster.traffic.traffic import group_of, patterns
 
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
@@ -82,7 +82,8 @@ def test_a_picture_of_many_groups_is_that_of_each(name: str, kind: str, algorith
     layouts = Places(cluster, len(cluster.gpus)).layouts(table)
     table = table[layouts == layouts[0]]
     phases = ALGORITHMS[kind][algorithm](group_of(cluster, table[0].tolist()))
-    parts = drawn(cluster, table, phases)
+    together = drawn_at_once(cluster, table, phases)
+    parts = drawn_one_by_one(cluster, table, phases) if together is None else together
     for number, ranks in enumerate(table.tolist()):
         alone = patterns(cluster, ranks, ALGORITHMS[kind][algorithm](group_of(cluster, ranks)))
         assert [(part.share, part.rounds, part.latency[number]) for part in parts] == [

@@ -19,7 +19,7 @@ from simcluster.collectives.tree import Chained
 from simcluster.topology import Cluster
 from simcluster.topology.hops import ByMachine
 from simcluster.traffic.hop_columns import chained_trees
-from simcluster.traffic.link_usage import OnMost, drawn
+from simcluster.traffic.link_usage import OnMost, drawn_at_once
 
 
 @st.composite
@@ -148,7 +148,7 @@ def test_trees_of_chains_told_by_rows_are_drawn_hop_by_hop(
     members = gpus[chosen].ravel()
     found = chained_trees(cluster, members, phases)
     assert found is not None
-    (slow,) = drawn(cluster, members[None], phases, timed=True)
+    (slow,) = drawn_at_once(cluster, members[None], phases, timed=True)
     quick = OnMost(*found)
     assert quick.name == slow.name
     assert quick.on_links(slow.link).tolist() == slow.flows.tolist()

@@ -24,7 +24,7 @@ from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
 from simcluster.symmetry.turns import link_images
-from simcluster.traffic.link_usage import drawn
+from simcluster.traffic.link_usage import drawn_at_once
 from simcluster.traffic.traffic import group_of
 
 STATIC = {"routing": {"kind": "static"}}
@@ -255,7 +255,7 @@ def test_trees_of_chains_are_counted_as_they_are_gone_through(kind: str) -> None
     for first, count in ((0, 560), (16, 520)):
         gpus = np.arange(first, first + count)
         phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, gpus.tolist()))
-        (quick,), (slow,) = (drawn(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
+        (quick,), (slow,) = (drawn_at_once(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
         assert quick.name == slow.name
         assert (quick.share, quick.rounds) == (slow.share, slow.rounds)
         assert quick.latency.tolist() == [0.0]

@@ -11,7 +11,7 @@ from simcluster.base.multiset_hash import mixed, numbered, rows_alike
 from simcluster.collectives import Group
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
-from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning
+from simcluster.traffic.link_usage import PatternTable, drawn_at_once, drawn_one_by_one, drawn_turning
 from simcluster.traffic.methods import Method, phases_of
 from simcluster.traffic.traffic import Fabric, Seated, group_of
 
@@ -119,6 +119,7 @@ class Pictures:
             found = at_once(those, call, method)
             if found is None and cut:
                 raise NotAlikeError
-            return found or drawn(self._fabric, table[those], phases_of(method, self.group(table[those[0]]), call))
+            phases = phases_of(method, self.group(table[those[0]]), call)
+            return drawn_one_by_one(self._fabric, table[those], phases) if found is None else found
 
         return draw

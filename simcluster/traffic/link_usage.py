@@ -38,14 +38,8 @@ class PatternTable:
     def of_groups(self, first: int, end: int) -> PatternTable:
         """Some of the groups, renumbered."""
         rows = slice(*np.searchsorted(self.group, [first, end]))
-        return PatternTable(
-            self.share,
-            self.rounds,
-            self.latency[first:end],
-            self.group[rows] - first,
-            self.link[rows],
-            self.flows[rows],
-        )
+        group, link, flows = self.group[rows] - first, self.link[rows], self.flows[rows]
+        return PatternTable(self.share, self.rounds, self.latency[first:end], group, link, flows)
 
     def on_links(self, links: Ints) -> Floats:
         """Flows of the group, where there is but one, on some links."""
@@ -86,32 +80,47 @@ class OnMost(PatternTable):
         return self.load.of(links)
 
 
-def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[PatternTable, ...]:
-    """The activities of groups whose ranks are the rows of ``members``; phases that load the links alike become one.
-
-    ``timed``: are latencies needed?  If not they may be 0.
-    """
-    found = drawn_at_once(fabric, members, phases, timed=timed)
-    return _each(fabric, members, phases) if found is None else found
-
-
 def drawn_at_once(
     fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True
 ) -> tuple[PatternTable, ...] | None:
-    """``drawn``, but None where groups have to be gone through one by one, or where some merge phases that others do
-    not."""
+    """Return the activities of groups whose ranks are the rows of ``members``; phases that load links alike become one.
+
+    ``timed``: are latencies needed?  If not they may be 0.  None where groups have to be gone through one by one, or
+    where some merge phases that others do not.
+    """
     chained = None if timed or len(members) > 1 else chained_trees(fabric, members[0], phases)
     if chained is not None:
         return (OnMost(*chained),)
     busy = [phase for phase in phases if phase.hops]
-    by_itself = any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy)
-    return None if by_itself else _together(fabric, members, busy, timed=timed)
+    if any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy):
+        return None
+    found: list[PatternTable] = []
+    known: dict[bytes, PatternTable] = {}
+    for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
+        if pipelined:
+            found.append(_pipeline(fabric, members, list(run), timed=timed))
+        else:
+            found += [_rounds(fabric, members, phase, known) for phase in run]
+    return _merged(found)
+
+
+def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
+    """Return the same, one group after the other.
+
+    Where some merge phases and others do not, none does: each phase is drawn by itself.
+    """
+    found = [patterns(fabric, ranks, phases) for ranks in members.tolist()]
+    if len({tuple((part.share, part.rounds) for part in parts) for parts in found}) == 1:
+        return single(found)
+    return tuple(
+        part for phase in phases for part in single(patterns(fabric, ranks, [phase]) for ranks in members.tolist())
+    )
 
 
 def drawn_turning(
     fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: PerLink
 ) -> tuple[PatternTable, ...] | None:
-    """``drawn`` for groups that come onto themselves if each position is moved on by ``cut``, in part.
+    """Return this for groups that come onto themselves if each position is moved on by ``cut``, in part.
 
     Flows on links of the window alone, which are every link's ``counterpart``; what the groups do there are the
     hops of their first ``cut`` positions.  None where the hops do not come onto themselves as well.
@@ -140,51 +149,36 @@ def drawn_turning(
     found = []
     for number, (phase, whole, (_, becomes)) in enumerate(zip(busy, hops, turned, strict=True)):
         rows = slice(bounds[number], bounds[number + 1])
-        latency = _latency(phase, seconds[number], becomes)
-        found.append(
-            PatternTable(
-                whole.share, phase.rounds, latency, groups[rows] - number * len(members), links[rows], flows[rows]
-            )
-        )
+        latency, which = _latency(phase, seconds[number], becomes), groups[rows] - number * len(members)
+        found.append(PatternTable(whole.share, phase.rounds, latency, which, links[rows], flows[rows]))
     return _merged(found)
 
 
 def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
-    """The same from the patterns of every group, which must be equally many and equal in share and rounds."""
+    """Return the same from the patterns of every group, which must be equally many and equal in share and rounds."""
     found = []
     for parts in zip(*group, strict=True):
-        rows = [(number, link, flows) for number, part in enumerate(parts) for link, flows in part.usage]
-        columns = list(zip(*rows, strict=True)) or [(), (), ()]
-        number, link = (np.array(column, dtype=np.int64) for column in columns[:2])
+        usages = [part.usage for part in parts]
+        number = np.repeat(np.arange(len(parts)), list(map(len, usages)))
+        link = np.array([link for usage in usages for link, _ in usage], dtype=np.int64)
+        flows = np.array([flows for usage in usages for _, flows in usage], dtype=np.float64)
         latency = np.array([part.latency for part in parts])
-        flows = np.array(columns[2], dtype=np.float64)
         found.append(PatternTable(parts[0].share, parts[0].rounds, latency, number, link, flows))
     return tuple(found)
 
 
 def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
-    """The same of a single group."""
+    """Return the same of a single group."""
     return tuple(
-        Pattern(
-            tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True)),
-            part.share,
-            part.rounds,
-            float(part.latency[0]),
-        )
-        for part in parts
-    )
-
-
-def _each(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
-    """One group after the other.
-
-    Where some merge phases and others do not, none does: each phase is drawn by itself.
-    """
-    found = [patterns(fabric, ranks, phases) for ranks in members.tolist()]
-    if len({tuple((part.share, part.rounds) for part in parts) for parts in found}) == 1:
-        return single(found)
-    return tuple(
-        part for phase in phases for part in single(patterns(fabric, ranks, [phase]) for ranks in members.tolist())
+        [
+            Pattern(
+                tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True)),
+                part.share,
+                part.rounds,
+                float(part.latency[0]),
+            )
+            for part in parts
+        ]
     )
 
 
@@ -192,20 +186,6 @@ def _meets(phase: Phase) -> bool:
     if isinstance(phase.hops, Listed | Columned):
         return False
     return any(SWITCH in (hop.source, hop.target) for hop in phase.hops)
-
-
-def _together(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool
-) -> tuple[PatternTable, ...] | None:
-    """All groups at once; None where some merge phases that others do not."""
-    found: list[PatternTable] = []
-    known: dict[bytes, PatternTable] = {}
-    for pipelined, run in groupby(phases, key=lambda phase: phase.pipelined):
-        if pipelined:
-            found.append(_pipeline(fabric, members, list(run), timed=timed))
-        else:
-            found += [_rounds(fabric, members, phase, known) for phase in run]
-    return _merged(found)
 
 
 def _merged(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:

@@ -83,12 +83,6 @@ def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) 
     return make_cluster(name, device, draft.graph(), routing, nccl)
 
 
-def _each(fabric: Any, members: Any, phases: Any, *, timed: bool = True) -> Any:
-    from simcluster.traffic.link_usage import _each
-
-    return _each(fabric, members, phases)
-
-
 def _not_quick(*_: Any) -> Any:
     from simcluster.studies.sweep.stage_network import NotQuickError
 
@@ -109,10 +103,7 @@ SWITCHES: dict[str, Switch] = {
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),
     "bulk: routes": _patched("topology.regular:Regular", "rows", _one_by_one),
-    "bulk: hop columns": _all(
-        _patched("symmetry.usage_patterns", "drawn_at_once", _nothing),
-        _patched("symmetry.usage_patterns", "drawn", _each),
-    ),
+    "bulk: hop columns": _patched("symmetry.usage_patterns", "drawn_at_once", _nothing),
     "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
     "quick step": _patched("studies.sweep.quick_rows", "quick_step", _not_quick),
     "replicas: sweep": _patched("studies.whatif.montecarlo", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")),
