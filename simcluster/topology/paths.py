@@ -43,11 +43,10 @@ class Paths:
         self._shares = [part / WHOLE for part in split(WHOLE, paths)] if paths else []  # none: every path has one
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """The links of all flows, by flow."""
-        parts: list[Rows] = []
-        left = src != dst
-        together = src // self._machines.size == dst // self._machines.size
-        parts.append(self._inside(np.flatnonzero(left & together), src, dst, left))
+        """Return the links of all flows, by flow."""
+        size, left = self._machines.size, src != dst
+        together = src // size == dst // size
+        parts = [self._inside(np.flatnonzero(left & together), src, dst, left)]
         if not self._policy.pxn:
             parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number, left))
         parts.append(one_by_one(self._spread, np.flatnonzero(left), src, dst, number))
@@ -62,9 +61,8 @@ class Paths:
         """
         size, table = self._machines.size, flows.table
         own, places = table[:, 0] // size, table[0] % size
-        if len(self._shares) > 1 or self._policy.pxn or np.bincount(own).max() > 1:
-            return None
-        if (table != (own * size)[:, None] + places).any():
+        several = len(self._shares) > 1 or self._policy.pxn or np.bincount(own).max() > 1
+        if several or (table != (own * size)[:, None] + places).any():
             return None
         sent, received = (np.bincount(each, minlength=len(own)) for each in (flows.source, flows.target))
         most = int(received.max(initial=0)) + 1
@@ -92,8 +90,7 @@ class Paths:
             found[:-1, way[way >= 0]] += times
         for column, _ in flows.rails:
             for count, links in zip(kinds, (self._ends.out, self._ends.back), strict=True):
-                way = links[places[column]]
-                found[:-1, way[way >= 0]] += count[:, None]
+                found[:-1, links[places[column]][links[places[column]] >= 0]] += count[:, None]
         return found
 
     def _from_leaf_to_leaf(
@@ -114,7 +111,7 @@ class Paths:
         if not self._shares:
             return self._evenly(leave, enter)
         src, dst = (machines.gpus[each][:, at][going] for each in (near, far))
-        columns = src, dst, ends.order[dst], (flows.number[some][:, None] + number)[going]
+        columns: list[Numbers] = [src, dst, ends.order[dst], (flows.number[some][:, None] + number)[going]]
         first, *last = rows.ends
         between = np.zeros(len(rows.place) - first)
         for *_, links in self._over_fabric(columns, leave, enter):
@@ -169,18 +166,14 @@ class Paths:
         left[flows] = False
         src, dst, number = src[flows], dst[flows], number[flows]
         columns = [*self._machines.links(src, ends.out).T, *self._machines.links(dst, ends.back).T]
-        fractions = [1.0] * len(columns)
-        columns_of_flow = src, dst, ends.order[dst], number
-        for share, rest, crossed in self._over_fabric(columns_of_flow, leave[plain], enter[plain]):
-            links = np.full(len(flows), -1, dtype=np.int64)
-            links[rest] = crossed
-            columns.append(links)
+        fractions, leave, enter = [1.0] * len(columns), leave[plain], enter[plain]
+        for share, rest, crossed in self._over_fabric((src, dst, ends.order[dst], number), leave, enter):
+            columns.append(np.full(len(flows), -1, dtype=np.int64))
+            columns[-1][rest] = crossed
             fractions.append(share)
         table = np.stack(columns, axis=1)
         found = _flat(flows, table, table >= 0, np.array(fractions))
-        if self._shares:
-            return found
-        return _merged([found, self._sprayed(flows, src, dst, leave[plain], enter[plain])])
+        return found if self._shares else _merged([found, self._sprayed(flows, src, dst, leave, enter)])
 
     def _sprayed(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
         """Return the links from leaf to leaf of flows that are split evenly at each switch.
@@ -212,7 +205,12 @@ class Paths:
     def _over_fabric(
         self, columns: Sequence[Numbers], leave: Ints, enter: Ints
     ) -> Iterator[tuple[float, Ints, Ints]]:  # fmt: skip
-        """Step by step from leaf to leaf: the part of the bytes, which flows go on, and the links that they cross."""
+        """Generate step by step from leaf to leaf the part of the bytes, the flows that go on, and links crossed.
+
+        ``columns`` are the flows' fields (sender, receiver, order, number).
+        """
+        if self._policy.by_flow:  # they are hashed
+            columns = [each.astype(np.uint64) for each in columns]
         for path, share in enumerate(self._shares):
             rest, here = np.arange(len(leave)), leave
             while True:
@@ -221,13 +219,16 @@ class Paths:
                     rest, here = rest[going], here[going]
                 if not len(rest):
                     break
-                whole = len(rest) == len(leave)
-                some = columns if whole else [column[rest] for column in columns]
-                links, here = self._step(here, enter[rest], some, path)
+                links, here = self._step(here, enter[rest], columns, rest, path)
                 yield share, rest, links
 
-    def _step(self, here: Ints, goal: Ints, columns: Sequence[Numbers], path: int) -> tuple[Ints, Ints]:
-        """From each flow's switch the next link and switch on the way to its goal."""
+    def _step(
+        self, here: Ints, goal: Ints, columns: Sequence[Numbers], flows: Ints, path: int
+    ) -> tuple[Ints, Ints]:  # fmt: skip
+        """Return the next link and switch on the way of each of these flows from its switch to its goal.
+
+        Which of several ways a flow takes is the policy's arithmetic, on arrays.
+        """
         hops = self._hops
         links, onward = hops.between(here, goal), goal.copy()
         far = np.flatnonzero(links < 0)
@@ -235,22 +236,12 @@ class Paths:
         order = far[ordered(which)]
         for kind, rows in zip(kinds.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=False):
             table = hops.onward(*divmod(kind, len(hops.neighbours)))
-            turn = self._turns([column[rows] for column in columns], path, here[rows], len(table))
-            onward[rows] = table[turn]
+            of_flow: Sequence[Any] = [column[flows[rows]] for column in columns]
+            position: Any = self._ends.position[here[rows]].astype(np.uint64)
+            turn: Any = self._policy.picks(Flow(*of_flow))[path](position, len(table))
+            onward[rows] = table[np.broadcast_to(turn, len(rows)).astype(np.int64)]
             links[rows] = hops.between(here[rows], onward[rows])
         return links, onward
-
-    def _turns(self, columns: Sequence[Numbers], path: int, here: Ints, ways: int) -> Ints:
-        """Which of the ways each flow goes on from its switch: the policy's arithmetic, on arrays.
-
-        ``columns`` are the flows' fields (sender, receiver, order, number).
-        """
-        of_flow: Sequence[Any] = columns
-        if self._policy.by_flow:  # they are hashed
-            of_flow = [each.astype(np.uint64) for each in columns]
-        position: Any = self._ends.position[here].astype(np.uint64)
-        turn: Any = self._policy.picks(Flow(*of_flow))[path](position, ways)
-        return np.broadcast_to(turn, len(here)).astype(np.int64)
 
 
 def one_by_one(spread: Callable[[int, int, int], Spread], flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
