@@ -27,7 +27,7 @@ NO_EFFECT_PREFIXES = tuple(_TABLES["no_effect_prefixes"].split())
 NOT_MODELLED = _by_name(_TABLES["not_modelled"])
 REFUSED = _by_name(_TABLES["refused"])
 REFUSED_PREFIXES = _by_name(_TABLES["refused_prefixes"])
-ABSENT_AT_0 = frozenset(_TABLES["absent_at_0"].split())
+ABSENT_AT_0: list[str] = _TABLES["absent_at_0"].split()
 SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
 OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
@@ -52,14 +52,6 @@ _BY_LAYER = "num-experts"
 """What Megatron-DeepSpeed takes of each layer of experts, too."""
 FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
-
-
-def _without_settings(words: tuple[str, ...], *, least: int) -> tuple[str, ...]:
-    """The words of an option without settings as Hydra takes them, which stand behind the last of all options."""
-    count = len(words)
-    while count > least and _SETTING.fullmatch(words[count - 1]):
-        count -= 1
-    return words[:count]
 
 
 def option_called(name: str) -> str:
@@ -87,22 +79,22 @@ class Options:
         return InputError(f"{self.source}: {self._dashes}{name}: {message}")
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
-        """Return every option in its place; one that is not modelled and changes the time is a problem."""
+        """Sort every option; one that is not modelled and changes the time is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
         for written, words in options.items():
             value, name = FLAG_VALUES.get(written, ("", ""))[1], option_called(written)
-            words = (value,) if value else words
-            if plain.get(name, words) != words:
+            words, least = (value,) if value else words, int(MAPPED.get(name) != "flag")
+            count = len(words)
+            while count > least and _SETTING.fullmatch(words[count - 1]):  # of Hydra, behind the last of all options
+                count -= 1
+            self.unknown += words[count:]
+            if plain.get(name, words[:count]) != words[:count]:
                 self.problems.add(self.error(name, "is given by two names with two values; keep one"))
-            plain[name] = words
+            plain[name] = words[:count]
         self._written = {RENAMED[name]: name for name in options if name in RENAMED and RENAMED[name] not in options}
-        for name, words in list(plain.items()):
-            kept = _without_settings(words, least=MAPPED.get(name) != "flag")
-            self.unknown += words[len(kept) :]
-            plain[name] = kept
-        one = ("num-experts",) if "deepspeed" in plain else ()  # of which Megatron-DeepSpeed makes a plain MLP
-        absent = [name for name, words in plain.items() if name in ABSENT_AT_0 and words == ("0",)]
-        absent += [name for name in one if plain.get(name) == ("1",)]
+        absent = [name for name in ABSENT_AT_0 if plain.get(name) == ("0",)]
+        if "deepspeed" in plain and plain.get("num-experts") == ("1",):  # of which Megatron-DeepSpeed makes a plain MLP
+            absent.append("num-experts")
         self.no_effect += absent
         plain = {name: words for name, words in plain.items() if name not in absent}
         on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF}
@@ -115,9 +107,8 @@ class Options:
                     self._bad[name] = problem
                     self.problems.add(problem)
                 continue
-            refused = REFUSED.get(name) or next(
-                (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix)), None
-            )
+            families = (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix))
+            refused = REFUSED.get(name) or next(families, None)
             switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
             idle = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
             known = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
@@ -216,13 +207,9 @@ class Options:
         """Return the value of the first of these that is given; InputError where none is."""
         value = self.get(*names)
         if value is None:
-            name, written = (
-                f"{self._dashes}{names[0]}",
-                ""
-                if self._dashes
-                else f", as {'train' if 'batch' in names[0] else 'model'}.{names[0].replace('-', '_')}",
-            )
+            section = "train" if "batch" in names[0] else "model"
+            written = "" if self._dashes else f", as {section}.{names[0].replace('-', '_')}"
             there = ": it is in the checkpoint (--use-checkpoint-args)" if "use-checkpoint-args" in self.given else ""
             remedy = f"give it as --arg=--{names[0]}=..." if there else f"add it{written}"
-            raise InputError(f"{self.source}: {name} is missing{there}; {remedy}")
+            raise InputError(f"{self.source}: {self._dashes}{names[0]} is missing{there}; {remedy}")
         return value
