@@ -137,7 +137,7 @@ def test_replicas_end_when_their_mean_is_known(tiny: Any, monkeypatch: pytest.Mo
     part = 1.5 * half_width(every) / float(every.mean())
     needed = next(count for count in range(50, 301, 50) if half_width(every[:count]) <= part * every[:count].mean())
     assert 50 < needed < 300
-    monkeypatch.setattr(replica_sweep, "_in_processes", lambda job, blocks, _: replica_sweep._simulate(job, blocks))
+    monkeypatch.setattr(replica_sweep, "shared_out", lambda call, numbers, processes: call(numbers))
     for processes in (1, 2, 4):
         assert monte_carlo(job, until=part, processes=processes).step_times.tolist() == every[:needed].tolist()
     assert len(monte_carlo(job, until=1e-9, processes=1)) == 300
@@ -262,6 +262,7 @@ def test_random_stalls_and_loads_are_simulated_replica_by_replica(tiny: Any, kin
     assert found.method == "events"
     assert found.step_times.tolist() == [simulate(one_replica(scenario, number)).step_time for number in range(3)]
     assert len({*found.step_times.tolist()}) == 3
+    assert monte_carlo(scenario, processes=2).step_times.tolist() == found.step_times.tolist()
     with pytest.raises(InputError, match=f"{reason}; use auto"):
         monte_carlo(scenario, method="sweep")
 

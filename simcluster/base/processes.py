@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -66,6 +67,17 @@ class ProcessCall(Generic[T]):
         if isinstance(found, InputError):
             raise found
         return found  # type: ignore[no-any-return]
+
+
+def shared_out(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[int], processes: int) -> list[T]:
+    """Return the answer for each of ``numbers``; of n processes each answers every n-th.
+
+    ``call`` is a function of a module, bound to what can be pickled, that returns an answer for each number it gets.
+    """
+    dealt = [numbers[place::processes] for place in range(processes)]
+    helpers = [ProcessCall(partial(call, own)) for own in dealt[1:]]
+    answers = [call(dealt[0]), *(helper.result() for helper in helpers)]
+    return [answers[place % processes][place // processes] for place in range(len(numbers))]
 
 
 def context() -> BaseContext:

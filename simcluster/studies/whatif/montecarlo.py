@@ -8,19 +8,23 @@ proved for (``studies.scopes``), as those with random stalls and loads on links.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.processes import cores, shared_out
 from simcluster.documents.argument_types import checked
 from simcluster.faults import placed
 from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
+from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.given import ScenarioLike, scenario_of
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.planned import plan
 from simcluster.step.simulate import replay
 from simcluster.studies.scopes import REPLICAS
@@ -28,7 +32,8 @@ from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
 
 Method = Literal["auto", "sweep", "events"]
 
-_LOOK = 10  # replicas on the engine between checks of how precise the mean is
+_LOOK = 10  # replicas by events between checks of how precise the mean is
+_WORTH_PROCESSES = 10.0  # estimated seconds of all replicas by events; below, starting processes takes longer
 
 
 @checked
@@ -46,7 +51,7 @@ def monte_carlo(
     """Return the distribution of a scenario's step time over its ``replicas``, by default as many as it has.
 
     With ``until``, as in 0.001, it ends as soon as the mean is known to this fraction of it: half of its 95 % interval
-    is no more, checked after every 50 replicas of the sweep and every 10 events; ``replicas`` is the maximum then.
+    is no more, checked after every 50 replicas of the sweep and every 10 or more by events; ``replicas`` is the most.
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
     ``processes`` simulate them concurrently (0: one per core, where it pays); the numbers do not depend on it.  Raises
     InputError for ``method="sweep"`` where the sweep is not proved to be right (``studies.scopes``).
@@ -74,14 +79,31 @@ def monte_carlo(
     if not obstacle and method != "events":
         times = sweep_replicas(scenario, base, processes, None if until is None else enough)
         return Distribution(times, base.step_time, "sweep")
-    seeded = scenario.data or scenario.model.moe  # whose plans depend on the seed: lengths of documents, tokens
-    planned = None if seeded else plan(scenario)
+    numbers = range(scenario.replicas)
+    long = estimated_seconds(scenario) * scenario.replicas > _WORTH_PROCESSES
+    workers = processes or (cores() if long else 1)
+    turn = max(_LOOK, workers) if until else len(numbers)
     times = np.zeros(0)
-    for number in range(scenario.replicas):
-        times = np.append(times, replay(one_replica(scenario, number), planned=planned).step_time)
-        if len(times) % _LOOK == 0 and enough(times):
+    for first in range(0, len(numbers), turn):
+        some = numbers[first : first + turn]
+        several = min(workers, len(some))
+        call = partial(_by_events, scenario) if several == 1 else partial(_of_document, scenario.document())
+        times = np.append(times, shared_out(call, some, several))
+        if enough(times):
             break
     return Distribution(times, base.step_time, "events")
+
+
+def _of_document(document: Mapping[str, Any], numbers: Sequence[int]) -> list[float]:
+    """Return what ``_by_events`` returns, in another process: what a scenario has built cannot be pickled."""
+    return _by_events(from_document(document), numbers)
+
+
+def _by_events(scenario: Scenario, numbers: Sequence[int]) -> list[float]:
+    """Return the step times of replicas simulated by events; the job is planned once if no plan needs the seed."""
+    seeded = scenario.data or scenario.model.moe  # lengths of documents, tokens of experts
+    planned = None if seeded else plan(scenario)
+    return [replay(one_replica(scenario, number), planned=planned).step_time for number in numbers]
 
 
 def one_replica(scenario: Scenario, number: int) -> Scenario:

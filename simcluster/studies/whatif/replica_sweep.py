@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.base.processes import ProcessCall, cores
+from simcluster.base.processes import cores, shared_out
 from simcluster.engine.stage_sweep import Duration, StageSweep
 from simcluster.faults import FaultSpec, Jitter, SequenceLengths, Speeds
 from simcluster.faults.capacities import with_permanent
@@ -60,7 +60,8 @@ def sweep_replicas(
     turn = len(blocks) if enough is None else workers
     times = np.zeros(0)
     for first in range(0, len(blocks), turn):
-        for block in _in_processes(job, blocks[first : first + turn], workers):
+        block: Floats
+        for block in shared_out(partial(_simulate, job), blocks[first : first + turn], workers):
             times = np.concatenate([times, block / scenario.steps])
             if enough and enough(times):
                 return times
@@ -209,16 +210,6 @@ def _job(scenario: Scenario, base: Result) -> _Job:
 def _of(kind: type[Kind], scenario: Scenario) -> list[Kind]:
     """Return the faults of a kind."""
     return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
-
-
-def _in_processes(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
-    """Return the times of blocks, which are simulated by several processes."""
-    dealt = [blocks[place::workers] for place in range(workers)]
-    helpers = [ProcessCall(partial(_simulate, job, own)) for own in dealt[1:]]
-    answers = [_simulate(job, dealt[0]), *(helper.result() for helper in helpers)]
-    pairs = (pair for own, answer in zip(dealt, answers, strict=True) for pair in zip(own, answer, strict=True))
-    found = dict(pairs)
-    return [found[number] for number in blocks]
 
 
 def _simulate(job: _Job, blocks: Sequence[int]) -> list[Floats]:
