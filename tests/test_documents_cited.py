@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simcluster import load, simulate
-from simcluster.longrun.studies.amortised import amortised, amortised_document
+from simcluster.longrun.studies.amortised import amortised_answer
 from simcluster.results.distribution import Distribution
 from simcluster.results.timeline import COLUMNS
 from simcluster.studies.whatif.free import what_if_free
@@ -144,7 +144,7 @@ def results() -> tuple[Mapping[str, Any], ...]:
     free = {each.kind: each.step_time for each in found}
     longer = {each.kind: each.note for each in found if each.note}
     asked = {"step_time_if_free_s": free, "longer_if_free": longer, "step_time_distribution_s": chance.to_dict()}
-    more = {"loader": loaded.to_dict()["loader"], "amortised": amortised_document(loaded, amortised(loaded))}
+    more = {"loader": loaded.to_dict()["loader"], **amortised_answer(loaded)[1]}
     verified = {"verified": verify(load("tiny_3d", batch)).to_dict()}
     return full.to_dict(), {**result.to_dict(), **asked, **more, **verified}
 

@@ -243,8 +243,9 @@ def test_every_draw_has_a_source() -> None:
 
 def test_what_a_run_says_stands_above_the_catalogue() -> None:
     assert draw_with("h100", PowerSpec(full=650)) == H100.model_copy(update={"full": 650})
-    assert draw_with("h100", PowerSpec(communication="25 %")).communication == 0.25
-    assert draw_with("my_gpu", PowerSpec(idle=10, full=300)).beside == 0
+    assert draw_with("h100", PowerSpec(communication="25 %")) == H100.model_copy(update={"communication": 0.25})
+    assert draw_with("my_gpu", PowerSpec(idle=10, full=300)) == DrawSpec(idle=10, full=300)
+    assert draw_with("my_gpu", PowerSpec(node=300)) is None
     with pytest.raises(InputError, match="what 'my_gpu' draws is not known"):
         draw_with("my_gpu", PowerSpec(full=300))
     with pytest.raises(InputError, match="below idle"):

@@ -10,7 +10,7 @@ from conftest import Tiny
 
 from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.amortised import amortised, amortised_document
+from simcluster.longrun.studies.amortised import amortised, amortised_answer
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.parameters import parameters
 from simcluster.scenario.job import planned_footprints
@@ -144,7 +144,7 @@ def test_an_outer_step_takes_the_pseudo_gradients_over_the_wan(tiny: Tiny) -> No
     result = simulate(scenario)
     (row,) = amortised(result)
     assert (row.name, row.seconds, row.every) == ("outer step", found, 100)
-    assert amortised_document(result, [row])["step_time_s"] == result.step_time + found / 100
+    assert amortised_answer(result)[1]["amortised"]["step_time_s"] == result.step_time + found / 100
     assert StepStates(scenario).healthy == result.step_time + found / 100
     assert simulate(tiny(**over)).step_time > result.step_time + 4 * LATENCY  # nothing crosses in a step of its own
 

@@ -66,12 +66,17 @@ def draw_of(device: str) -> DrawSpec:
     return DrawSpec.model_validate(known[device])
 
 
-def draw_with(device: str, own: PowerSpec) -> DrawSpec:
-    """Return the same with what a run's ``power`` states instead of the catalogue."""
-    names = ("idle", "full", "node", "communication", "waiting")
+def draw_with(device: str, own: PowerSpec) -> DrawSpec | None:
+    """Return the power of a device in a run, which may state it; None if neither the run nor the catalogue does.
+
+    InputError if the run states a part of it, and the catalogue does not know the rest.
+    """
+    names, known = ("idle", "full", "node", "communication", "waiting"), device in presets("power.yaml")
     given = {name: value for name in names if (value := getattr(own, name)) is not None}
-    known = {} if {"idle", "full"} <= given.keys() and device not in presets("power.yaml") else dict(draw_of(device))
-    found = DrawSpec.model_validate(known | given)
+    if not known and not given.keys() & {"idle", "full"}:
+        return None
+    alone = not known and {"idle", "full"} <= given.keys()
+    found = DrawSpec.model_validate(({} if alone else dict(draw_of(device))) | given)
     if found.full < found.idle:
         raise InputError(
             f"run.power: full ({found.full:g} W) is below idle ({found.idle:g} W); raise full, or lower idle"
@@ -157,16 +162,6 @@ def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
     if fate in _TRAINS:
         return step
     return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.beside)
-
-
-def draw_in(device: str, own: PowerSpec) -> DrawSpec | None:
-    """Return the power of a device in a run; None if neither catalogue nor run states it.
-
-    InputError if the run states a part of it, and the catalogue does not know the rest.
-    """
-    if device not in presets("power.yaml") and own.idle is None and own.full is None:
-        return None
-    return draw_with(device, own)
 
 
 def drawn_by(result: Result, draw: DrawSpec | None = None, *, computing: bool = False) -> PowerCurve:

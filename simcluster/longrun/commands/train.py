@@ -78,12 +78,11 @@ def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
             policies, **how, workers=common.workers_of(args), store=args.store, strict=False, progress=bar
         )
     common.answer(args, lambda: text_of(found), found.to_dict)
-    stages: dict[str, TrainingRun] = {}
-    for name, run in found.runs.items():
-        if isinstance(run, StagedTraining):
-            stages |= {f"{name}, stage {number}": stage for number, stage in enumerate(run.stages, 1)}
-        else:
-            stages[name] = run
+    stages = {
+        name if run is stage else f"{name}, stage {number}": stage
+        for name, run in found.runs.items()
+        for number, stage in enumerate(run.stages if isinstance(run, StagedTraining) else [run], 1)
+    }
     draw_fates, draw_policies = picture("fates"), picture("policies")
     common.draw(args, (args.fates, lambda: draw_fates(stages)), (args.plot, lambda: draw_policies(found)))
     if args.output:

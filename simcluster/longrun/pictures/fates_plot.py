@@ -118,6 +118,8 @@ def fates(trainings: Mapping[str, TrainingRun], title: str = "") -> Figure:
     if not trainings:
         raise InputError('nothing to draw: give at least one, as in {"as planned": train(scenario)}')
     tables = {name: shares_of(training.outcomes) for name, training in trainings.items()}
+    causes = list(dict.fromkeys(cause for table in tables.values() for cause in table.columns))
+    tables = {name: table.reindex(columns=causes, fill_value=0.0) for name, table in tables.items()}
     groups = _groups(tables)
     rows = len(tables), len(groups) * len(tables)
     heights = [_ROW * rows[0] + 0.55, _ROW * (0.78 * rows[1] + 0.22 * len(groups)) + 0.55]
@@ -190,11 +192,7 @@ def _stacked(axes: Axes, row: float, height: float, shares: pd.Series[float], le
 
 
 def _groups(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:
-    known = list(dict.fromkeys(cause for table in tables.values() for cause in table.columns if cause))
-    for table in tables.values():
-        for cause in known:
-            if cause not in table.columns:
-                table[cause] = 0.0
+    known = [str(cause) for cause in next(iter(tables.values())).columns if cause]
     taken = {cause: sum(float(table[cause].sum()) for table in tables.values()) for cause in known}
     ordered = sorted((cause for cause in known if taken[cause] > 0), key=lambda cause: -taken[cause])
     groups = group_causes([cause for cause in ordered if cause != CHECKPOINTS])

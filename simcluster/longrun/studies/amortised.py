@@ -3,7 +3,7 @@ outer steps of workers that train apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,11 @@ class AmortisedRow:
 
     @property
     def each_step(self) -> float:
-        """Seconds a step."""
+        """Seconds per step."""
         return self.seconds / self.every
 
     def in_words(self) -> str:
-        """'checkpoint 722.9 ms a step (60.00 s every 83)'.
+        """Return the row as text.
 
         >>> AmortisedRow("checkpoint", 60.0, 83).in_words()
         'checkpoint 722.9 ms a step (60.00 s every 83)'
@@ -43,8 +43,8 @@ class AmortisedRow:
 
 
 def amortised(result: Result) -> tuple[AmortisedRow, ...]:
-    """Those of a result's run, none where its scenario has no ``run``, or that says nothing of them; and the outer step
-    of workers that train apart, where it is not among the steps that were played."""
+    """Return what a result's run adds to its steps, and the outer step of workers that train apart, if that is not
+    among the simulated steps."""
     section, outer = result.scenario.run, result.scenario.training.outer
     found: list[AmortisedRow] = []
     if outer is not None and played_apart(result.scenario):
@@ -54,28 +54,14 @@ def amortised(result: Result) -> tuple[AmortisedRow, ...]:
 
 def amortised_answer(result: Result) -> tuple[list[str], dict[str, Any]]:
     """Return the text and the JSON of what a run adds to its step; both are empty where that is nothing."""
-    if result.scenario.run is None and result.scenario.training.outer is None:
+    if not (rows := amortised(result)):
         return [], {}
-    rows = amortised(result)
-    if not rows:
-        return [], {}
-    return ["\n".join(amortised_lines(result, rows))], {"amortised": amortised_document(result, rows)}
-
-
-def amortised_document(result: Result, rows: Sequence[AmortisedRow]) -> dict[str, Any]:
-    """As the result JSON has them, with the step that they make."""
-    found = {row.name: {"seconds": row.seconds, "every": row.every, "step_s": row.each_step} for row in rows}
-    return {"step_time_s": result.step_time + sum(row.each_step for row in rows), **found}
-
-
-def amortised_lines(result: Result, rows: Sequence[AmortisedRow]) -> list[str]:
-    """For the summary of a run."""
-    if not rows:
-        return []
     whole = result.step_time + sum(row.each_step for row in rows)
     told = [*(row.in_words() for row in rows), f"with that a step takes {format_seconds(whole)}"]
     told[-1] += f", {whole / result.step_time - 1:+.2%}"
-    return [f"  {'amortised' if not place else '':<13}{text}" for place, text in enumerate(told)]
+    text = "\n".join(f"  {'amortised' if not place else '':<13}{line}" for place, line in enumerate(told))
+    found = {row.name: {"seconds": row.seconds, "every": row.every, "step_s": row.each_step} for row in rows}
+    return [text], {"amortised": {"step_time_s": whole, **found}}
 
 
 def _rows(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:

@@ -12,7 +12,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_in, drawn_by, watts_of
+from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_with, drawn_by, watts_of
 from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, names_of
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
@@ -74,7 +74,7 @@ class RunEnergy:
     @classmethod
     def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
         """Return the energy of runs whose healthy step was ``step``; None if the power of a GPU is not known."""
-        draw = None if step is None else draw_in(step.scenario.cluster.device.name, own)
+        draw = None if step is None else draw_with(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property

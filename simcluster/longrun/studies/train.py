@@ -11,7 +11,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.ending import check_end
-from simcluster.longrun.power import draw_in
+from simcluster.longrun.power import draw_with
 from simcluster.longrun.studies.build import asked_runs, long_run_of, section_of
 from simcluster.longrun.studies.chunks import RunPlayer, Workers, player_of
 from simcluster.longrun.studies.staged import StagedTraining
@@ -72,7 +72,7 @@ def played_runs(
     scenario: Scenario, count: int, player: RunPlayer, *, first: int = 0, states: StepStates | None = None
 ) -> TrainingRun:
     """Simulate runs of one stage, from number ``first`` on; ``states`` are those of its cluster, if some are known."""
-    draw_in(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
+    draw_with(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
     states = StepStates(scenario) if states is None else states
     run = long_run_of(scenario, states)
     check_end(run)
