@@ -241,7 +241,6 @@ cdef class LaneStates:
     cdef double _end_of_run(self, int lane) noexcept
     cdef double _factor(self, int lane, int at) noexcept
     cdef double _left(self, int lane, double time) noexcept
-    cdef double _rounded(self, double seconds) noexcept
     cdef void end_op(self, int lane) noexcept
     cdef int _awaited_lane(self, int lane, int place) noexcept
     cdef void _join_waiters(self, int lane, int awaited_lane, int at) noexcept

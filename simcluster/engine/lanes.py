@@ -14,7 +14,6 @@ if not cython.compiled:
     from simcluster.engine.event_queue import INFINITE, EventQueue
     from simcluster.engine.template_ops import TemplateOps
 
-    rint = np.rint
     LaneState = SimpleNamespace
 
 
@@ -172,7 +171,7 @@ class LaneStates:
             seconds = self._own[own + place - self.state[lane].template]
         if self.ops[place].sensitivity >= 0.0:
             seconds = seconds * self.state[lane].slowness
-        return self._rounded(seconds)
+        return self.queue.rounded(seconds)
 
     def end_op(self, lane: cython.int) -> cython.void:
         """End a lane's op; the lane and those that wait for the op continue."""
@@ -220,7 +219,7 @@ class LaneStates:
             self.state[lane].left = self._left(lane, self.state[lane].changed)
             self.state[lane].since = self.state[lane].changed
             self.state[lane].factor = factor
-        end: cython.double = self.state[lane].since + self._rounded(self.state[lane].left * factor)
+        end: cython.double = self.state[lane].since + self.queue.rounded(self.state[lane].left * factor)
         while end <= self.queue.now:
             self.at[lane] += 1
             self.events += 1
@@ -228,7 +227,7 @@ class LaneStates:
             self.state[lane].left = self.seconds(lane, self.at[lane])
             self.state[lane].since = end
             self.state[lane].factor = factor
-            end += self._rounded(self.state[lane].left * factor)
+            end += self.queue.rounded(self.state[lane].left * factor)
 
     def _end_of_run(self, lane: cython.int) -> cython.double:
         """Return when a run is over if nothing changes; keep the ends of its ops."""
@@ -238,9 +237,9 @@ class LaneStates:
         if self.state[lane].since == end:
             self.state[lane].factor = factor
         if self.state[lane].factor == factor:
-            end = self.state[lane].since + self._rounded(self.state[lane].left * factor)
+            end = self.state[lane].since + self.queue.rounded(self.state[lane].left * factor)
         else:
-            end += self._rounded(self._left(lane, end) * factor)
+            end += self.queue.rounded(self._left(lane, end) * factor)
         while True:
             self.keep(lane, at, end)
             if self.state[lane].follower and at == self.state[lane].followed:
@@ -248,7 +247,7 @@ class LaneStates:
             if at == self.state[lane].last:
                 return end
             at += 1
-            end += self._rounded(self.seconds(lane, at) * self._factor(lane, at))
+            end += self.queue.rounded(self.seconds(lane, at) * self._factor(lane, at))
 
     def _factor(self, lane: cython.int, at: cython.int) -> cython.double:
         """Return by which factor an op of a lane takes longer at the lane's pressure and speed."""
@@ -258,12 +257,8 @@ class LaneStates:
     def _left(self, lane: cython.int, time: cython.double) -> cython.double:
         """Return what is left, at this time, of the op that a lane is at."""
         over: cython.double = (time - self.state[lane].since) / self.state[lane].factor
-        left: cython.double = self.state[lane].left - self._rounded(over)
+        left: cython.double = self.state[lane].left - self.queue.rounded(over)
         return left if left > 0.0 else 0.0
-
-    def _rounded(self, seconds: cython.double) -> cython.double:
-        """Return a duration on the clock's grid."""
-        return rint(seconds * self.queue.ticks) / self.queue.ticks
 
     def _awaited_lane(self, lane: cython.int, place: cython.int) -> cython.int:
         """Return the lane of the first op that is not over and for which a lane's op has to wait, -1 for none."""

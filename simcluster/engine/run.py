@@ -72,7 +72,7 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     if state == events.BEYOND_GRID:
         raise BeyondGridError
     if state == events.STUCK:
-        raise _Deadlock(tables, engine, describe).error()
+        raise _deadlock(tables, engine, describe)
     lane_end = engine.lanes.buffers.read("lane_end")[: engine.lanes.count]
     kept = engine.meetings.kept_times() if keeps_times else None
     return EngineRun(tables, lane_end, engine.events(), kept)
@@ -127,47 +127,41 @@ def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Chang
         instant = profile.after(instant)
 
 
-class _Deadlock:
-    """Lanes that wait for each other."""
+def _deadlock(tables: Tables, engine: Engine, describe: Callable[[int], str]) -> Exception:
+    """Return the error that says what every lane of a stuck engine waits for."""
+    lines = []
+    for lane in range(engine.lanes.count):
+        op = engine.lanes.op_at(lane)
+        if op >= 0:
+            what = _awaited(tables, engine, describe, op)
+            if not what:  # it waits for nothing and never ends
+                return BeyondGridError()
+            lines.append(f"  {describe(op)} waits for {what}")
+    shown = "\n".join(lines[:_SHOWN])
+    more = f"\n  ... and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return DeadlockError(
+        f"deadlock: {len(lines)} lanes wait for each other and nothing can happen any more\n{shown}{more}\n"
+        "  Every send needs a receive, and all members of a group must run its collectives in the same order."
+    )
 
-    def __init__(self, tables: Tables, engine: Engine, describe: Callable[[int], str]) -> None:
-        self._tables, self._engine, self._describe = tables, engine, describe
 
-    def error(self) -> Exception:
-        """Return the error that says what every lane waits for."""
-        lines = []
-        for lane in range(self._engine.lanes.count):
-            op = self._engine.lanes.op_at(lane)
-            if op >= 0:
-                what = self._awaited(op)
-                if not what:  # it waits for nothing and never ends
-                    return BeyondGridError()
-                lines.append(f"  {self._describe(op)} waits for {what}")
-        shown = "\n".join(lines[:_SHOWN])
-        more = f"\n  ... and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-        return DeadlockError(
-            f"deadlock: {len(lines)} lanes wait for each other and nothing can happen any more\n{shown}{more}\n"
-            "  Every send needs a receive, and all members of a group must run its collectives in the same order."
-        )
-
-    def _awaited(self, op: int) -> str:
-        """Return what an op waits for; "" for nothing."""
-        templates, instances, groups, kinds = self._tables[:4]
-        instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
-        place = op - int(instances.op_first[instance]) + int(templates.op_first[instances.template[instance]])
-        missing = []
-        for at in range(int(templates.wait_first[place]), int(templates.wait_first[place + 1])):
-            peer = int(templates.wait_peer[at])
-            other = instance if peer < 0 else int(instances.peer[instance, peer])
-            number = int(templates.wait_op[at])
-            if not self._engine.lanes.is_over(other, number):
-                missing.append(int(instances.op_first[other]) + number)
-        if missing:
-            return " and ".join(self._describe(each) for each in missing[:3])
-        slot = int(templates.slot[place])
-        if slot < 0:
-            return ""
-        meeting = int(groups.place_first[instances.group[instance, slot]] + templates.place[place])
-        arrived, kind = self._engine.meetings.arrived(meeting)
-        parties = int(kinds.parties[kind]) if kind >= 0 else arrived + 1  # no op that names the kind has arrived
-        return f"the other members of its group ({arrived} of {parties} have arrived)"
+def _awaited(tables: Tables, engine: Engine, describe: Callable[[int], str], op: int) -> str:
+    """Return what an op waits for; "" for nothing."""
+    templates, instances, groups, kinds = tables[:4]
+    instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
+    place = op - int(instances.op_first[instance]) + int(templates.op_first[instances.template[instance]])
+    missing = []
+    for at in range(int(templates.wait_first[place]), int(templates.wait_first[place + 1])):
+        peer, number = int(templates.wait_peer[at]), int(templates.wait_op[at])
+        other = instance if peer < 0 else int(instances.peer[instance, peer])
+        if not engine.lanes.is_over(other, number):
+            missing.append(int(instances.op_first[other]) + number)
+    if missing:
+        return " and ".join(map(describe, missing[:3]))
+    slot = int(templates.slot[place])
+    if slot < 0:
+        return ""
+    meeting = int(groups.place_first[instances.group[instance, slot]] + templates.place[place])
+    arrived, kind = engine.meetings.arrived(meeting)
+    parties = int(kinds.parties[kind]) if kind >= 0 else arrived + 1  # no op that names the kind has arrived
+    return f"the other members of its group ({arrived} of {parties} have arrived)"
