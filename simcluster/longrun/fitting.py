@@ -172,29 +172,30 @@ def _many(row: Row) -> float:
 
 
 def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds: float, of: str) -> CauseFit:
-    count = sum(many for many, _, _ in found)
-    low, high = poisson_interval(round(count))
     times = [when for many, when, _ in found for _ in range(round(many)) if not math.isnan(when)]
     if times and max(times) > seconds:
         last, watch = max(times) / DAY, seconds / DAY
         over = f"{kind[0]} at {last:.4g} d is after the watch of {watch:g} d; every failure must lie within it"
         raise InputError(f"{over}: raise --days to {math.ceil(last)} or more, or leave later rows out")
-    notes = _few(count, low, high, seconds)
+    notes = []
     if len(times) >= FEW:  # Laplace's test of whether failures come more often with time: standard normal if not
         score = (float(np.mean(times)) / seconds - 0.5) * math.sqrt(12 * len(times))
         how = "more" if score > 0 else "less"
         if abs(score) > 2.58:
             notes.append(f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not say it")
-    notes += _lemon(found, gpus)
-    return CauseFit(*kind, of, count, seconds, low, high, None, (0.0, 0.0), tuple(notes))
+    return _fitted(kind, of, sum(many for many, _, _ in found), seconds, [*notes, *_lemon(found, gpus)])
 
 
-def _few(count: float, low: float, high: float, seconds: float) -> list[str]:
-    if not count:
-        return [f"never seen: with 95 % it comes at most every {seconds / high / DAY:.3g} d"]
-    if count < FEW:
-        return [f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"]
-    return []
+def _fitted(
+    kind: tuple[str, str], of: str, count: float, watched: float, notes: Sequence[str],
+    lives: WeibullFit | None = None, oldest: tuple[float, float] = (0.0, 0.0),
+) -> CauseFit:  # fmt: skip
+    low, high = poisson_interval(round(count))
+    few = f"never seen: with 95 % it comes at most every {watched / high / DAY:.3g} d"
+    if count:
+        few = f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"
+    notes = (*([few] if count < FEW else []), *notes)
+    return CauseFit(*kind, of, count, watched, low, high, lives, oldest, notes)
 
 
 def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
@@ -246,13 +247,10 @@ def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[s
 
 
 def _of_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
-    count, watched = lives.failures, lives.watched
-    low, high = poisson_interval(round(count))
-    alive = lives.age[~lives.ended]
+    alive, notes, law = lives.age[~lives.ended], [], None
     oldest = (float(alive.min()), float(alive.max())) if len(alive) else (0.0, 0.0)
-    notes, law = _few(count, low, high, watched), None
     try:
         law = lives.weibull()
     except InputError as problem:
         notes.append(f"no shape: {problem}")
-    return CauseFit(cause, batch, of, count, watched, low, high, law, oldest, tuple(notes))
+    return _fitted((cause, batch), of, lives.failures, lives.watched, notes, law, oldest)
