@@ -234,7 +234,7 @@ def test_command_saves_and_loads_csv(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_command_takes_a_function(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text(
-        "from simcluster.schedules import interleaved\n"
+        "from simcluster.schedules import one_f_one_b\n"
         "def good(stages, microbatches, chunks):\n    return one_f_one_b(stages, microbatches)\n"
         "def wrong(stages, microbatches, chunks):\n    return stages / 0\n"
         "def none(stages, microbatches, chunks):\n    pass\n"
