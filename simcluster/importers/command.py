@@ -58,9 +58,10 @@ from simcluster.scenario.scenario import from_document
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 
 _TAKES = {
-    "megatron": "cluster gpus log arg", "megatron-bridge": "cluster gpus log arg", "nemo": "cluster gpus log arg",
-    "torchtitan": "cluster gpus log arg sequence-length", "deepspeed": "cluster gpus log arg sequence-length model",
-    "hugging-face": "cluster gpus sequence-length", "astra-network": "device",
+    "megatron": "cluster gpus log arg", "megatron-bridge": "cluster gpus log arg",
+    "torchtitan": "cluster gpus log arg sequence-length", "nemo": "cluster gpus log arg",
+    "deepspeed": "cluster gpus log arg sequence-length model", "hugging-face": "cluster gpus sequence-length",
+    "astra-network": "device",
 }  # fmt: skip
 """Options that each kind has a use for, of those that not all have."""
 KINDS = tuple(_TAKES)
