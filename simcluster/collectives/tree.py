@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.collectives.description import LARGE, Columned, Hop, Lazy, Listed, Phase
+from simcluster.base.arrays import begins, within
+from simcluster.collectives.description import LARGE, Columned, Listed, Phase
 from simcluster.collectives.group import Group, Ring, Walks
 
 
@@ -31,22 +31,10 @@ def all_reduce(group: Group) -> Sequence[Phase]:
             Phase(rounds=1, hops=Chained(walks, up=True), chunks=1, reduces=True, pipelined=True),
             Phase(rounds=1, hops=Chained(walks, up=False), chunks=1, reduces=False, pipelined=True),
         )
-    rings = group.rings
-    if group.num_ranks * len(rings) > LARGE and len({*map(len, group.machines)}) == 1:
-        return _listed_phases(group, rings)
-    up: list[Hop] = []
-    for rail, ring in enumerate(rings):
-        chains = _chains(group, ring)
-        for number, parents in enumerate(double_tree(len(chains))):
-            up += _upwards(chains, parents, share=0.5 / len(rings), channel=2 * rail + number)
-
-    def backwards(number: int) -> Hop:
-        hop = up[-1 - number]
-        return Hop(hop.target, hop.source, hop.share, channel=hop.channel)
-
+    up = _listed([_chains(group, ring) for ring in group.rings])
     return (
         Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
-        Phase(rounds=1, hops=Lazy(len(up), backwards), chunks=1, reduces=False, pipelined=True),
+        Phase(rounds=1, hops=up.backwards(), chunks=1, reduces=False, pipelined=True),
     )
 
 
@@ -83,18 +71,17 @@ class Chained(Columned):
         return up if self.up else up.backwards()
 
 
-def _listed_phases(group: Group, rings: Sequence[Ring]) -> Sequence[Phase]:
-    """The same in columns, on machines of equally many ranks."""
-    tables = [np.array(ring.order, dtype=np.int64).reshape(len(group.machines), -1) for ring in rings]
-    up = _listed(tables)
-    return (
-        Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
-        Phase(rounds=1, hops=up.backwards(), chunks=1, reduces=False, pipelined=True),
-    )
+def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
+    """Return the ranks of every machine (row) in the ring's order, from where it is entered; -1 behind the last."""
+    order = np.array(ring.order, dtype=np.int64)
+    counts = np.diff(begins(np.asarray(group.hosts)[order]), append=len(order))
+    table = np.full((len(counts), counts.max()), -1, dtype=np.int64)
+    table[np.repeat(np.arange(len(counts)), counts), within(counts)] = order
+    return table
 
 
 def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
-    """Hops up all trees; a rail has the chain through every machine as a row."""
+    """Return the hops up all trees; a rail has the chain through every machine as a row."""
     machines = len(rails[0])
     parts = []
     for number, parents in enumerate(double_tree(machines)):
@@ -103,7 +90,7 @@ def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
         for rail, chains in enumerate(rails):
             down = chains[order][:, ::-1]  # from the end of each chain to its head, and on to the head above
             source, target = down, np.concatenate([down[:, 1:], chains[above, :1]], axis=1)
-            there = np.ones(source.shape, dtype=bool)
+            there = source >= 0
             there[above < 0, -1] = False
             channel = 2 * rail + number
             parts.append((channel, Listed.of(source[there], target[there], 0.5 / len(rails), channel=channel)))
@@ -138,22 +125,6 @@ def _double_tree(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for each in (first, second):
         each.flags.writeable = False
     return first, second
-
-
-def _chains(group: Group, ring: Ring) -> list[list[int]]:
-    """The ranks of every machine in the ring's order, from the one by which the ring enters it."""
-    return [list(positions) for _, positions in groupby(ring.order, key=lambda position: group.hosts[position])]
-
-
-def _upwards(chains: Sequence[Sequence[int]], parents: Sequence[int], *, share: float, channel: int) -> list[Hop]:
-    """Hops from the ends of the chains to their heads, and from head to head up the tree, deepest machine first."""
-    hops = []
-    for node in deepest_first(parents):
-        chain = chains[node]
-        hops += [Hop(chain[k], chain[k - 1], share, channel=channel) for k in range(len(chain) - 1, 0, -1)]
-        if parents[node] >= 0:
-            hops.append(Hop(chain[0], chains[parents[node]][0], share, channel=channel))
-    return hops
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
