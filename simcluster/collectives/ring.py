@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from simcluster.collectives.description import LARGE, Hop, Listed, Phase
-from simcluster.collectives.group import Group, Ring
+from simcluster.collectives.description import Hop, Listed, Phase
+from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
@@ -58,29 +58,17 @@ def around(order: Sequence[int], first: int, *, share: float, count: int = 1, ba
 
 
 def _phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
-    num_ranks, rings = group.num_ranks, group.rings
-    if num_ranks * len(rings) > LARGE:
-        listed = Listed.joined([_ring(ring, channel, len(rings), first_chunk) for channel, ring in enumerate(rings)])
-        return Phase(rounds=num_ranks - 1, hops=listed, chunks=num_ranks, reduces=reduces)
-    hops = tuple(
-        Hop(
-            source=source,
-            target=ring.order[(place + 1) % num_ranks],
-            share=1.0 / (num_ranks * len(rings)),
-            relay=ring.relays[place],
-            channel=channel,
-            chunk=(place + first_chunk) % num_ranks,
+    size, rings = group.num_ranks, group.rings
+    hops: Sequence[Hop] = ()
+    if size > 1:
+        chunk, share = (np.arange(size) + first_chunk) % size, 1.0 / (size * len(rings))
+        orders, relays = (
+            np.array([getattr(ring, name) for ring in rings], dtype=np.int64) for name in ("order", "relays")
         )
-        for channel, ring in enumerate(rings)
-        for place, source in enumerate(ring.order)
-    )
-    return Phase(rounds=num_ranks - 1, hops=hops if num_ranks > 1 else (), chunks=num_ranks, reduces=reduces)
-
-
-def _ring(ring: Ring, channel: int, rings: int, first_chunk: int) -> Listed:
-    """The hops of one ring."""
-    size = len(ring.order)
-    order = np.array(ring.order, dtype=np.int64)
-    relays, chunks = np.array(ring.relays, dtype=np.int64), (np.arange(size) + first_chunk) % size
-    share = 1.0 / (size * rings)
-    return Listed.of(order, np.roll(order, -1), share, relay=relays, channel=channel, chunk=chunks)
+        hops = Listed.joined(
+            [
+                Listed.of(order, np.roll(order, -1), share, relay=relay, channel=channel, chunk=chunk)
+                for channel, (order, relay) in enumerate(zip(orders, relays, strict=True))
+            ]
+        )
+    return Phase(rounds=size - 1, hops=hops, chunks=size, reduces=reduces)
