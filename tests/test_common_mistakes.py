@@ -31,7 +31,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run s.yaml", {"s.yaml": TINY.encode("utf-16")}, "is text in UTF-16; a YAML text is expected: save it as UTF-8"),
     ("run s.yaml.gz", {"s.yaml.gz": b"\x1f\x8b\x08\0\0\0"}, "a YAML text is expected: run gunzip on it first"),
     ("replay s.yaml", {"s.yaml": TINY}, "a scenario is for simcluster run, stragglers or report"),
-    ("import megatron train.py --cluster dgx_h100", {"train.py": "import torch\n"}, "name the launch script (.sh)"),
+    ("import megatron train.py --cluster dgx_h100", {"train.py": "import torch\n"}, "takes a launch script (.sh)"),
     ("import nemo ds.json --cluster dgx_h100", {"ds.json": "{train_batch_size: 1}"}, "add it, as model.num_layers"),
     ("import torchtitan j.toml --cluster dgx_h100", {"j.toml": "[model]\nname = llama3\n"},
      "j.toml:2: is not TOML: a value is none of TOML's; write a text in double quotes"),
