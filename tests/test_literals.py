@@ -27,6 +27,8 @@ REVIEWED = {
     "importers/shell/script.py _run statement.kind": "a statement of another kind is a command",
     "importers/shell/syntax.py _compound found.kind": "the rest is a function",
     "importers/shell/script.py _run_builtin name": "another name is not the shell's own command",
+    "importers/nemo.py _translated key": "other settings have the same values there",
+    "importers/torchtitan_sources.py _section name": "other sections are taken field by field",
     "interactive/controls/offers.py _values control.offer": "a table in YAML: another offer raises KeyError",
     "studies/search/pipelines.py over_dp self.zero": "the rest is ZeRO 3",
     "planning/offload.py trips action.kind": "a W neither makes nor reads activations",

@@ -212,10 +212,8 @@ def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Words:
     if "vocab-size" in options:
         return {}
     kind = str(plain.get("model.tokenizer.type") or "")
-    match plain.get("model.tokenizer.library"):
-        case "megatron":
-            return {"tokenizer-type": (kind or "GPT2BPETokenizer",)}
-        case "sentencepiece":
-            return {"tokenizer-type": ("SentencePieceTokenizer",)}
-        case _:
-            return {"tokenizer-type": ("HuggingFaceTokenizer",), "tokenizer-model": (kind or "not named",)}
+    named = {"megatron": kind or "GPT2BPETokenizer", "sentencepiece": "SentencePieceTokenizer"}
+    library = named.get(plain.get("model.tokenizer.library", ""))
+    if library is None:
+        return {"tokenizer-type": ("HuggingFaceTokenizer",), "tokenizer-model": (kind or "not named",)}
+    return {"tokenizer-type": (library,)}
