@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from simcluster import load_cluster
-from simcluster.collectives import ALGORITHMS, description
+from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Listed
+from simcluster.collectives.tree import Chained
 from simcluster.symmetry.usage_patterns import Places
 from simcluster.topology import Cluster
 from simcluster.topology.link_ends import kinds_in
@@ -94,16 +95,12 @@ def test_a_picture_of_many_groups_is_that_of_each(name: str, kind: str, algorith
             assert tuple(zip(part.link[own].tolist(), part.flows[own].tolist(), strict=True)) == each.usage
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
-def test_hops_in_columns_are_the_hops(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = made("dgx_h100", {"nodes": 3})
-    group = group_of(cluster, range(24))
-    one_by_one = ALGORITHMS["all_reduce"][algorithm](group)
-    for module in ("ring", "tree"):
-        monkeypatch.setattr(f"simcluster.collectives.{module}.LARGE", 0)
-    listed = ALGORITHMS["all_reduce"][algorithm](group)
-    assert description.LARGE > 24 * 8
-    for one, other in zip(one_by_one, listed, strict=True):
+def test_trees_over_equal_machines_are_those_along_their_rings() -> None:
+    """Of many ranks whose NICs have numbers the machines are not looked at one by one."""
+    numbered = group_of(made("dgx_h100", {"nodes": 65}), range(65 * 8))
+    named = Group(tuple(numbered.hosts), tuple(numbered.nics[:]), tuple(numbered.nvswitches[:]))
+    for one, other in zip(*(ALGORITHMS["all_reduce"]["tree"](group) for group in (numbered, named)), strict=True):
+        assert isinstance(one.hops, Chained)
         assert isinstance(other.hops, Listed)
         assert list(one.hops) == list(other.hops)
         assert one.hops[5] == other.hops[5]

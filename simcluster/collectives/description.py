@@ -16,9 +16,6 @@ from simcluster.base.errors import InputError
 
 Item = TypeVar("Item")
 
-LARGE = 256
-"""Hops of a phase from which on they are kept in columns (``Listed``)."""
-
 SWITCH = -1
 """A position in the network: the lowest switch above all ranks that exchange the same data with it in a phase.
 

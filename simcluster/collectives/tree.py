@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import begins, within
-from simcluster.collectives.description import LARGE, Columned, Listed, Phase
+from simcluster.collectives.description import Columned, Listed, Phase
 from simcluster.collectives.group import Group, Ring, Walks
+
+_LARGE = 256  # hops of a phase from which on they are made when they are looked at
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
@@ -26,7 +28,7 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     if group.num_ranks == 1:
         return ()
     walks = group.walks
-    if walks and group.num_ranks * len(walks.orders) > LARGE:
+    if walks and group.num_ranks * len(walks.orders) > _LARGE:
         return (
             Phase(rounds=1, hops=Chained(walks, up=True), chunks=1, reduces=True, pipelined=True),
             Phase(rounds=1, hops=Chained(walks, up=False), chunks=1, reduces=False, pipelined=True),

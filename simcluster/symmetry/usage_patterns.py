@@ -26,6 +26,8 @@ class Places:
     def layouts(self, table: Ints) -> Ints:
         """Return a number for every group (row), equal where members meet in machines, NICs and NVSwitches equally."""
         found = np.zeros(len(table), dtype=np.uint64)
+        if len(table) < 2:
+            return found.astype(np.int64)
         hosts, switches, *nics = self._seats(table)
         for number, seen in enumerate([hosts, switches]):
             found = mixed(found ^ rows_alike(_first_seen(seen, 0 if number else None)), number)
@@ -77,7 +79,7 @@ class Pictures:
 
     def __init__(self, fabric: Fabric, window: Quotient) -> None:
         self._fabric, self._window = fabric, window
-        self._places = Places(fabric, len(window.rank))
+        self.layouts = Places(fabric, len(window.rank)).layouts
         self._groups: dict[bytes, Group] = {}
 
     def group(self, ranks: Ranks) -> Group:
@@ -86,10 +88,6 @@ class Pictures:
         if name not in self._groups:
             self._groups[name] = group_of(self._fabric, ranks)
         return self._groups[name]
-
-    def layouts(self, table: Ranks) -> Ints:
-        """Return numbers, equal for groups (rows) that are laid out alike."""
-        return self._places.layouts(table) if len(table) > 1 else np.zeros(len(table), dtype=np.int64)
 
     def of_groups(self, table: Ranks, layout: Ints, cut: int) -> Draw:
         """Return what draws groups of a table with these layouts; ``cut`` as in ``Counterparts``.
