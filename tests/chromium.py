@@ -1,6 +1,6 @@
 """A headless Chromium for tests, driven over its own pipe (DevTools protocol): no driver and no further package.
 
-``browser()`` is None where there is no Chromium: `apt-get install -y chromium` brings one.
+Tests of pages in it run with ``-m documents``, and are skipped where there is no Chromium.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
@@ -35,6 +37,20 @@ def found() -> str | None:
     """The program's path."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((path for name in names if (path := shutil.which(name))), None)
+
+
+NEEDED = [
+    pytest.mark.documents,
+    pytest.mark.skipif(found() is None, reason="no Chromium: apt-get install -y chromium"),
+]
+"""Marks of tests of a page in a browser."""
+
+
+def in_a_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark one test of a module as a test of a page in a browser."""
+    for mark in NEEDED:
+        test = mark(test)
+    return test
 
 
 class Page:

@@ -20,7 +20,6 @@ from simcluster.interactive.notebook import gantt_cell
 from simcluster.interactive.notebook.gantt_cell import GanttCell, gantt_html
 from simcluster.results.result import Result
 
-in_a_browser = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
 NOTEBOOK = """<!doctype html><meta charset="utf-8"><title>a notebook</title>
 <body><div style="background: #fff">{0}</div><div style="background: #111">{1}</div></body>"""
 READY = """[...document.querySelectorAll("iframe")].length === 2 && [...document.querySelectorAll("iframe")]
@@ -57,7 +56,7 @@ def views(tab: chromium.Page) -> list[list[float]]:
     return [tab.run(f"{gantt(number)}.view") for number in (0, 1)]
 
 
-@in_a_browser
+@chromium.in_a_browser
 def test_each_cell_has_its_own_timeline(tab: chromium.Page, result: Result) -> None:
     counts = [tab.run(f"{gantt(number)}.runs[0].timeline.count") for number in (0, 1)]
     assert counts == [len(result.spans), len(result.timeline_of(3))]
@@ -65,7 +64,7 @@ def test_each_cell_has_its_own_timeline(tab: chromium.Page, result: Result) -> N
     assert [tab.run(f'window.frames[{n}].document.querySelector("#trouble").hidden') for n in (0, 1)] == [True, True]
 
 
-@in_a_browser
+@chromium.in_a_browser
 def test_a_cell_is_zoomed_alone_and_says_what_is_under_the_mouse(tab: chromium.Page, result: Result) -> None:
     before = views(tab)
     x, y = tab.run(f"""(() => {{
@@ -88,7 +87,7 @@ def test_a_cell_is_zoomed_alone_and_says_what_is_under_the_mouse(tab: chromium.P
     assert after[1] == before[1]
 
 
-@in_a_browser
+@chromium.in_a_browser
 def test_a_cell_has_the_notebook_s_ground(tab: chromium.Page, tmp_path: Path) -> None:
     themes = [tab.run(f"window.frames[{n}].document.documentElement.dataset.theme") for n in (0, 1)]
     assert themes == ["light", "dark"]

@@ -126,7 +126,6 @@ def test_the_widget_answers_a_change_of_its_traits() -> None:
 
 # --- its script, with a kernel that has its answers ready -------------------------------------------------------------
 
-needs_chromium = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
 _MODEL = """
 const answers = $answers;
 const state = {settings: {}, zoom: false, answered: 1};
@@ -183,7 +182,7 @@ def change(tab: chromium.Page, key: str, place: int) -> None:
     tab.run(f"(() => {{ const it = {control}; it.value = '{place}'; it.dispatchEvent(new Event('input')); }})()")
 
 
-@needs_chromium
+@chromium.in_a_browser
 def test_the_script_shows_what_comes_back_and_asks_for_the_last_change_alone(
     tab: chromium.Page, studio: NotebookStudio
 ) -> None:

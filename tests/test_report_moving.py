@@ -129,7 +129,6 @@ def test_a_hostile_value_is_text() -> None:
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
 
-needs_chromium = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
 DURATION = "simcluster.timeline.gantt.runs.at(-1).timeline.duration"
 NOW = "document.querySelector('#now').textContent"
 
@@ -156,7 +155,7 @@ def choose(tab: chromium.Page, key: int, place: int) -> None:
     tab.frame()
 
 
-@needs_chromium
+@chromium.in_a_browser
 def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium.Page, varied: Varied) -> None:
     for at in (0, 4, 1):
         choose(tab, 0, at // 3)
@@ -177,7 +176,7 @@ def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium
     assert tab.run("history.length") == before
 
 
-@needs_chromium
+@chromium.in_a_browser
 def test_a_variant_that_cannot_be_offers_the_nearest_that_can(tab: chromium.Page) -> None:
     choose(tab, 0, 1)
     choose(tab, 1, 2)
@@ -188,7 +187,7 @@ def test_a_variant_that_cannot_be_offers_the_nearest_that_can(tab: chromium.Page
     assert tab.run("document.querySelector('#refused').hidden")
 
 
-@needs_chromium
+@chromium.in_a_browser
 def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromium.Page, varied: Varied) -> None:
     tab.run(f"location.hash = '#{varied.address(0)}&rows=stage&beside=1'")
     tab.wait("simcluster.moving.at === 0")
@@ -201,7 +200,7 @@ def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromi
     assert tab.run("simcluster.timeline.gantt.view") == pytest.approx(view, rel=1e-3)
 
 
-@needs_chromium
+@chromium.in_a_browser
 def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chromium.Page, varied: Varied) -> None:
     one, other = varied.played[0].entry.account, varied.played[4].entry.account
     tab.run(f"location.hash = '#{varied.address(0)}'")
@@ -225,7 +224,7 @@ def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chrom
     tab.wait(f"simcluster.moving.pinned === {varied.base}")
 
 
-@needs_chromium
+@chromium.in_a_browser
 def test_the_keyboard_and_a_reader_find_every_control(tab: chromium.Page) -> None:
     unnamed = "[...document.querySelectorAll('#controls input')].filter((each) => !each.labels.length).length"
     assert tab.run(unnamed) == 0

@@ -18,7 +18,7 @@ from test_report import HOSTILE, HOSTILE_SHOWN
 
 from simcluster.show.report import Entry, page
 
-pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
+pytestmark = chromium.NEEDED
 
 GANTT = "simcluster.timeline.gantt"
 CONTROLS = "simcluster.timeline.controls"

@@ -19,7 +19,7 @@ from report_pages import small_entry
 from simcluster.show.report import Entry, entry_of_result, page
 from simcluster.step.simulate import simulate
 
-pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
+pytestmark = chromium.NEEDED
 
 GANTT = "simcluster.timeline.gantt"
 CONTROLS = "simcluster.timeline.controls"

@@ -14,7 +14,7 @@ from pathlib import Path
 import chromium
 import pytest
 
-pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
+pytestmark = chromium.NEEDED
 
 READY = "window.studio && document.documentElement.dataset.quick === String(studio.asked)"
 
