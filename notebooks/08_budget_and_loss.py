@@ -269,8 +269,7 @@ from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.packing import LognormalLengths
-from simcluster.model.packing import mean_of_padded
+from simcluster.model.packing import LognormalLengths, mean_of_padded
 from simcluster.topology import parse_topology
 
 MINUTE, HOUR, DAY = 60, 3600, 86400

@@ -22,7 +22,8 @@ from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, _NoFabric, simulate_costs
+from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.topology import parse_topology
 
 Interval = tuple[float, float]
 
@@ -120,7 +121,8 @@ def buckets(n: int, b: float, t: float) -> Run:
     main.append(item(MAIN, "end", Op(Compute(0.0), "compute", "optimizer", "optimizer"), done))
     plan = Plan(dp=2)
     program = StageProgram(0, {MAIN: main, "dp": beside})
-    return run_programs([program], plan, _NoFabric(2), folded=False)
+    flat = {"kind": "flat", "device": "h100", "gpus": 2, "link": {"line_rate": "1 GB/s"}, "path_latency": "0 s"}
+    return run_programs([program], plan, parse_topology(flat).build(), folded=False)
 
 
 @settings(max_examples=60)

@@ -167,7 +167,7 @@ def test_a_file_that_is_wrong_is_refused(text: str, words: list[str], tmp_path: 
     (tmp_path / "late.csv").write_text("\n".join(",".join(row) for row in backward_first) + "\n")
     (tmp_path / "other.csv").write_text(to_csv(schedule_function("gpipe")(4, 4)))
     (tmp_path / "mine.py").write_text(
-        "import dataclasses\nfrom simcluster.schedules import interleaved\n"
+        "import dataclasses\nfrom simcluster.schedules import gpipe\n"
         "def fails(*counts):\n    return 1 // 0\n"
         "def wrong(*counts):\n    return 'gpipe'\n"
         "def broken(*counts):\n"

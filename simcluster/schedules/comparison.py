@@ -161,7 +161,7 @@ class OwnBubble:
 def own_bubble(schedule: Schedule) -> OwnBubble:
     """The schedule played with equal passes (F = I = W, B = 2 F) and nothing else: no messages, no optimizer.
 
-    >>> from simcluster.schedules import interleaved
+    >>> from simcluster.schedules import gpipe
     >>> own_bubble(gpipe(4, 12)).describe()
     '20.0% by the schedule alone, (P-1)/(M+P-1)'
     """

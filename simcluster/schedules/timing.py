@@ -109,7 +109,7 @@ def play(
     their sum if left out.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock,
     and on durations or a latency that are negative or not finite.
 
-    >>> from simcluster.schedules import interleaved
+    >>> from simcluster.schedules import gpipe
     >>> play(gpipe(2, 4), EqualCosts(F=1, B=2)).makespan
     15
     """
@@ -140,7 +140,7 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
 
     No costs are needed: a stage runs its row in order, so order alone decides (an end frees before the next start).
 
-    >>> from simcluster.schedules import interleaved
+    >>> from simcluster.schedules import one_f_one_b
     >>> peak_in_flight(one_f_one_b(4, 8))
     (4, 3, 2, 1)
     """
