@@ -39,7 +39,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from simcluster.base.errors import InputError
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import tabulate
 from simcluster.planning.ops import StageProgram

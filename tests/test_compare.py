@@ -12,9 +12,9 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
+from simcluster.results.file import OLDER_NAMES
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import numbers
-from simcluster.results.result_table import OLDER_NAMES
 from simcluster.studies.variations import attribution, possible_variations
 
 EXACT = {"step_time_s": lambda cell: float(cell or "nan")}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 
 floats = st.lists(st.sampled_from([0.1, 0.7, 3.0]), min_size=1, max_size=4)
 factors = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([0.3, 0.5, 1.0])), max_size=5)

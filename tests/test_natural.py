@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.natural import natural, naturals
+from simcluster.base.texts import natural, naturals
 
 
 def test_numbers_in_names_are_numbers() -> None:

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from simcluster import cli
-from simcluster.base.printable import on_a_line, printable
+from simcluster.base.texts import on_a_line, printable
 from simcluster.cli.common import format_table
 from simcluster.cli.encoding import Escaping, own_code
 from simcluster.show.saving import save_figure

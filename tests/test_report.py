@@ -21,7 +21,7 @@ from report_pages import many_spans, other_entry, small_entry
 from test_gantt import _MISSING_CONE, lab
 
 from simcluster.base.errors import InputError
-from simcluster.base.printable import one_line
+from simcluster.base.texts import one_line
 from simcluster.cli import main
 from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text

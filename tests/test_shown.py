@@ -21,10 +21,10 @@ from IPython.core.formatters import DisplayFormatter
 import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
-from simcluster.base.printable import printable
 from simcluster.base.satellites import SHOWN_BY
 from simcluster.base.satellites import load as load_place
 from simcluster.base.shown import Shown, clipped
+from simcluster.base.texts import printable
 from simcluster.cli import main
 from simcluster.cli.answers import ANSWERS
 from simcluster.evidence.validation.schedules import ScheduleTask

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simcluster.base.printable import printable
+from simcluster.base.texts import printable
 
 
 class InputError(ValueError):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from simcluster.base.printable import printable
 from simcluster.base.satellites import SHOWN_BY, Look, load
+from simcluster.base.texts import printable
 
 _LONGEST = 190  # characters of a line
 

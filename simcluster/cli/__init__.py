@@ -29,8 +29,8 @@ from typing import Any
 from simcluster.base.effort import however_long
 from simcluster.base.errors import InputError, refused_by_system
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.nearest import did_you_mean
 from simcluster.base.telling import notes_to
+from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser
 from simcluster.cli.encoding import escaping, never_fail, open_closed_streams

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import did_you_mean
+from simcluster.base.texts import did_you_mean
 
 if TYPE_CHECKING:
     from fractions import Fraction

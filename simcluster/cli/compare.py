@@ -15,7 +15,7 @@ from simcluster.cli.common import on_one_line
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
-from simcluster.results.assumptions import assumed_lines, merge_assumptions
+from simcluster.results.file import assumed_lines, merge_assumptions
 from simcluster.results.raised import held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words

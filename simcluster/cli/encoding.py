@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from simcluster.base.printable import printable
+from simcluster.base.texts import printable
 from simcluster.base.written import write_text
 
 _PLAIN = {

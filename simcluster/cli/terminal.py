@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Literal, TextIO, cast
 
 from simcluster.base.effort import NOTED, in_words
-from simcluster.base.printable import on_a_line
 from simcluster.base.telling import heard_by, phases
+from simcluster.base.texts import on_a_line
 from simcluster.cli.encoding import Escaping, own_code
 
 Style = Literal["bold", "red", "yellow", "green"]

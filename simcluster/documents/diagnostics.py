@@ -11,8 +11,8 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import did_you_mean as did_you_mean
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import did_you_mean as did_you_mean
+from simcluster.base.texts import nearest
 from simcluster.documents.kinds import models_in
 from simcluster.documents.suggestions import number_in, range_in, with_a_colon
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import nearest
 
 _BY_BYTES = (
     (b"PAR1", "a Parquet file", "a trace in it is for simcluster replay"),

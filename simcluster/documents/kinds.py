@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import did_you_mean
+from simcluster.base.texts import did_you_mean
 
 
 class OneOf:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from simcluster.base.clock import on_grid
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
 from simcluster.engine.hop_tables import hop_rounds

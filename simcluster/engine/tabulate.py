@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
 from simcluster.engine.op_columns import GroupWork, OpColumns, SegmentOps, own_seconds

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import networkx as nx
 
 from simcluster.base.errors import InputError
-from simcluster.base.natural import natural
+from simcluster.base.texts import natural
 from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, is_kept
 from simcluster.importers.generations import Wires
 

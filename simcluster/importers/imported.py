@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import nearest
 from simcluster.documents.composing import to_yaml
 
 Parameters = ParamSpec("Parameters")

@@ -10,7 +10,7 @@ from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import DAY
 from simcluster.documents.catalogue import presets
-from simcluster.results.assumptions import assumed_lines
+from simcluster.results.file import assumed_lines
 from simcluster.show.lines import named
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ To add one: write a subclass of ``layer_kind.LayerKind`` in its own file, and a 
 from __future__ import annotations
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import did_you_mean
+from simcluster.base.texts import did_you_mean
 from simcluster.model.attention import Attention
 from simcluster.model.experts import Experts
 from simcluster.model.kernels import Block

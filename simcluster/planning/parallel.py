@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import did_you_mean
+from simcluster.base.texts import did_you_mean
 
 AXES = ("tp", "cp", "dp", "pp")
 Ranks = npt.NDArray[np.int64]

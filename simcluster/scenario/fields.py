@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AliasChoices, Field
 
-from simcluster.base.printable import one_line
+from simcluster.base.texts import one_line
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Count, Spec

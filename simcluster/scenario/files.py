@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
 from simcluster.base.satellites import provided
+from simcluster.base.texts import nearest
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.argument_types import checked

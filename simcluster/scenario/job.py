@@ -14,7 +14,7 @@ from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.devices.device import Device, kernels_seconds, memory_seconds
 from simcluster.devices.interference import Interference

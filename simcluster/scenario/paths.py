@@ -10,7 +10,7 @@ from typing import Annotated, get_origin
 from pydantic import BaseModel, BeforeValidator
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import nearest
 from simcluster.devices.device import Device
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.devices.device import Device
 from simcluster.documents.spec import Spec
 from simcluster.topology import Cluster

@@ -12,7 +12,7 @@ import inspect
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import nearest
 from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.check import check

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
-from simcluster.base.printable import on_a_line
+from simcluster.base.texts import on_a_line
 
 
 @dataclass(frozen=True, slots=True)

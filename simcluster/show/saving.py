@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from simcluster.base.errors import InputError
-from simcluster.base.printable import printable
+from simcluster.base.texts import printable
 from simcluster.base.written import written
 from simcluster.documents.argument_types import checked
 from simcluster.show.sizes import PictureSize, require_dpi

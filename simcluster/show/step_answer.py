@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.printable import on_a_line
+from simcluster.base.texts import on_a_line
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.attention import attention_reached

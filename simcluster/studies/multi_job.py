@@ -20,9 +20,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
-from simcluster.base.printable import one_line
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
+from simcluster.base.texts import one_line
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse

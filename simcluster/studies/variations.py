@@ -16,10 +16,10 @@ from simcluster.base.telling import phase
 from simcluster.documents.argument_types import checked
 from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
+from simcluster.results.file import result_table
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import numbers_of
 from simcluster.results.result import Result
-from simcluster.results.result_table import result_table
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import ResultLike, replay, result_of

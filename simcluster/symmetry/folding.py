@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances

@@ -26,8 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Bools, Ints, Numbers
-from simcluster.base.link_columns import PerLink
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues, PerLink
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.base.profiles import Profile
 from simcluster.symmetry.classes import flow_sums

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from simcluster.base.natural import natural
+from simcluster.base.texts import natural
 
 WHOLE = 2**40
 """Fractions of a flow are multiples of 1 / WHOLE, so that sums of thousands of them are exact in any order (as on the

@@ -25,11 +25,10 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
 from simcluster.base.multiset_hash import bits, different, mixed, sums
-from simcluster.base.nearest import nearest
 from simcluster.base.shown import Shown
+from simcluster.base.texts import nearest
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft, check_drawn
 from simcluster.topology.link_ends import LinkKind

@@ -8,7 +8,7 @@ import networkx as nx
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import nearest
 from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, Title, add_gpus, add_nics, add_switches

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import networkx as nx
 from pydantic import AfterValidator, Field, model_validator
 
-from simcluster.base.printable import one_line
+from simcluster.base.texts import one_line
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.spec import Spec

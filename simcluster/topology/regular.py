@@ -16,9 +16,8 @@ import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.base.link_values import LinkValues
-from simcluster.base.natural import natural, naturals
+from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
+from simcluster.base.texts import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
 from simcluster.topology.draft import Draft, check_drawn
 from simcluster.topology.hops import Ends, Ground, Hops, Machines

@@ -11,8 +11,7 @@ import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
 from simcluster.topology.access_paths import WHOLE, Spread, Ways, split
 from simcluster.topology.link_ends import LinkKind, kinds_in
 from simcluster.topology.links import Graph, compute_part

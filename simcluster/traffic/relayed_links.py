@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.collectives.relayed import TokenRoutes, levels
 from simcluster.traffic.traffic import Fabric, group_of, patterns
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from simcluster.base.link_values import LinkValues
+from simcluster.base.link_columns import LinkValues
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import did_you_mean
+from simcluster.base.texts import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import cluster_overrides_of, overrides_of

@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.nearest import nearest
+from simcluster.base.texts import nearest
 from simcluster.interop.recorded.graph import Chosen, StepGraph, having, is_comm
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.reschedule import microbatches_of, rescheduled, schedule_of

@@ -12,7 +12,7 @@ from simcluster.cli.overrides import overrides_of
 from simcluster.longrun.commands.train import show_progress
 from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.text import within
-from simcluster.results.assumptions import assumed_lines
+from simcluster.results.file import assumed_lines
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
 

@@ -23,7 +23,7 @@ from simcluster.longrun.eventlog import columns_of, read_log
 from simcluster.longrun.studies.comparing import MEASURES, Policy, PolicyComparison, compare_policies
 from simcluster.longrun.studies.replays import log_path, replay_failures
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
-from simcluster.results.assumptions import assumed_lines
+from simcluster.results.file import assumed_lines
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture

@@ -17,7 +17,7 @@ from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.longrun.launch.launch import Launch, of_run
 from simcluster.longrun.launch.points import BUDGET, OUTCOME, STATE
 from simcluster.longrun.launch.small import SmallVersion, small_version
-from simcluster.results.assumptions import assumed_lines
+from simcluster.results.file import assumed_lines
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario

@@ -32,7 +32,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import StagedTraining, first_of_stage, stage_scenarios
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import plain
-from simcluster.results.assumptions import merge_assumptions
+from simcluster.results.file import merge_assumptions
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.run_section import RunSpec

@@ -30,7 +30,7 @@ from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import FATE_WORDS, TrainingRun
 from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
-from simcluster.results.assumptions import assumed_lines, merge_assumptions
+from simcluster.results.file import assumed_lines, merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 

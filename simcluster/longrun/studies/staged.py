@@ -19,7 +19,7 @@ from simcluster.longrun.studies.cost_text import format_energy, format_power
 from simcluster.longrun.studies.run_numbers import table_of_means
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
-from simcluster.results.assumptions import assumed_lines, merge_assumptions
+from simcluster.results.file import assumed_lines, merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
 from simcluster.scenario.scenario import Scenario

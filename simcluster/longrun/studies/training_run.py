@@ -16,7 +16,7 @@ from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.cost_text import columns_of, cost_document, energy_lines, money_lines
 from simcluster.longrun.studies.run_numbers import RunNumbers
 from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
-from simcluster.results.assumptions import assumed_lines
+from simcluster.results.file import assumed_lines
 from simcluster.results.result import VERSION
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 

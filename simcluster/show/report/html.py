@@ -13,7 +13,7 @@ from importlib.resources import files
 from string import Template
 from typing import assert_never
 
-from simcluster.base.printable import printable
+from simcluster.base.texts import printable
 from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
 
 _WIDTH = 1000.0  # units across a drawing, whatever its width on the screen

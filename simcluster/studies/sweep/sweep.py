@@ -33,8 +33,8 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.own_words import own_words
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
+from simcluster.results.file import result_table
 from simcluster.results.result import VERSION
-from simcluster.results.result_table import result_table
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import ScenarioPath, check_path
