@@ -118,7 +118,6 @@ STORES = (
     ("sweep study.yaml -o x.csv --executor 1", "x.csv.rows"),
     ("plan tiny_3d --executor 1 -o x.csv --vary parallel.tp=2,4", "x.csv.rows"),
     ("train week.yaml --played 20 --store x.store", "x.store"),
-    ("validate korthikanti_table5 --store x.store", "x.store"),
     ("train week.yaml --played 20 --store x.store --vary run.spares.warm=0,1", "x.store"),
 )
 
