@@ -586,6 +586,8 @@ def test_a_model_of_nemo_by_its_sizes_has_the_vocabulary_that_it_is_published_wi
     assert scenario_from_nemo(text, cluster=CLUSTER).document["model"]["vocab_size"] == 256_000
     text = text.replace("multiply:8", "multiply:4")  # no model that is published
     assert scenario_from_nemo(text, cluster=CLUSTER).document["model"]["vocab_size"] == 32_000
+    odd = scenario_from_nemo(text.replace("library: sentencepiece", "library: [a, b]"), cluster=CLUSTER)
+    assert odd.document["model"]["vocab_size"] == 128_000
 
 
 def test_shards_and_gated_activations_of_nemo() -> None:

@@ -213,7 +213,7 @@ def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Words:
         return {}
     kind = str(plain.get("model.tokenizer.type") or "")
     named = {"megatron": kind or "GPT2BPETokenizer", "sentencepiece": "SentencePieceTokenizer"}
-    library = named.get(plain.get("model.tokenizer.library", ""))
+    library = named.get(str(plain.get("model.tokenizer.library")))
     if library is None:
         return {"tokenizer-type": ("HuggingFaceTokenizer",), "tokenizer-model": (kind or "not named",)}
     return {"tokenizer-type": (library,)}
