@@ -17,12 +17,11 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.processes import cores, shared_out
+from simcluster.base.processes import shared_out
 from simcluster.documents.argument_types import checked
 from simcluster.faults import placed
 from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
-from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.planned import plan
@@ -33,7 +32,6 @@ from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
 Method = Literal["auto", "sweep", "events"]
 
 _LOOK = 10  # replicas by events between checks of how precise the mean is
-_WORTH_PROCESSES = 10.0  # estimated seconds of all replicas by events; below, starting processes takes longer
 
 
 @checked
@@ -53,8 +51,9 @@ def monte_carlo(
     With ``until``, as in 0.001, it ends as soon as the mean is known to this fraction of it: half of its 95 % interval
     is no more, checked after every 50 replicas of the sweep and every 10 or more by events; ``replicas`` is the most.
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
-    ``processes`` simulate them concurrently (0: one per core, where it pays); the numbers do not depend on it.  Raises
-    InputError for ``method="sweep"`` where the sweep is not proved to be right (``studies.scopes``).
+    ``processes`` simulate them concurrently (0: one per core where a sweep gains by it, one by events); the numbers do
+    not depend on it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right
+    (``studies.scopes``).
     """
     scenario = scenario_of(scenario, "monte_carlo")
     asked = {name: value for name, value in (("replicas", replicas), ("seed", seed)) if value is not None}
@@ -80,8 +79,7 @@ def monte_carlo(
         times = sweep_replicas(scenario, base, processes, None if until is None else enough)
         return Distribution(times, base.step_time, "sweep")
     numbers = range(scenario.replicas)
-    long = estimated_seconds(scenario) * scenario.replicas > _WORTH_PROCESSES
-    workers = processes or (cores() if long else 1)
+    workers = processes or 1  # not several unasked: a Python of its own lacks extensions that a script has registered
     turn = max(_LOOK, workers) if until else len(numbers)
     times = np.zeros(0)
     for first in range(0, len(numbers), turn):
