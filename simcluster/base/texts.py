@@ -1,4 +1,4 @@
-"""Texts that others wrote: printable without control characters, in natural order, and the nearest known word.
+r"""Texts that others wrote: printable without control characters, in natural order, and the nearest known word.
 
 Names come from files that others wrote.  Raw, an ESC in one would drive a terminal, and a bidirectional override would
 show a line in another order than it is in.  The escapes (``\u001b``) are JSON's, so a document stays one.
