@@ -134,7 +134,7 @@ def test_nobody_leaves_while_another_is_measured(first: int, second: int) -> Non
 
 def test_a_job_that_would_repeat_for_ever_is_refused() -> None:
     first, second = on_one_uplink(2), on_one_uplink(2, steps=5000)
-    with pytest.raises(InputError, match=r"would be played .* times .*; 4,096 are the most"):
+    with pytest.raises(InputError, match=r"would be simulated .* times .*; 4,096 are the most"):
         sharing(first, second)
 
 

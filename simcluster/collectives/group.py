@@ -114,7 +114,7 @@ class Group:
 
     @cached_property
     def _begins(self) -> NDArray[np.int64] | None:
-        """The first position of every machine; None where positions of some machine are apart."""
+        """The first position of every node; None if positions of a node are not consecutive."""
         hosts = np.asarray(self.hosts)
         first = begins(hosts)
         return first if len(set(hosts[first].tolist())) == len(first) else None

@@ -28,7 +28,7 @@ def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> 
 
 
 def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> dict[int, Profile]:
-    """Return, by link, what is left of its capacity over time, where that changes or others take some of it."""
+    """Return profiles of the remaining capacity of links whose capacity varies or is shared with other traffic."""
     parts: dict[int, list[Profile]] = {}
     for fault in acting(faults, "left"):
         if not fault.lasts:

@@ -1,4 +1,4 @@
-"""A cluster that files of other tools describe: what a person may say of them, machines, and the topology document.
+"""A cluster that files of other tools describe: parameters of the import, machines, and the topology document.
 
 In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a file of its own ``kind: import`` with
 ``files``, which ``simcluster topology`` describes like any other.  What the files describe becomes a ``kind: graph``
@@ -59,12 +59,12 @@ class GraphDocument:
     edges: list[dict[str, Any]] = field(default_factory=list)
 
     def node(self, name: str, kind: str, **more: int | str | None) -> None:
-        """A node, with what is given of ``host`` (of a gpu), ``tier`` (of a switch) and ``network`` (nic or switch)."""
+        """Add a node; a gpu may have a ``host``, a switch a ``tier``, a nic or switch a ``network``."""
         known = {key: value for key, value in more.items() if value is not None}
         self.nodes.append({"name": name, "kind": kind, **known})
 
     def link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
-        """Return a link, both ways alike, or (``one_way=True``) from ``a`` to ``b`` only."""
+        """Add a link with equal directions, or (``one_way=True``) from ``a`` to ``b`` only."""
         self.edges.append({"between": [a, b], **more, **wire.fields()})
 
     def document(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class LinkChange(Spec):
     latency: Seconds | None = None
 
     def changed(self, wire: Wire) -> Wire:
-        """Return the wire with what is given here in place of its own."""
+        """Return the wire with these figures in place of its own."""
         if self == LinkChange():
             return wire
         given = [f"{name.replace('_', ' ')} given by hand" for name in type(self).model_fields if getattr(self, name)]
@@ -191,7 +191,7 @@ class System:
         return [node for node, kind in self.nodes.items() if kind == "gpu"]
 
     def link(self, a: Node, b: Node, wire: Wire) -> None:
-        """Return a link both ways; of two between the same nodes (PCIe and C2C to one CPU) the faster stays."""
+        """Add a link in both directions; the faster of two between the same nodes (PCIe and C2C to one CPU) stays."""
         key = (b, a) if (b, a) in self.links else (a, b)
         have = self.links.get(key)
         if have is None or have.line_rate * have.efficiency < wire.line_rate * wire.efficiency:

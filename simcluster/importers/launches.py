@@ -94,7 +94,7 @@ def _known(words: Sequence[str]) -> int:
 
 
 def _is_empty(word: str, before: str, state: State) -> bool:
-    """Return whether a word is a variable that nobody has set, of which bash makes none, and not an option's value."""
+    """Return whether a word is an unset variable, which bash expands to no word, and not an option's value."""
     found = _ALONE.fullmatch(word)
     if not found:
         return False

@@ -114,14 +114,14 @@ def _written(
 
 
 def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:
-    """Return what is taken where the script starts other numbers of processes than a node of the cluster has GPUs."""
+    """Return the assumption if the script starts another number of processes than a node of the cluster has GPUs."""
     nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
     known = nodes.isdecimal() and each.isdecimal()
     return filled_otherwise(int(each), int(nodes), gpus_per_node) if known else ""
 
 
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
-    """Return what is taken where a launch does not say on how many machines it is, or how many GPUs there are."""
+    """Return the assumption if a launch does not say how many nodes it uses, or how many GPUs there are."""
     if arguments.gpus is None and "gpus" not in document:
         starts = "the script starts" if arguments.launcher else "it runs on"
         return f"all GPUs of the cluster: how many {starts} is not said (--gpus says how many)"

@@ -128,7 +128,7 @@ def _number(options: Mapping[str, tuple[str, ...]], name: str, default: int = 0)
 
 
 def layers_that_work(run: Options) -> list[bool]:
-    """Return of each layer whether it is one: those of ``noop-layers`` hand on what they get."""
+    """Return for each position whether it holds a layer: those of ``noop-layers`` pass their input on."""
     count, text = run.needed("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
     if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):

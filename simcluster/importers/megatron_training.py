@@ -177,7 +177,7 @@ def _parts_again(run: Options) -> dict[str, Any]:
 
 
 def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
-    """Return which layers are run again: all, or with method block so many of each stage, or of each chunk."""
+    """Return which layers are recomputed: all, or with method block a number of each stage or chunk."""
     number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
         if number and number > 1:

@@ -85,7 +85,7 @@ def given_values(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as plain values: names as text, ``Unread`` for what is worked out.
+    """Return fields as plain values: names as text, ``Unread`` for values that are computed.
 
     Fields that hold an object of a class, or nothing, and a tokenizer's vocabulary are left to the caller.
     """

@@ -155,7 +155,7 @@ def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
 
 
 def _of_repairs(failures: FailuresSpec, spares: SparesSpec, run: LongRun) -> Iterator[str]:
-    """Yield what is assumed of nodes in repair and of those that replace them."""
+    """Yield the assumptions about nodes in repair and their replacements."""
     own = {spec.name for spec in failures.also}
     known = [(cause.rate, cause.repair.mean) for cause in run.causes if cause.repair and cause.name not in own]
     if failures.of is not None and known:

@@ -249,7 +249,7 @@ class Outcomes:
     weekly: Floats
 
     def columns(self) -> dict[str, Any]:
-        """Return all outcomes by field: what is sent and stored."""
+        """Return all outcomes by field, as they are sent and stored."""
         return {name: getattr(self, name) for name in (*_COLUMNS, "weekly")}
 
     def spent(self) -> dict[str, Floats]:

@@ -222,7 +222,7 @@ class RowWriter:
         return self._count[word]
 
     def run(self, words: str, times: int = 1) -> None:
-        """These words in turn, so many times (none for a negative number)."""
+        """Append these words in turn, ``times`` times (never for a negative number)."""
         for word in words.split() * times:
             if word.startswith("["):
                 self.fused.append(len(self.actions))

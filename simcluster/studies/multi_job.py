@@ -133,9 +133,9 @@ def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[R
         many, short = max(zip(counts, jobs, strict=True), key=lambda each: each[0])
         if many > _MOST_STEPS:
             raise InputError(
-                f"job {short.scenario.name!r} would be played {many:,} times until all measured steps of the longest "
-                f"job are over; {_MOST_STEPS:,} are the most: give it a larger global batch, or the longest a smaller "
-                "one"
+                f"job {short.scenario.name!r} would be simulated {many:,} times until all measured steps of the "
+                f"longest job are over; {_MOST_STEPS:,} are the most: give it a larger global batch, or the longest "
+                "job a smaller one"
             )
         results = play(jobs, counts)
         ends = [step_ends(result.spans, result.steps) for result in results]
@@ -181,7 +181,7 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
 
 
 class _Jobs:
-    """Simulates some of the jobs on a cluster; what is wrong with links for one of them is wrong for all."""
+    """Simulates some of the jobs on a cluster; link faults of one job act on all of them."""
 
     def __init__(self, jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> None:
         self._faults = [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs]

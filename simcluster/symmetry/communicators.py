@@ -306,7 +306,7 @@ class Communicators:
     def _make(
         self, name: Hashable, members: Ranks, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, Ints, list[PatternTable]]:
-        """Return forms, colours and usages of groups that are laid out and run as the group of ranks ``alike``."""
+        """Return forms, colours and usages of groups with the layout and calls of the group of ranks ``alike``."""
         group, methods = self._pictures.group(alike), dict[Call, Method]()
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call in calls:

@@ -94,7 +94,7 @@ def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities)
 def odd_of(
     wired: LinkValues, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances = UNDISTURBED
 ) -> Irregularities:
-    """Return what is wrong with a job; ``wired`` is what every link's ``capacity`` should be."""
+    """Return the irregularities of a job; ``wired`` is the healthy capacity of every link (B/s)."""
     varying, ranks = disturbances.capacities, np.zeros(len(slowness), dtype=np.int64)
     links = np.union1d(capacity.unlike(wired), list(varying)) if varying else capacity.unlike(wired)
     if slowness.count(slowness[0]) < len(slowness):

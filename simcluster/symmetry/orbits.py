@@ -191,7 +191,7 @@ class _Copies:
 
 
 def _in_order(codes: Ints, size: int) -> tuple[Ints, Ints, Ints]:
-    """Return where each of so many codes comes first, the codes in order of that, and their places in this order."""
+    """Return the first index of each code, the codes in order of first index, and the place of each in that order."""
     first = firsts(codes, size)
     there = np.flatnonzero(first >= 0)
     in_order = there[np.argsort(first[there])]

@@ -39,7 +39,7 @@ class VariedKey:
 
     @property
     def labels(self) -> list[str]:
-        """Return the values in words, no two alike."""
+        """Return the values as texts, no two of them equal."""
         found = [value_label(value) for value in self.values]
         return [text if found.count(text) == 1 else f"{text} ({at + 1})" for at, text in enumerate(found)]
 

@@ -257,7 +257,7 @@ def play_traces(
 
 
 def _groups(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupOf:
-    """Return which ranks a collective is over."""
+    """Return a function from a rank and its node to the name and the ranks of the collective's group."""
 
     @cache
     def along(chosen: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:

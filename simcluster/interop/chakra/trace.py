@@ -202,7 +202,7 @@ def frames(raw: bytes, source: str) -> Iterator[memoryview]:
 MAX_BYTES = 256_000_000
 """Of one rank's file, unpacked: about 2 million nodes."""
 MAX_NODES = 2_000_000
-"""Of all ranks together: about 3 GB when they are played."""
+"""The most nodes of all ranks together: about 3 GB when they are simulated."""
 MAX_ITEMS = 10_000_000
 """Dependencies and items of lists, of all ranks together."""
 _NAME = re.compile(r"(.+)\.(\d{1,9})\.et(\.gz)?")

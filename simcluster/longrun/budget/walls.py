@@ -183,7 +183,7 @@ def _check(
 
 
 def _limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return times and costs; what is missing is nan on the way, and None at the end."""
+    """Return times and costs; missing numbers are nan while they are computed, and None in the answer."""
     known = {name: math.nan if value is None else value for name, value in given.items()}
     tokens, mfu, achievable, price = (known[name] for name in ("tokens", "mfu", "achievable", "price"))
     rate, count = peak * (1.0 if given["mfu"] is None else mfu), math.nan if gpus is None else gpus

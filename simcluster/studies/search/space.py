@@ -171,7 +171,7 @@ class Space:
         return [(zero, wrong or (SAME if zero != first else "")) for zero, wrong in found]
 
     def _recomputes(self, rules: LayoutRules, recompute: str) -> str:
-        """Return what is wrong with a way to recompute."""
+        """Return why this recomputation is illegal."""
         tried, software = self.tried["training.recompute"], self.base.software
         core_alone = self.base.training.recompute_modules == ("core_attn",)
         if recompute == "selective" and core_alone and self.base.training.attention == "fused" and "none" in tried:
@@ -247,11 +247,11 @@ class LayoutRules:
         self._broken, self._broken_schedule = cache(self._find_broken), cache(self._find_broken_schedule)
 
     def tensor(self, tp: int, sequence: bool) -> str:
-        """Return what is wrong with tp."""
+        """Return why this tp is illegal."""
         return self._broken(("parallel.tp", "parallel.sequence_parallel"), tp=tp, sequence_parallel=sequence)
 
     def spread(self, tp: int, sequence: bool, cp: int, comm: str, ep: int, etp: int | None, dp: int) -> str:
-        """Return what is wrong with a split of sequences over cp and of experts over ep."""
+        """Return why this split of sequences over cp and experts over ep is illegal."""
         moe = self._base.model.moe
         if cp == 1 and moe is None and ep == 1 and etp is None:
             return ""
@@ -264,20 +264,20 @@ class LayoutRules:
         return self._broken(where, tp=tp, sequence_parallel=sequence, cp=cp, cp_comm=comm, ep=ep, etp=etp, dp=dp)
 
     def zero(self, dp: int, zero: int) -> str:
-        """Return what is wrong with a ZeRO stage among ``dp`` replicas."""
+        """Return why this ZeRO stage is illegal with ``dp`` replicas."""
         found = self._broken(("parallel.zero", "overlap.param_gather", "fsdp"), tp=self._gpus // dp, zero=zero)
         return REASONS["parallel.zero"] if found else ""
 
     def recompute(self, recompute: str) -> str:
-        """Return what is wrong with a way to recompute."""
+        """Return why this recomputation is illegal."""
         return self._broken(("training.recompute",), recompute=recompute)
 
     def batch(self, dp: int, micro: int) -> str:
-        """Return what is wrong with a micro batch on ``dp`` replicas."""
+        """Return why this micro batch is illegal on ``dp`` replicas."""
         return REASONS["training.global_batch"] if self._base.training.global_batch % (dp * micro) else ""
 
     def schedule(self, pp: int, schedule: str, chunks: int, microbatches: int) -> str:
-        """Return what is wrong with a schedule, as far as stages, chunks and counts decide it."""
+        """Return why this schedule is illegal, as far as stages, chunks and counts decide it."""
         if pp == 1 and schedule != "1f1b":
             return REASONS["one stage"]
         if SCHEDULES[schedule].in_groups and microbatches % pp:
