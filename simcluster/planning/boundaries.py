@@ -78,7 +78,7 @@ class Boundaries:
 
     def arrives_split(self, action: Action) -> bool:
         """Does its input come from another stage, split over tp, to be gathered first?"""
-        return self._job.gather_boundary and self._comes_from(action) is not None
+        return self._comes_from(action) is not None
 
     def send(self, action: Action, step: int) -> None:
         """What an action made goes to its neighbour, if that is another stage."""
@@ -89,14 +89,13 @@ class Boundaries:
             self._send(action, key, (Need(self._stage, key),))
 
     def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
-        """Before which positions of the row there is one, and how many actions follow until the next; none at all if
-        sends do not wait.
+        """Return the positions of the row before which there is one, and how many actions follow until the next.
 
         ``halves`` are where fused pairs begin.
         """
         found: dict[int, int] = {}
         position = 0
-        while self._job.rendezvous and position < len(row):
+        while position < len(row):
             found[position] = 1 + (position in halves or self._alternates(row, position))
             position += found[position]
         return found
@@ -115,9 +114,7 @@ class Boundaries:
         return (before or behind) and not own
 
     def meet(self, coming: Sequence[Action], step: int) -> None:
-        """The rendezvous before these actions (one, or a fused pair; none at the end); nothing if sends do not wait."""
-        if not self._job.rendezvous:
-            return
+        """Add the rendezvous before these actions (one, or a fused pair; none at the end)."""
         reached = self._lanes.reached()
         to = {hop[0] for action in self._made if (hop := self._sent_to(action)) is not None}
         whence = {hop[0] for action in coming if (hop := self._comes_from(action)) is not None}
@@ -138,22 +135,14 @@ class Boundaries:
         target, meets = hop[0], self._job.rendezvous
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
-        work = self._transfer(target, key)
-
-        def make() -> Segment:
-            return Segment((Op(work, "pp", "send", _tensor(kind), lane=lane),))
-
-        segment = self._lanes.once((lane, kind, work), make)
+        work = self._transfers.get(target)
+        if work is None:
+            work = self._transfers[target] = Transfer(target, self._job.send_bytes, rendezvous=meets)
+        op = Op(work, "pp", "send", _tensor(kind), lane=lane)
+        segment = self._lanes.once((lane, kind, work), lambda: Segment((op,)))
         sent = (f"send {kind}", *key[1:])
         self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
-
-    def _transfer(self, target: int, key: Key) -> Transfer:
-        known = self._transfers.get(target)
-        if known is None:
-            known = Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
-            self._transfers[target] = known
-        return known
 
     def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         """The other side of a send, if the action's input comes from another stage."""
@@ -176,13 +165,8 @@ class Boundaries:
         return None if hop is None or hop[0] == self._stage else hop
 
     def _way(self, action: Action) -> _Way:
-        asked, found = self._asked
-        if asked is not action:
-            found = self._looked_up(action)
-            self._asked = action, found
-        return found
-
-    def _looked_up(self, action: Action) -> _Way:
+        if self._asked[0] is action:
+            return self._asked[1]
         schedule, kind, chunk = self._job.schedule, action.kind, action.chunk
         name = kind, chunk, schedule.route_of[action.microbatch]
         known = self._ways.get(name)
@@ -191,6 +175,7 @@ class Boundaries:
             before, after = schedule.previous_hop(*where), schedule.next_hop(*where)
             ends = (None, None) if kind == "W" else (before, after) if kind == "F" else (after, before)
             known = self._ways[name] = _Way("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
+        self._asked = action, known
         return known
 
 

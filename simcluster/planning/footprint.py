@@ -122,7 +122,7 @@ def stage_footprint(
         peak.other + lost,
         buffers=overheads.buffers(model, shape, layers, last=last),
         fragmentation=overheads.fragmentation,
-        host=offload.optimizer_in_host(updated),
+        host=offload.optimizer_in_host(updated) if offload.optimizer != "none" else 0.0,
     )
 
 

@@ -72,20 +72,17 @@ class OffloadedActivations:
         self._leaves: dict[Action, Trip] = {}
         self._returns: dict[Action, Trip] = {}
         self._used: dict[Action, Trip] = {}
-        if job.offload.activations:
-            for trip in trips(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
-                if self._bytes(row[trip.out]):
-                    self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
+        for trip in trips(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
+            if self._bytes(row[trip.out]):
+                self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
         """What must be back before the action."""
-        trip = self._used.get(action) if self._used else None
+        trip = self._used.get(action)
         return () if trip is None else (self._need("back", self._row[trip.out], step),)
 
     def after(self, action: Action, step: int) -> None:
         """The action is over: what it made may go, and what its end has been waited for may come back."""
-        if not self._used:
-            return
         stage = self._lanes.stage
         if action in self._leaves:
             self._copy("d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step)

@@ -201,12 +201,6 @@ class LayerOffload:
         self._lanes.put(way, Item(segment, key, needs, step, action.chunk, action.microbatch))
 
 
-def replicas_of(job: Job, lanes: ProgramBuilder) -> Replicas | Sharded | LayerOffload:
-    """Return what a stage's ranks do together with their replicas, and between the layers with their host."""
-    replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, lanes)
-    return LayerOffload(job, lanes, replicas) if job.offload.activations else replicas
-
-
 def moves_activations(job: Job) -> bool:
     """Return whether activations of any microbatch go to the host on any stage."""
     for stage, row in enumerate(job.schedule.rows):

@@ -77,7 +77,7 @@ class ProgramBuilder:
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """The segment of that name, with memory that comes as it begins and goes as it ends."""
-        return self.once((name, memory), lambda: _holding(segment, memory)) if memory else segment
+        return self.once((name, memory), lambda: _holding(segment, memory))
 
     def program(self) -> StageProgram:
         """What has been put so far."""

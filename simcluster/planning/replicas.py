@@ -55,7 +55,7 @@ def end_step(
         needs = ()
         early = [part for part in reduced if not part.tied]
         reduced = early + [replace(part, needs=lanes.reached()) for part in reduced if part.tied]
-    reduced = reduced or [Reduced(parameters, (*needs, *lanes.reached()))]
+    parts = reduced or [Reduced(parameters, (*needs, *lanes.reached()))]
     seconds = data.norm_seconds(parameters) + (data.buffer_seconds(whole) if whole else 0.0)
     squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
     lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
@@ -64,7 +64,7 @@ def end_step(
     if job.offload.optimizer == "stream":
         return stream_update(job, lanes, step, parameters)
     if job.offload.optimizer == "host":
-        return host_update(job, lanes, step, reduced, lanes.reached(), data.zero_seconds(max(whole, parameters)))
+        return host_update(job, lanes, step, parts, lanes.reached(), data.zero_seconds(max(whole, parameters)))
     if job.offload.optimizer != "none":
         assert_never(job.offload.optimizer)
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
@@ -115,13 +115,16 @@ class Replicas:
         self._reduces_beside = self._data.overlap_reduce and not job.alone
         self._gathers_ahead = self._data.zero > 0 and self._data.overlap_gather and not job.alone
         self._lanes = lanes
-        self._stage = lanes.stage
-        row = job.schedule.rows[self._stage]
+        self._stage = stage = lanes.stage
+        self._reduction = "reduce_scatter" if self._data.zero else "all_reduce"
+        row = job.schedule.rows[stage]
         chunks = range(job.schedule.num_chunks)
+        # a chunk in what travels over dp: by its slice where stages that hold copies take part
+        self._place = {each: job.schedule.slice_of(stage, each) if job.plan.copies else each for each in chunks}
         self._whole = {chunk: ActionPart(job.whole(self._stage, chunk)) for chunk in chunks}
         self._buckets = buckets_of(job, self._stage)
         if job.plan.copies:  # every stage that holds these slices must take them in the same order
-            self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place(each[0])))
+            self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place[each[0]]))
         self._parameters = sum((held for buckets in self._buckets.values() for _, held in buckets), OwnedParameters())
         self._behind: list[tuple[int, int, Item]] = []  # reductions that wait for their turn, by slice and bucket
         self._first_forward = {action.chunk: action for action in reversed(row) if action.kind == "F"}
@@ -139,7 +142,7 @@ class Replicas:
             for bucket in reversed(range(len(buckets))):
                 calls = buckets[bucket][1].calls(self._job.plan, self._data.parameter_bytes)
                 segment = self._lanes.collectives("all_gather", "parameters", calls, "dp")
-                key = ("gathered", step, self._place(chunk), bucket)
+                key = ("gathered", step, self._place[chunk], bucket)
                 self._lanes.put("dp", Item(segment, key, needs, step, chunk))
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
@@ -149,7 +152,7 @@ class Replicas:
         if action.kind == "F" and self._gathers_ahead and self._first_forward[chunk] == action:
             return [
                 ActionPart(
-                    buckets[bucket][0], (Need(self._stage, ("gathered", step, self._place(chunk), bucket)),), bucket
+                    buckets[bucket][0], (Need(self._stage, ("gathered", step, self._place[chunk], bucket)),), bucket
                 )
                 for bucket in reversed(range(len(buckets)))
             ]
@@ -157,7 +160,7 @@ class Replicas:
             return [self._bucket(action, step, bucket) for bucket in range(len(buckets))]
         if self._data.zero != 2:
             return [self._whole[chunk]]
-        return [replace(self._whole[chunk], memory=self._comes(action, (held for _, held in buckets)))]
+        return [replace(self._whole[chunk], memory=self._comes(action, [held for _, held in buckets]))]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
         """A part is over (its key is ``made``): its gradients, if they are complete, go out on the dp lane."""
@@ -177,7 +180,7 @@ class Replicas:
         key = self._reduced(action, step, part.bucket)
         item = Item(segment, key, (Need(self._stage, made),), step, action.chunk)
         if self._job.plan.copies:
-            self._behind.append((-self._place(action.chunk), part.bucket, item))
+            self._behind.append((-self._place[action.chunk], part.bucket, item))
         else:
             self._lanes.put("dp", item)
 
@@ -200,7 +203,7 @@ class Replicas:
         everyone = "world" if data.zero or job.plan.experts_apart else "model"  # who has other gradients
         ranks = job.plan.num_ranks if everyone == "world" else job.plan.tp * job.plan.pp
         norm = (everyone,) if ranks > 1 else ()
-        reduced = self._reduced_parts(step) if self._reduces_beside else ()
+        reduced = self._reduced_parts(step) if self._reduces_beside and job.offload.optimizer == "host" else ()
         parameters = self._own(self._parameters)
         whole = self._parameters.total if data.zero < 2 else 0.0
         end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced, whole=whole)
@@ -225,10 +228,6 @@ class Replicas:
             for key in sorted(found, key=order.__getitem__)
         ]
 
-    @property
-    def _reduction(self) -> str:
-        return "reduce_scatter" if self._data.zero else "all_reduce"
-
     def _reduced_after(self, action: Action) -> bool:
         """Are gradients complete, or sharded, with this action?"""
         if action.kind not in ("B", "W") or self._job.alone:
@@ -238,21 +237,19 @@ class Replicas:
 
     def _reduced(self, action: Action, step: int, bucket: int) -> tuple[object, ...]:
         microbatch = (action.microbatch,) if self._data.zero == 2 else ()
-        return ("reduced", step, self._place(action.chunk), bucket, *microbatch)
-
-    def _place(self, chunk: int) -> int:
-        """What a chunk is called in what travels over dp: by its slice where stages that hold copies take part."""
-        return self._job.schedule.slice_of(self._stage, chunk) if self._job.plan.copies else chunk
+        return ("reduced", step, self._place[action.chunk], bucket, *microbatch)
 
     def _bucket(self, action: Action, step: int, bucket: int) -> ActionPart:
         work, held = self._buckets[action.chunk][bucket]
-        needs = tuple(Need(self._stage, key) for key in self._sent[-2:-1]) if self._data.zero == 2 else ()
+        before = self._sent[-2:-1]
         self._sent.append(self._reduced(action, step, bucket))
-        return ActionPart(work, needs, bucket, self._comes(action, [held]))
+        if self._data.zero != 2:
+            return ActionPart(work, (), bucket)
+        return ActionPart(work, tuple(Need(self._stage, key) for key in before), bucket, self._comes(action, [held]))
 
     def _comes(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
         """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
-        if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.alone:
+        if action.kind not in ("B", "W") or self._job.alone:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
             return ()

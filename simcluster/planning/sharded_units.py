@@ -165,7 +165,7 @@ def unsharded_peak(job: Job, stage: int) -> float:
     the stage, where they are summed up unsharded over microbatches.  Reached where communication keeps up.
     """
     data, ranks = job.data_parallel, job.plan.shard_size
-    if data.zero < 2 or ranks == 1:
+    if ranks == 1:
         return 0.0
     row = job.schedule.rows[stage]
     makers = [action for action in row if action.kind in ("B", "W")]

@@ -16,10 +16,11 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
-from simcluster.planning.offload_layers import replicas_of
+from simcluster.planning.offload_layers import LayerOffload
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart
+from simcluster.planning.replicas import ActionPart, Replicas
+from simcluster.planning.sharded import Sharded
 from simcluster.schedules import Action
 
 
@@ -38,8 +39,9 @@ class _Stage:
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
-        self._offloaded = OffloadedActivations(job, self._lanes)
-        self._replicas = replicas_of(job, self._lanes)
+        replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
+        self._offloaded = OffloadedActivations(job, self._lanes) if job.offload.activations else None
+        self._replicas = LayerOffload(job, self._lanes, replicas) if job.offload.activations else replicas
         self._pairs = Pairs(self._lanes, self._replicas.after)
 
     def program(self) -> StageProgram:
@@ -60,7 +62,7 @@ class _Stage:
         """
         halves = self._job.schedule.fused_at(self._stage)
         held: list[Action] = []
-        meets = self._boundaries.rendezvous(self._row, halves)
+        meets = self._boundaries.rendezvous(self._row, halves) if self._job.rendezvous else {}
         for position, action in enumerate(self._row):
             if position in meets:
                 self._boundaries.meet(self._row[position : position + meets[position]], step)
@@ -73,12 +75,15 @@ class _Stage:
                 self._act(action, step, self._needs(action, step), self._boundaries.key(action, step), ())
             for done in (*held, action):
                 self._boundaries.send(done, step)
-                self._offloaded.after(done, step)
+                if self._offloaded:
+                    self._offloaded.after(done, step)
             held = []
-        self._boundaries.meet((), step)
+        if meets:
+            self._boundaries.meet((), step)
 
     def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
-        return self._boundaries.needs(action, step) + self._offloaded.needs(action, step)
+        needs = self._boundaries.needs(action, step)
+        return needs + self._offloaded.needs(action, step) if self._offloaded else needs
 
     def _pair(self, first: Action, second: Action, step: int) -> None:
         keys = [self._boundaries.key(action, step) for action in (first, second)]
@@ -106,20 +111,22 @@ class _Stage:
             self._replicas.after(action, step, part, name)
 
     def _parts(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
-        split, casts = self._boundaries.arrives_split(action), action in self._casting
+        split = self._job.gather_boundary and self._boundaries.arrives_split(action)
         return [
-            (part, self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0, casts=casts))
+            (part, self._segment(action, part, boundary=split and index == 0, begins=index == 0))
             for index, part in enumerate(self._replicas.parts(action, step))
         ]
 
-    def _segment(self, kind: str, part: ActionPart, *, boundary: bool, begins: bool, casts: bool) -> Segment:
+    def _segment(self, action: Action, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
+        kind, casts = action.kind, action in self._casting
         name = kind, part.work, boundary, begins, casts, part.memory
         found = self._segments.get(name)
         if found is None:
             passes, work = self._job.passes, replace(part.work, boundary=boundary, begins=begins, casts=casts)
             make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
             plain = self._lanes.once((kind, work), lambda: make(work))
-            found = self._segments[name] = self._lanes.holding((kind, work), plain, part.memory)
+            found = self._lanes.holding((kind, work), plain, part.memory) if part.memory else plain
+            self._segments[name] = found
         return found
 
 

@@ -30,14 +30,15 @@ from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.footprint import Facts, Footprint
-from simcluster.planning.job import DataParallel, Job, Sharding, Slices
-from simcluster.planning.optimizer import Optimizer, UpdateJob, optimizer_class
+from simcluster.planning.job import DataParallel, Job, Offload, Sharding, Slices
+from simcluster.planning.optimizer import UpdateJob, optimizer_class
 from simcluster.planning.parallel import Plan
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.planning.segment_ops import NO_TIME, Issue
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import outer_of, plan_of, schedule_of, slices_of
+from simcluster.scenario.sections import HostMemory
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.relayed_links import relayed_links
@@ -62,7 +63,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
         dispatch=scenario.parallel.expert_dispatch,
         sensitivity=sensitivity,
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
-        issue=issue_of(scenario),
+        issue=issue_of(scenario) if scenario.software else NO_TIME,
     )
 
 
@@ -84,7 +85,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
         overlap_sends=scenario.overlap.pipeline,
         steps=scenario.steps,
         rendezvous={"async": False, "rendezvous": True}[scenario.pipeline.p2p],
-        offload=offload_of(scenario),
+        offload=offload_of(scenario) if scenario.memory.offload != HostMemory() else Offload(),
         overlap_pairs=scenario.overlap.pairs,
         casts=passes.casts,
     )
@@ -109,14 +110,16 @@ def facts_with_memory(scenario: Scenario, device: Device, job: Job) -> Facts:
 def facts_of(scenario: Scenario, device: Device) -> Facts:
     """What the scenario's step is worth, without what it takes of memory."""
     model, training = scenario.model, scenario.training
-    attention = mean_attention(scenario.faults, scenario.seed, batch_of(scenario), scenario.dp)
+    faults = scenario.faults
+    attention = mean_attention(faults, scenario.seed, batch_of(scenario), scenario.dp) if faults else 1.0
     shape = shape_of(scenario)
     modules = tuple(name for name in shape.modules if name != "core_attn" or shape.core_again)
     hardware = hardware_flops_per_sequence(
         model, training.recompute, modules=modules, every=training.recompute_every, attention=attention
     )
     whole = model_flops_per_sequence(model, attention=attention)
-    real, seen = _real(scenario, attention)
+    documents = scenario.data and scenario.data.documents
+    real, seen = _real(scenario, attention) if documents else (1.0, attention)
     precision = training.precision.removesuffix("-mixed")
     return Facts(
         ranks=scenario.gpus,
@@ -157,6 +160,8 @@ def _flops_of_real(model: Model, real: float, attention: float) -> float:
 
 def slowness(scenario: Scenario) -> list[float]:
     """What always multiplies every rank's compute times."""
+    if not scenario.faults:
+        return [1.0] * scenario.gpus
     return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus], scenario.seed)
 
 
@@ -264,6 +269,15 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
             scaled += ("unscale",)
         return passes(parameters, *scaled, "norm")
 
+    updated = UpdateJob(
+        scenario.model,
+        plan,
+        recipe,
+        scenario.parallel.zero,
+        bucket / recipe.gradient if scenario.overlap.grad_reduce else math.inf,  # Megatron-LM: else there is one
+        partial(memory_seconds, device),
+        partial(kernels_seconds, device, precision="bf16"),
+    )
     return DataParallel(
         zero=scenario.parallel.zero,
         overlap_reduce=scenario.overlap.grad_reduce,
@@ -286,20 +300,6 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         zero_seconds=lambda parameters: passes(parameters, "zero"),
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
-        optimizer=optimizer_of(scenario, device, plan, recipe, bucket),
-        outer=outer_of(scenario, device, recipe),
+        optimizer=optimizer_class(scenario.training.optimizer).of(updated, scenario.training),
+        outer=outer_of(scenario, device, recipe) if scenario.training.outer else None,
     )
-
-
-def optimizer_of(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe, bucket: float) -> Optimizer:
-    """Return what updates parameters; ``bucket`` are the bytes of one of gradients."""
-    job = UpdateJob(
-        scenario.model,
-        plan,
-        recipe,
-        scenario.parallel.zero,
-        bucket / recipe.gradient if scenario.overlap.grad_reduce else math.inf,  # Megatron-LM: else there is one
-        partial(memory_seconds, device),
-        partial(kernels_seconds, device, precision="bf16"),
-    )
-    return optimizer_class(scenario.training.optimizer).of(job, scenario.training)

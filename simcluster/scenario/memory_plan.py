@@ -63,7 +63,12 @@ def recipe_of(scenario: Scenario) -> Recipe:
 def shape_of(scenario: Scenario) -> RankShape:
     """What decides the shapes of one rank's tensors and kernels besides the model."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
-    software = scenario.software
+    software, recipe = scenario.software, recipe_of(scenario)
+    experts = software.experts if software else ExpertKernels()
+    if parallel.expert_dispatch.kind == "hybridep":
+        # it pads, so the software copies no rows (Megatron-LM, fused_a2a.py, ``hybrid_ep_dispatch``; Transformer
+        # Engine, ``Fp8Padding``, which gives rows back that need none)
+        experts = experts.model_copy(update={"padding": "routing"})
     return RankShape(
         micro_batch=training.micro_batch,
         tp=parallel.tp,
@@ -90,37 +95,28 @@ def shape_of(scenario: Scenario) -> RankShape:
         probabilities=software.probabilities if software else "combine",
         kernels=software.kernels if software else "fused",
         accumulate=software.accumulate if software else "fused",
-        experts=_expert_kernels(scenario),
+        experts=experts,
         fp8=training.precision in _CAST_BYTES,
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         cast_rows=_CAST_ROWS.get(training.precision, 16),
-        weight_cast_bytes=_weight_cast_bytes(scenario),
+        weight_cast_bytes=_weight_cast_bytes(scenario, recipe) if training.precision in _CAST_BYTES else 0.0,
         stops_early=software is not None and {"whole": False, "early-stop": True}[software.checkpoint],
         keeps_fused_core=software is not None and {"any-core": False, "unfused-core": True}[software.selective],
         element_bytes=ELEMENT_BYTES[training.precision],
-        grad_accumulate_bytes=recipe_of(scenario).gradient,
+        grad_accumulate_bytes=recipe.gradient,
     )
 
 
-def _weight_cast_bytes(scenario: Scenario) -> float:
+def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
     """Return the bytes per weight that its cast moves: the 16-bit weight, and as many copies as the recipe keeps.
 
     Both orders where it keeps none; 0 where weights themselves are in 8 bits, since they are gathered as operands.
     """
-    precision, recipe = scenario.training.precision, recipe_of(scenario)
-    if precision not in _CAST_BYTES or recipe.gathered < _HALF_BYTES:
+    precision = scenario.training.precision
+    if recipe.gathered < _HALF_BYTES:
         return 0.0
     each = _CAST_BYTES[precision]
     return ELEMENT_BYTES[precision] + (round(recipe.copies / each) or 2) * each
-
-
-def _expert_kernels(scenario: Scenario) -> ExpertKernels:
-    """Those of the software; a dispatcher that pads leaves no copies of rows for it (Megatron-LM, fused_a2a.py,
-    ``hybrid_ep_dispatch``; Transformer Engine, ``Fp8Padding``, which gives rows back that need none)."""
-    experts = scenario.software.experts if scenario.software else ExpertKernels()
-    if scenario.parallel.expert_dispatch.kind != "hybridep":
-        return experts
-    return experts.model_copy(update={"padding": "routing"})
 
 
 def platform_of(scenario: Scenario) -> Platform | None:
@@ -194,9 +190,9 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 experts=experts,
                 steps=scenario.steps,
                 optimizer=job.data_parallel.optimizer,
-                outer=outer_state(scenario),
+                outer=outer_state(scenario) if scenario.training.outer else 0.0,
             ),
-            unsharded=unsharded_peak(job, stage),
+            unsharded=unsharded_peak(job, stage) if scenario.parallel.zero >= 2 else 0.0,
         )
         for stage in range(job.plan.pp)
     )

@@ -129,7 +129,7 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> Plan:
         copies=copies_of(schedule),
         ep=parallel.ep,
         etp=parallel.etp or 0,
-        workers=workers_of(scenario),
+        workers=workers_of(scenario) if scenario.training.outer else 1,
     )
 
 

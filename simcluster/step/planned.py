@@ -180,7 +180,9 @@ def fold(
 ) -> FoldedStep:
     """Find the equal ranks, groups and links of a planned scenario with the faults that it has now."""
     job = planned.job
-    cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
+    cluster = scenario.cluster.built
+    if scenario.faults:
+        cluster = with_permanent(scenario.faults, cluster, scenario.seed)
     disturbances = disturbances_of(scenario, job.plan, cluster, saved=job.saved)
     rates = cluster.link_capacity
     if folded and folds(scenario):
@@ -216,7 +218,7 @@ def facts_of_step(scenario: Scenario, planned: Planned) -> Facts:
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     job = by_own_times(scenario, job_of(scenario, device))
-    job = replace(job, saved=saved_of(scenario, job))
+    job = replace(job, saved=saved_of(scenario, job)) if scenario.checkpoint else job
     return job, facts_with_memory(scenario, device, job)
 
 
