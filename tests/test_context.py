@@ -113,7 +113,6 @@ def test_pieces_read_every_key_once() -> None:
     """Bytes of the pieces: keys and values as in one kernel, queries and outputs with every piece."""
     shape = RankShape(micro_batch=3, cp=4)
     context = context_of(MODEL, shape)
-    assert context is not None
     own = context.queries
     core = Kernel("attention", "attention", 1e9, 2 * own + 4 * context.keys, 32, 128, 64, 24)
     pieces = [piece[0] for piece in context.pieces(core)]
@@ -127,8 +126,6 @@ def test_contiguous_shares_wait_for_the_last_rank(cp: int, by: str) -> None:
     """Of cp^2 squares on and under the diagonal it has one half and cp - 1 whole: (2 cp - 1) / cp of the mean."""
     shape = RankShape(micro_batch=3, cp=cp, cp_comm=by)  # type: ignore[arg-type]
     even, uneven = context_of(MODEL, shape), context_of(MODEL, replace(shape, cp_shares="contiguous"))
-    assert even is not None
-    assert uneven is not None
     core = Kernel("attention", "attention", 4e9 * cp, 1e9, 128 // cp, 128, 64, 24)
     work = [sum(kernel.flops for piece in each.pieces(core) for kernel in piece) for each in (even, uneven)]
     assert work == pytest.approx([core.flops, core.flops * (2 * cp - 1) / cp], rel=1e-12)

@@ -61,13 +61,14 @@ def test_kernels_do_the_flops(model: Model, shape: RankShape) -> None:
     block, mla = attention_block(model, shape), model.mla
     assert mla is not None
     flops, tokens = layer_flops(model, shape.micro_batch), shape.micro_batch * 128
+    attention = flops.qkv + flops.core + flops.projection
     again = 0.0 if shape.sequence_parallel else 2.0 * tokens * 512 * mla.down * (shape.tp - 1)
     square = 2.0 if shape.attention == "unfused" else 1.0
     sections = (block.entry, block.body, block.exit)
     for half, whole, core in (
-        ("forward", flops.attention.forward, flops.core.forward),
-        ("input_grad", flops.attention.input_grad, (1.25 if square == 1 else 1.0) * flops.core.input_grad),
-        ("weight_grad", flops.attention.weight_grad, 0.0),
+        ("forward", attention.forward, flops.core.forward),
+        ("input_grad", attention.input_grad, (1.25 if square == 1 else 1.0) * flops.core.input_grad),
+        ("weight_grad", attention.weight_grad, 0.0),
     ):
         done = shape.tp * sum(kernel.flops for section in sections for kernel in getattr(section, half))
         wanted = whole - getattr(flops.core, half) + square * core + again

@@ -116,7 +116,8 @@ def test_kernels_of_all_ranks_do_its_flops(word: str, shape: RankShape) -> None:
     """Matmuls of F, I and W; the router's product is not counted, as in Megatron-LM."""
     model = model_with(word)
     kind, counted = of(word, model), layer_flops(model, shape.micro_batch, attention_backward="flash")
-    expected = counted.attention if kind.MIXES or word == "latent_attention" else counted.mlp
+    mixes = kind.MIXES or word == "latent_attention"
+    expected = counted.qkv + counted.core + counted.projection if mixes else counted.mlp
     narrow = sum(each.elements for each in kind.matrices(model) if each.split == "none" and not kind.ROUTED)
     again = 1 if shape.sequence_parallel else shape.tp  # what every rank does without sequence parallelism
     more = 2.0 * shape.micro_batch * model.sequence_length * narrow * (again - 1)

@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> None:
     scenario = load(args.scenario, first + overrides_of(args, args.scenario) + more)
     if args.checkpoint:
         scenario = with_steps_beside(scenario)
-    window, ranks = _window(args.window), common.ranks_of(args.ranks, scenario.gpus)
-    trace = _trace_of(args, scenario)
+    window = None if args.window is None else _window(args.window)
+    ranks = None if args.ranks is None else common.ranks_of(args.ranks, scenario.gpus)
+    trace = _trace_of(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
     if args.explain or args.critical:
@@ -68,7 +69,8 @@ def run(args: argparse.Namespace) -> None:
     free = what_if_free(result) if args.explain or args.critical else []
     verified = verify(scenario) if args.verify else None
 
-    lines, spread = provided("costs per step")(result)
+    has_costs = scenario.run or scenario.training.outer
+    lines, spread = provided("costs per step")(result) if has_costs else ([], {})
 
     def blocks() -> Answer:
         found = [
@@ -97,14 +99,12 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def _trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any] | None:
+def _trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
     """Return what writes the trace that a command line asks for; InputError before the work where it cannot be had."""
     if args.trace is None:
-        if args.trace_ranks is not None:
+        if args.trace_ranks:
             raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
-        if args.trace_kernels:
-            raise InputError("--trace-kernels is for a trace; name its file with --trace")
-        return None
+        raise InputError("--trace-kernels is for a trace; name its file with --trace")
     if scenario.replicas > 1:
         raise InputError(
             f"--trace {args.trace}: a trace is of one run, and this scenario has {scenario.replicas} replicas; "
@@ -128,7 +128,7 @@ def _draw(
     window: tuple[float, float] | None,
     ranks: list[int] | None,
 ) -> None:
-    title = result.scenario.title + _faults(result.scenario)
+    scenario = result.scenario
     common.draw(
         args,
         (args.links, lambda: picture("links")(result), lambda: link_table(result)),
@@ -139,10 +139,10 @@ def _draw(
         ),
         (args.gantt, lambda: _gantt(args, result, window, ranks)),
         (args.critical, lambda: picture("critical")(result, free)),
-        (args.overlap, lambda: picture("overlap")([(result.scenario.title, result)])),
+        (args.overlap, lambda: picture("overlap")([(scenario.title, result)])),
         (args.levels, lambda: picture("link_levels")(result)),
         (args.roofline, lambda: picture("roofline")(result)),
-        (args.histogram, lambda: picture("replicas")(distribution, title=title)),
+        (args.histogram, lambda: picture("replicas")(distribution, title=scenario.title + _faults(scenario))),
     )
 
 
@@ -161,10 +161,8 @@ def _played(
     return found
 
 
-def _window(text: str | None) -> tuple[float, float] | None:
+def _window(text: str) -> tuple[float, float]:
     """ "1.2 s:1.3 s" in seconds."""
-    if text is None:
-        return None
     first, colon, last = text.partition(":")
     if not colon:
         raise InputError(f'--window {text!r}: give a start and an end, as in "1.2 s:1.3 s"')

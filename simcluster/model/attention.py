@@ -55,7 +55,8 @@ class Attention(LayerKind):
         """Count biases, that of the projection on every rank, and sinks."""
         shard = tensor_shard(model, tp)
         width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
-        return width * model.qkv_bias + model.hidden_size * model.projection_bias + _sinks(model, tp)
+        sinks = shard.heads if model.attention_sinks else 0
+        return (width if model.bias else 0) + (model.hidden_size if model.bias in (True, "attention") else 0) + sinks
 
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return norm; QKV, rotation, core attention, projection; dropout and residual add.
@@ -67,10 +68,10 @@ class Attention(LayerKind):
         """
         local = local_sizes(model, shape)
         core = core_sections(model, shape, local)
-        product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
+        product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=bool(model.bias))
         projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
         turned = _turned(model, shape, local)
-        if model.qkv_bias and {"product": False, "own": True}[shape.bias]:
+        if model.bias and {"product": False, "own": True}[shape.bias]:
             turned = join((biased("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
         if model.qk_norm:
             heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
@@ -179,7 +180,3 @@ def _turned(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     if shape.kernels == "eager":
         return eager.rotation(model, shape, local)
     return {"fused": rotation, "steps": eager.rotation_in_steps}[shape.rope](model, shape, local)
-
-
-def _sinks(model: Model, tp: int) -> int:
-    return tensor_shard(model, tp).heads * (model.attention_sinks is True)

@@ -110,10 +110,8 @@ class Context:
         return memory(name, elements * steps)
 
 
-def context_of(model: Model, shape: RankShape) -> Context | None:
-    """Of a rank of this shape; None where sequences are whole."""
-    if shape.cp == 1:
-        return None
+def context_of(model: Model, shape: RankShape) -> Context:
+    """Return how the ranks of cp (two or more) share the core attention of a rank of this shape."""
     local = local_sizes(model, shape)
     heads = local.kv // local.head_dim
     each = shape.element_bytes * local.tokens

@@ -29,7 +29,7 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     k = (local.head_dim + local.value_dim) // 2  # of both products
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
     kv_heads = local.kv // local.head_dim
-    traders = traders_of(shape, local.heads, kv_heads)  # longer parts of fewer heads
+    traders = traders_of(shape, local.heads, kv_heads) if shape.cp > 1 else 1  # longer parts of fewer heads
     m, batch = m * traders, batch // traders
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)

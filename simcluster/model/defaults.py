@@ -28,8 +28,10 @@ def natural(value: object) -> int:
     return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _count(value)
 
 
-def derived_fields(given: Mapping[str, object]) -> dict[str, object]:
-    """The defaults that follow from what is given; nothing that follows from a value which is itself wrong."""
+def with_derived_fields(given: object) -> object:
+    """Add the defaults that follow from what is given; nothing that follows from a value which is itself wrong."""
+    if not isinstance(given, Mapping):
+        return given
     gated = given.get("gated_mlp") is True
     moe = given.get("moe")
     width = _valid_count(moe.get("expert_ffn_hidden_size")) if isinstance(moe, Mapping) else None
@@ -60,7 +62,7 @@ def derived_fields(given: Mapping[str, object]) -> dict[str, object]:
                 f"hidden_size {hidden} is not a multiple of heads {heads}; use {fitting}, or give head_dim"
             )
         derived["head_dim"] = hidden // heads
-    return derived
+    return {**derived, **given}
 
 
 def _valid_count(value: object) -> int | None:

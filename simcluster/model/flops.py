@@ -27,12 +27,9 @@ class LayerFlops:
     mlp: Flops
 
     @property
-    def attention(self) -> Flops:
-        return self.qkv + self.core + self.projection
-
-    @property
     def total(self) -> Flops:
-        return self.attention + self.mlp
+        """Return the sum of all parts."""
+        return self.qkv + self.core + self.projection + self.mlp
 
 
 def layer_flops(
@@ -78,12 +75,9 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     that packed documents leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
     layers = sum(count * _layer(model, layer, attention).total.total for layer, count in sorts_of_layers(model))
-    return layers + (1 + len(model.predicting)) * lm_head_flops(model, 1).total + _projections(model).total
-
-
-def _projections(model: Model) -> Flops:
-    product = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
-    return _weight_product(len(model.predicting) * product)
+    projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
+    projections = _weight_product(len(model.predicting) * projection)
+    return layers + (1 + len(model.predicting)) * lm_head_flops(model, 1).total + projections.total
 
 
 def _layer(model: Model, layer: int, attention: float) -> LayerFlops:

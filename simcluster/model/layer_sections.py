@@ -125,7 +125,8 @@ class RankShape:
     @property
     def core_again(self) -> bool:
         """Does a selective recompute run the core attention again?"""
-        return self.reruns("core_attn") and not (self.attention == "fused" and self.keeps_fused_core)
+        spared = self.attention == "fused" and self.keeps_fused_core
+        return self.recompute == "selective" and "core_attn" in self.modules and not spared
 
     def gradient_bytes(self, weights: float) -> float:
         """Traffic of storing the gradient of so many weights: added to the main gradient, or written once."""
@@ -289,7 +290,7 @@ def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -
     """
     elements = local.edge_tokens * local.hidden
     size = shape.element_bytes * elements
-    biased = model.projection_bias if name == "attention" else model.mlp_bias
+    biased = model.bias in (True, "attention") if name == "attention" else model.mlp_bias
     mask = MASK_BYTES * elements if shape.dropout else 0.0
     return Section(
         forward=(memory(f"{name}_residual_add", 3 * size + mask),),

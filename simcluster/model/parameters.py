@@ -41,7 +41,7 @@ def parameters(model: Model) -> ParameterCount:
     """
     table = model.vocab_size * model.hidden_size
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
-    norms = model.norm_parameters, embedding_norm_parameters(model)
+    norms = model.norm_parameters, model.norm_parameters if model.embedding_norm else 0
     total = active = sum(tables) + sum(norms) + len(model.predicting) * prediction_parameters(model)
     for layer, count in sorts_of_layers(model):
         kinds = kinds_of(model, layer)
@@ -65,11 +65,6 @@ def position_parameters(model: Model) -> int:
     """Of the table of learned positions."""
     rows = model.position_rows or model.sequence_length
     return rows * model.hidden_size * {"learned": 1, "rope": 0, "none": 0}[model.position]
-
-
-def embedding_norm_parameters(model: Model) -> int:
-    """Of the norm behind the embedding."""
-    return model.norm_parameters if model.embedding_norm else 0
 
 
 # --- of one rank ------------------------------------------------------------------------------------------------------
@@ -102,7 +97,7 @@ def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -
 
 def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
     """The rank's rows of the padded token table, and the position table, which every rank holds whole."""
-    whole = position_parameters(model) + embedding_norm_parameters(model)
+    whole = position_parameters(model) + (model.norm_parameters if model.embedding_norm else 0)
     return padded_vocab(model, tp) // tp * model.hidden_size + whole
 
 

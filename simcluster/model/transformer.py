@@ -5,14 +5,13 @@ Pure counting, with no device and no time in it.  What one GPU launches is in ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.model.defaults import Count, derived_fields, listed
+from simcluster.model.defaults import Count, listed, with_derived_fields
 from simcluster.model.mixture import Mla, Moe
 
 Recompute = Literal["none", "selective", "operators", "full"]
@@ -91,12 +90,7 @@ class Model(Spec):
     mixer: str | None = None
     """Layer kind that mixes tokens in every layer, by its word in LAYER_KINDS; default: attention."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_defaults(cls, document: object) -> object:
-        if not isinstance(document, Mapping):
-            return document
-        return {**derived_fields(document), **document}
+    _fill_defaults = model_validator(mode="before")(with_derived_fields)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -134,16 +128,6 @@ class Model(Spec):
                 "kv_heads, qk_norm and bias out (or bias: false)"
             )
         return self
-
-    @property
-    def qkv_bias(self) -> bool:
-        """Has the product of queries, keys and values a bias?"""
-        return self.bias is not False
-
-    @property
-    def projection_bias(self) -> bool:
-        """Has the attention's output product a bias?"""
-        return {True: True, "attention": True, "qkv": False, False: False}[self.bias]
 
     @property
     def mlp_bias(self) -> bool:
@@ -210,8 +194,7 @@ class Model(Spec):
         """
         if not self.causal:
             return 1.0
-        windowed = self._windowed_layers
-        if self.attention_window is None or not windowed:
+        if self.attention_window is None or not (windowed := self._windowed_layers):
             return 0.5
         part = self.attention_window / self.sequence_length
         return ((self.layers - windowed) * 0.5 + windowed * part * (1 - part / 2)) / self.layers
@@ -232,6 +215,8 @@ class Model(Spec):
     @property
     def layer_norm_parameters(self) -> int:
         """Parameters of all norms of a layer; every tensor-parallel rank has them whole."""
-        scales = self.norm_parameters // self.hidden_size
-        widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size, None: 0}
-        return (self.layer_norms or 2) * self.norm_parameters + scales * widths[self.qk_norm]
+        found = (self.layer_norms or 2) * self.norm_parameters
+        if self.qk_norm is None:
+            return found
+        widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size}
+        return found + self.norm_parameters // self.hidden_size * widths[self.qk_norm]

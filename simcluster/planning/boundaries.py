@@ -78,7 +78,7 @@ class Boundaries:
 
     def arrives_split(self, action: Action) -> bool:
         """Does its input come from another stage, split over tp, to be gathered first?"""
-        return self._comes_from(action) is not None
+        return self._job.gather_boundary and self._comes_from(action) is not None
 
     def send(self, action: Action, step: int) -> None:
         """What an action made goes to its neighbour, if that is another stage."""
@@ -91,11 +91,11 @@ class Boundaries:
     def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
         """Return the positions of the row before which there is one, and how many actions follow until the next.
 
-        ``halves`` are where fused pairs begin.
+        There is none if sends do not wait.  ``halves`` are where fused pairs begin.
         """
         found: dict[int, int] = {}
         position = 0
-        while position < len(row):
+        while self._job.rendezvous and position < len(row):
             found[position] = 1 + (position in halves or self._alternates(row, position))
             position += found[position]
         return found

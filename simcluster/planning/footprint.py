@@ -258,7 +258,7 @@ def _passed(
         ]
         if block.routed:
             more = experts.of_stage(visit.layer, step, action.microbatch) - 1.0
-            changes += [(change, more) for change in block.routed_changes(visit.phase, split=split)]
+            changes += [(change, more) for change in block.routed.changes(visit.phase, split=split)]
         for change, times in changes:
             now[change.pool] = now[change.pool] + times * change.start
         peak = peak.most(_Levels(now["activations"], now["other"]))

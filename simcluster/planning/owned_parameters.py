@@ -47,9 +47,6 @@ class OwnedParameters:
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
-_NONE = OwnedParameters()
-
-
 def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
     """What a rank holds of these layers."""
     found = OwnedParameters()
@@ -57,8 +54,10 @@ def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameter
     for layer in layers:
         kind = model.kinds(layer)
         if kind not in known:
-            shared = OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer))
-            known[kind] = shared + _experts(model, plan, layer)
+            known[kind] = OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer))
+            if model.has_experts(layer):
+                experts = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
+                known[kind] += OwnedParameters(0.0, experts) if plan.experts_apart else OwnedParameters(experts)
         found += known[kind]
     return found
 
@@ -66,19 +65,13 @@ def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameter
 def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
     """What a rank holds of these layers, of the embedding (``first``) and of the LM head (``last``)."""
     ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
-    return of_layers(model, plan, layers) + ends + (of_predicting(model, plan, first=first) if last else _NONE)
+    held = of_layers(model, plan, layers) + ends
+    return held + of_predicting(model, plan, first=first) if last and model.mtp_layers else held
 
 
 def of_predicting(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
     """What a rank with the LM head holds of multi-token prediction: its layers, their projections and norms, and a copy
     of the embedding unless it is there already, as the ``first`` stage's or as a tied LM head."""
-    if not model.predicting:
-        return _NONE
     table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
     own = table + len(model.predicting) * prediction_parameters(model, plan.tp)
     return of_layers(model, plan, model.predicting) + OwnedParameters(own)
-
-
-def _experts(model: Model, plan: Plan, layer: int) -> OwnedParameters:
-    parameters = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
-    return OwnedParameters(0.0, parameters) if plan.experts_apart else OwnedParameters(parameters)

@@ -61,11 +61,11 @@ class ProgramBuilder:
         the memory comes and goes with the last."""
 
         def make() -> Segment:
-            works = [Collective(kind, axis, size) for axis, size in calls]
-            ops = [
-                Op(work, communicator(work.axis).stream_of(pipelined=self._pipelined), kind, name, layer, lane)
-                for work in works
-            ]
+            ops = []
+            for axis, size in calls:
+                by = communicator(axis)
+                stream = "pp" if by.between_stages and self._pipelined else by.stream
+                ops.append(Op(Collective(kind, axis, size), stream, kind, name, layer, lane))
             ops = ops or [Op(Host(0.0), "host", kind, name, layer, lane)]  # of what holds no parameters
             ops[-1] = replace(ops[-1], memory=memory)
             if issue:

@@ -276,7 +276,8 @@ def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameter
         held += OwnedParameters(model.norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
             held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
-        held += of_predicting(model, job.plan, first=embeds)
+        if model.mtp_layers:
+            held += of_predicting(model, job.plan, first=embeds)
     for layer in reversed(whole.layers):
         if layers and held.total >= limit:
             buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))

@@ -58,10 +58,6 @@ class Residency:
     again: bool
     routed: Residency | None = None
 
-    def routed_changes(self, phase: Phase, *, split: bool) -> tuple[MemoryChange, ...]:
-        """Of ``changes`` what goes with the rows that visit the rank's experts: bytes of an even share of them."""
-        return self.routed.changes(phase, split=split) if self.routed else ()
-
     def changes(self, phase: Phase, *, split: bool) -> tuple[MemoryChange, ...]:
         """What a visit adds as it starts and frees as it ends; ``split``: is its backward split?"""
         for_weights = self.back_for_weights if split else 0.0

@@ -116,7 +116,8 @@ class Passes:
         self._plain = self._blocks(model, replace(shape, recompute="none"))
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
-        self._contexts = {name: kind.context(model, shape) for name, kind in self._kinds.items()}
+        contexts = ((name, kind.context(model, shape)) for name, kind in self._kinds.items() if shape.cp > 1)
+        self._contexts = dict(contexts)
         self._model = model
         self._routed = {
             name: MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
@@ -159,7 +160,7 @@ class Passes:
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)
-        if kind == "F" and part.begins:
+        if kind == "F" and part.begins and self._issue.microbatch:
             ops.begin_microbatch()
         if part.boundary and kind != "W":
             ops.collective("all_gather", "boundary", self.activation_bytes)
@@ -176,8 +177,9 @@ class Passes:
             else:
                 self._visit(ops, phase, block, layer)
             held, split = self._residencies.of(name, layer), kind in ("I", "W")
-            ops.hold(begin, main, held.changes(phase, split=split), held.routed_changes(phase, split=split))
-        if kind == "F" and part.lm_head:
+            routed = held.routed.changes(phase, split=split) if held.routed else ()
+            ops.hold(begin, main, held.changes(phase, split=split), routed)
+        if kind == "F" and part.lm_head and self._issue.loss:
             ops.end_forward()
         if not len(ops):
             ops.pass_on({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])

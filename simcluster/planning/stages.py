@@ -62,7 +62,7 @@ class _Stage:
         """
         halves = self._job.schedule.fused_at(self._stage)
         held: list[Action] = []
-        meets = self._boundaries.rendezvous(self._row, halves) if self._job.rendezvous else {}
+        meets = self._boundaries.rendezvous(self._row, halves)
         for position, action in enumerate(self._row):
             if position in meets:
                 self._boundaries.meet(self._row[position : position + meets[position]], step)
@@ -111,7 +111,7 @@ class _Stage:
             self._replicas.after(action, step, part, name)
 
     def _parts(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
-        split = self._job.gather_boundary and self._boundaries.arrives_split(action)
+        split = self._boundaries.arrives_split(action)
         return [
             (part, self._segment(action, part, boundary=split and index == 0, begins=index == 0))
             for index, part in enumerate(self._replicas.parts(action, step))

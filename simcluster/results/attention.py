@@ -42,7 +42,7 @@ def attention_reached(scenario: Scenario) -> AttentionReached | None:
     if shape.attention != "fused":
         return None
     body = attention_block(scenario.model, shape).body
-    context = context_of(scenario.model, shape)
+    context = context_of(scenario.model, shape) if shape.cp > 1 else None
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision
 

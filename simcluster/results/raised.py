@@ -236,8 +236,10 @@ def held_by_scale(scenario: Scenario, run: Run) -> str:
     """Return what holds back a ``run`` whose links ``cluster.scale`` raises, in a line; "" for nothing."""
     scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
+    if not raised:
+        return ""
     plain = scale.model_copy(update=dict.fromkeys(raised, 1.0))
-    before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)}) if raised else scenario
+    before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)})
     return _held(before, scenario, run, [f"cluster.scale.{name} {factor:g}" for name, factor in raised.items()])
 
 
@@ -249,8 +251,6 @@ def held_by_pace(scenario: Scenario, run: Run) -> str:
 
 
 def _held(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:
-    if not changed:
-        return ""
     what = ", ".join(changed)
     if np.array_equal(before.cluster.built.capacity, after.cluster.built.capacity):
         return f"{what}: no gain: the cluster has no such links"

@@ -27,6 +27,7 @@ from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.rules import uneven_racks
+from simcluster.scenario.sections import HostMemory
 from simcluster.schedules.comparison import OwnBubble, own_bubble
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Result(Run, FlatNumbers):
     @cached_property
     def host_memory(self) -> float:
         """Bytes of offloaded state and activations in the fullest host memory; every rank's own peak is counted."""
-        if self.scenario.memory.offload == type(self.scenario.memory.offload)():
+        if self.scenario.memory.offload == HostMemory():
             return 0.0
         stages, box_of = self._stages, self.scenario.cluster.built.box_of
         held = {
@@ -160,7 +161,7 @@ class Result(Run, FlatNumbers):
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
-        if self.scenario.memory.offload == type(self.scenario.memory.offload)():
+        if self.scenario.memory.offload == HostMemory():
             return {}
         found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
         return {way: copies for way, copies in found.items() if copies["bytes"]}
@@ -249,8 +250,9 @@ class Result(Run, FlatNumbers):
         elif self.fit != "yes":
             assert_never(self.fit)
         spec = checkpoint_of(self.scenario) if self.scenario.checkpoint else None
-        told, bad = host_memory_words(self.scenario, self.host_memory, spec)
-        found += [told] if bad else []
+        if spec or self.scenario.memory.offload != HostMemory():
+            told, bad = host_memory_words(self.scenario, self.host_memory, spec)
+            found += [told] if bad else []
         if self.job.offload.activations and not moves_activations(self.job):
             found.append(
                 f"memory.offload.activations {self.job.offload.activations:g} moves nothing: a stage has one layer, or "

@@ -17,6 +17,7 @@ from simcluster.schedules.comparison import more_than_1f1b
 from simcluster.schedules.specs import ZbAuto
 
 if TYPE_CHECKING:
+    from simcluster.model.mixture import Moe
     from simcluster.planning.footprint import Footprint
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules import Schedule
@@ -29,36 +30,33 @@ def cautions(
 
     ``recompute`` is what the mean rank runs again in a step (s), ``schedule`` the one of the run.
     """
-    yield from _narrow_weights(scenario)
-    yield from _whole_gradients(scenario, footprints)
-    yield from _many_activations(scenario, schedule)
-    yield from _filled_experts(scenario)
-    if shape_of(scenario).core_again and scenario.training.attention == "fused":
+    training = scenario.training
+    recipe = recipe_of(scenario)
+    if training.precision == "fp32" and recipe.weight < ELEMENT_BYTES["fp32"]:
+        yield (
+            f"training.memory_recipe {recipe.name} keeps weights in {recipe.weight:g} bytes, and matmuls in fp32 read "
+            "4; use fp32-16, which keeps them in 4"
+        )
+    if scenario.parallel.zero == 2 and not scenario.overlap.grad_reduce:
+        yield from _whole_gradients(footprints)
+    if schedule.name == "zb-auto":
+        yield from _many_activations(scenario, schedule)
+    if scenario.model.moe:
+        yield from _filled_experts(scenario, scenario.model.moe)
+    if training.recompute == "selective" and training.attention == "fused" and shape_of(scenario).core_again:
         yield (
             f"recompute: selective runs the fused attention again, {format_seconds(recompute)} a step, and frees only "
             "its softmax statistics; recompute: none is faster and holds hardly more"
         )
 
 
-def _narrow_weights(scenario: Scenario) -> Iterator[str]:
-    """Warn of matmuls in fp32 whose weights a recipe keeps in 16 bits."""
-    recipe = recipe_of(scenario)
-    if scenario.training.precision == "fp32" and recipe.weight < ELEMENT_BYTES["fp32"]:
-        yield (
-            f"training.memory_recipe {recipe.name} keeps weights in {recipe.weight:g} bytes, and matmuls in fp32 read "
-            "4; use fp32-16, which keeps them in 4"
-        )
-
-
-def _whole_gradients(scenario: Scenario, footprints: Sequence[Footprint]) -> Iterator[str]:
+def _whole_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
     """ZeRO 2 whose reductions wait for the end of the backward holds a microbatch's gradients whole till then.
 
     DeepSpeed's stage 2 reduces bucket by bucket (``reduce_bucket_size``) in the backward, with overlap_comm or without
     (runtime/zero/stage_1_and_2.py, ``reduce_independent_p_g_buckets_and_remove_grads``), and FSDP's SHARD_GRAD_OP unit
     by unit; whole they are there only where one bucket has them all.
     """
-    if scenario.parallel.zero != 2 or scenario.overlap.grad_reduce:
-        return
     whole = max(each.unsharded for each in footprints)
     most = max(each.gradients + each.unsharded for each in footprints)
     if whole:
@@ -73,7 +71,7 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
     """Warn of zb-auto without a memory limit, which starts as many microbatches as shorten the step."""
     what = scenario.pipeline.schedule
     limit = what.memory_limit if isinstance(what, ZbAuto) else None
-    if schedule.name == "zb-auto" and limit is None and (more := more_than_1f1b(schedule)):
+    if limit is None and (more := more_than_1f1b(schedule)):
         usual = min(schedule.num_stages, schedule.num_microbatches)
         yield (
             f"zb-auto without a memory_limit {more}; pipeline.schedule: {{name: zb-auto, memory_limit: {usual}}} "
@@ -81,11 +79,8 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
         )
 
 
-def _filled_experts(scenario: Scenario) -> Iterator[str]:
+def _filled_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
     """Warn of a law of shares that gives an expert more than one row per token."""
-    moe = scenario.model.moe
-    if moe is None:
-        return
     first = next((layer for layer in range(scenario.model.layers) if moe.is_in(layer)), 0)
     for fault in (each for each in scenario.faults if isinstance(each, ExpertImbalance)):
         asked = fault.asked(scenario.seed, moe.routes, first)

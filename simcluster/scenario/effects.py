@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.diagnostics import Complaint, RuleError, shown
@@ -330,11 +331,8 @@ def document_with_effect(scenario: ScenarioFields) -> dict[str, Any]:
     return document
 
 
-def _value(scenario: ScenarioFields, path: str) -> Any:
-    found: Any = scenario
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+def _value(owner: Any, path: str) -> Any:
+    return reduce(lambda value, name: getattr(value, name, None), path.split("."), owner)
 
 
 def _is_given(scenario: ScenarioFields, path: str, values: tuple[object, ...]) -> bool:

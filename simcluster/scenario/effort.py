@@ -37,11 +37,12 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
 
     ``unlike`` is how many ranks are simulated, where that is known already.
     """
-    parallel, layers = scenario.parallel, _layers(scenario)
+    parallel, layers = scenario.parallel, scenario.model.predicting.stop
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
-    updated = _BUCKET * _buckets(scenario) * scenario.steps  # by one rank of each stage
+    offloaded = scenario.memory.offload.optimizer != "none"
+    updated = _BUCKET * _buckets(scenario) * scenario.steps if offloaded else 0.0  # by one rank of each stage
     if scenario.engine == "reference":
         return planned + (_PLAIN_LAYER * passes * pieces * layers + updated) * (scenario.gpus or 1) / pp
     planned += _PLANNED_PASS * passes * pp * scenario.pipeline.chunks
@@ -55,18 +56,14 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
         if set(drawing) & _EACH_PASS:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _DRAWN_LAYER * passes * layers * replicas
-    return planned + (played + _COMING * expected_changes(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
-
-
-def _layers(scenario: ScenarioFields) -> int:
-    """Count the layers of the model with those of multi-token prediction."""
-    return scenario.model.layers + (scenario.model.mtp_layers or 0)
+    coming = expected_changes(scenario) if scenario.faults else 0.0
+    return planned + (played + _COMING * coming) * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
 def _buckets(scenario: ScenarioFields) -> float:
     """Return the buckets in which one rank of each stage updates its offloaded optimizer state, summed over stages."""
     offload, parallel = scenario.memory.offload, scenario.parallel
-    if offload.optimizer == "none" or _layers(scenario) > _MOST_LAYERS:
+    if offload.optimizer == "none" or scenario.model.predicting.stop > _MOST_LAYERS:
         return 0.0
     shards = (scenario.gpus or 1) / parallel.pp if parallel.zero else parallel.tp
     return parameters(scenario.model).total / shards / offload.bucket
@@ -74,7 +71,8 @@ def _buckets(scenario: ScenarioFields) -> float:
 
 def expected_changes(scenario: ScenarioFields) -> float:
     """Estimate how often faults come and go in all steps, whose length follows from their FLOP alone."""
-    if not any(fault.times_within(1.0) for fault in scenario.faults) or _layers(scenario) > _MOST_LAYERS:
+    coming = any(fault.times_within(1.0) for fault in scenario.faults)
+    if not coming or scenario.model.predicting.stop > _MOST_LAYERS:
         return 0.0
     rates = scenario.cluster.device.peak.known()
     flops = model_flops_per_sequence(scenario.model) * scenario.training.global_batch * scenario.steps
@@ -85,13 +83,9 @@ def expected_changes(scenario: ScenarioFields) -> float:
 def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """The work is no more than is begun without being asked for again."""
     seconds = estimated_seconds(scenario)
-    if seconds <= most_seconds():
-        return
-    path, what = _driver(scenario)
-    yield (
-        path,
-        f"{what} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}",
-    )
+    if seconds > most_seconds():
+        path, what = _driver(scenario)
+        yield path, f"{what} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}"
 
 
 def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int = 0) -> None:

@@ -44,13 +44,19 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
     overrides, given = list(overrides), document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
     document = short_names(named_alone(document))
-    document = apply_overrides(document, schedule_alone([short_name(pair) for pair in overrides]))
-    document = named_alone(document)
-    document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
+    if overrides:
+        document = apply_overrides(document, schedule_alone([short_name(pair) for pair in overrides]))
+        document = named_alone(document)
+    document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
+    if "faults" in document.data or "data" in document.data:
+        document = _resolve_faults(document)
     if "name" not in document.data:
         name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
-    return replace(document, data=no_longer_measured(document.data, given, [short_name(pair) for pair in overrides]))
+    if overrides and "measured" in document.data:
+        data = no_longer_measured(document.data, given, [short_name(pair) for pair in overrides])
+        document = replace(document, data=data)
+    return document
 
 
 def _folder(document: Document, where: KeyPath) -> Path:
@@ -104,7 +110,8 @@ def _resolve_cluster(document: Document) -> Document:
     fields = _with_device(fields, folder)
     scale = {"scale": section["scale"]} if "scale" in section else {}
     cluster = {"topology": fields, **scale}
-    return expand_import(replace(document, data={**document.data, "cluster": cluster}, marks=marks), where)
+    document = replace(document, data={**document.data, "cluster": cluster}, marks=marks)
+    return expand_import(document, where) if fields.get("kind") == "import" else document
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

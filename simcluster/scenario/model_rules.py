@@ -30,10 +30,15 @@ if TYPE_CHECKING:
 def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Every broken rule."""
     yield from _tensor(scenario)
-    yield from _context(scenario)
-    yield from _experts(scenario)
-    yield from _recomputed(scenario)
-    yield from _predicting(scenario)
+    if scenario.parallel.cp > 1:
+        yield from _context(scenario)
+    if scenario.model.moe:
+        yield from _experts(scenario, scenario.model.moe)
+    if scenario.training.recompute == "selective":
+        yield from _recomputed(scenario)
+    if scenario.model.mtp_layers and scenario.parallel.zero == 3:
+        what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
+        yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or leave mtp_layers out"
     mixer, known = scenario.model.mixer, [word for word, kind in LAYER_KINDS.items() if kind.MIXES]
     if mixer is not None and mixer not in known:
         near = did_you_mean(mixer, known)
@@ -43,18 +48,9 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield from not_modelled(f"layers of kind {word}", LAYER_KINDS[word].MODELLED_WITH, scenario)
 
 
-def _predicting(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that no layers of multi-token prediction are sharded by ZeRO 3."""
-    if scenario.model.predicting and scenario.parallel.zero == 3:
-        what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
-        yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or leave mtp_layers out"
-
-
 def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Check that the model has the modules that run again."""
     training, model, where = scenario.training, scenario.model, ("training", "recompute_modules")
-    if training.recompute != "selective":
-        return
     moe = model.moe
     absent = absent_modules(
         experts=moe is not None,
@@ -89,8 +85,6 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Check the divisors of context parallelism, and that the attention comes in pieces."""
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
-    if cp == 1:
-        return
     if scenario.training.attention == "unfused":
         what = f"cp {cp} works on attention in pieces, which only a fused kernel gives; training.attention is unfused"
         yield ("training", "attention"), f"{what}; set it to fused, or cp to 1"
@@ -111,11 +105,9 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield where, f"{what}, and that does not go; use cp {fix}, or cp_comm: ring"
 
 
-def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
+def _experts(scenario: ScenarioFields, moe: Moe) -> Iterator[Complaint]:
     """Check expert parallelism."""
-    moe, parallel = scenario.model.moe, scenario.parallel
-    if moe is None:
-        return
+    parallel = scenario.parallel
     yield from _dispatch(scenario)
     tp, etp = parallel.tp, parallel.etp or parallel.tp
     if tp > 1 and not parallel.sequence_parallel:
@@ -184,7 +176,7 @@ def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
     if isinstance(what, Rows):
         return
-    name = scenario.pipeline.schedule_name
+    name = what if isinstance(what, str) else what.name
     if name not in SCHEDULES:
         yield ("pipeline", "schedule"), _unknown(name)
     elif chunks > 1 and not SCHEDULES[name].takes_chunks:
@@ -219,10 +211,6 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """The schedule can be made of these microbatches, and every slice of the model gets its layers."""
     try:
         schedule = schedule_of(scenario)
-    except InputError as error:
-        yield ("pipeline", "schedule"), str(error)
-        return
-    try:
         copies = copies_of(schedule)
     except InputError as error:
         yield ("pipeline", "schedule"), str(error)
@@ -231,7 +219,8 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     if copies and zero > 1:
         what = f"ZeRO {zero} is not modelled with {schedule.name}, which holds the model more than once"
         yield ("parallel", "zero"), f"{what}; use 0 or 1, or a schedule that holds it once, such as dualpipe-v"
-    yield from _pairs(scenario, schedule)
+    if scenario.overlap.pairs:
+        yield from _pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     shared = scenario.model.tied_embeddings or scenario.model.predicting
     if shared and ends[0] != ends[1] and not _ends_meet(schedule, copies):
@@ -250,10 +239,10 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 def _pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[Complaint]:
     """Check that there are fused pairs whose halves can overlap."""
     where = ("overlap", "pairs")
-    if scenario.overlap.pairs and not any(schedule.fused):
+    if not any(schedule.fused):
         what = f"{schedule.name} on pp {scenario.parallel.pp} has no fused pairs [F|B] whose halves could overlap"
         fix = "dualpipe, dualpipe-v or {name: interleaved, pairs: true} on pp 2 or more"
         yield where, f"{what}; use {fix}, or set it to false"
-    elif scenario.overlap.pairs and scenario.parallel.zero == 3:
+    elif scenario.parallel.zero == 3:
         what = "zero 3 gathers a stage's parameters action after action, and not for two at once"
         yield where, f"{what}; use zero 0, 1 or 2, or set it to false"

@@ -19,6 +19,7 @@ from simcluster.planning.parallel import AXES
 from simcluster.scenario.effort import effort_rules
 from simcluster.scenario.model_rules import model_rules, order_rules, schedule_rules, stage_rules
 from simcluster.scenario.schedule_plan import outer_rules
+from simcluster.scenario.sections import CheckpointInStep, HostMemory
 from simcluster.schedules import schedules_with
 from simcluster.topology.draft import MAX_GPUS
 from simcluster.topology.machine_parts import MachineSpec
@@ -43,14 +44,24 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
     if not found:
         found += order_rules(scenario)
     found += _device(scenario)
-    found += _recompute(scenario)
-    found += _optimizer(scenario)
-    found += outer_rules(scenario)
-    found += _interference(scenario)
-    found += _faults(scenario)
-    found += _sharding(scenario)
-    found += _offload(scenario)
-    found += _checkpoint(scenario)
+    training = scenario.training
+    if training.recompute == "operators" and training.attention == "unfused":
+        what = "operators keeps the result of a fused attention, and training.attention is unfused"
+        found.append((("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"))
+    modelled_with = optimizer_class(training.optimizer).MODELLED_WITH
+    found += not_modelled(f"training.optimizer: {training.optimizer}", modelled_with, scenario)
+    if training.outer:
+        found += outer_rules(scenario, training.outer)
+    if scenario.model.moe or not isinstance(scenario.overlap.interference, str):
+        found += _interference(scenario)
+    if scenario.faults:
+        found += _faults(scenario)
+    if scenario.parallel.zero == 3:
+        found += _sharding(scenario)
+    if scenario.memory.offload != HostMemory():
+        found += _offload(scenario)
+    if scenario.checkpoint:
+        found += _checkpoint(scenario, scenario.checkpoint)
     return found
 
 
@@ -136,13 +147,14 @@ def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
         device.peak_flops(scenario.training.precision.removesuffix("-mixed"))
     except InputError as error:
         yield ("training", "precision"), str(error)
-    yield from _memory_recipe(scenario.training, device)
+    if scenario.training.memory_recipe is not None:
+        yield from _memory_recipe(scenario.training, scenario.training.memory_recipe, device)
 
 
-def _memory_recipe(training: Training, device: Device) -> Iterator[Complaint]:
+def _memory_recipe(training: Training, name: str, device: Device) -> Iterator[Complaint]:
     """Check that the named recipe keeps weights in a format that the matmuls read."""
-    name, precision = training.memory_recipe, training.precision
-    if name is None or precision in (recipe := RECIPES[name]).precisions:
+    precision = training.precision
+    if precision in (recipe := RECIPES[name]).precisions:
         return
     fix = f"use {listed(other.name for other in RECIPES.values() if precision in other.precisions)}"
     peaks = device.peak.known()
@@ -150,20 +162,6 @@ def _memory_recipe(training: Training, device: Device) -> Iterator[Complaint]:
         fix = f"set precision to {listed(there)}, or {fix}"
     what = f"{name} keeps weights in {recipe.weights}, which matmuls with training.precision {precision} do not read"
     yield ("training", "memory_recipe"), f"{what}; {fix}"
-
-
-def _recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that recompute: operators has a fused attention."""
-    training = scenario.training
-    if training.recompute == "operators" and training.attention == "unfused":
-        what = "operators keeps the result of a fused attention, and training.attention is unfused"
-        yield ("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"
-
-
-def _optimizer(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the optimizer is modelled with the values of other fields."""
-    name = scenario.training.optimizer
-    return not_modelled(f"training.optimizer: {name}", optimizer_class(name).MODELLED_WITH, scenario)
 
 
 def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -187,8 +185,6 @@ def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
 def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Check shard groups of equally many ranks, and units that are gathered ahead of use."""
     fsdp, parallel = scenario.fsdp, scenario.parallel
-    if parallel.zero != 3:
-        return
     ranks, group = parallel.dp * parallel.cp, fsdp.shard_group or 1
     if ranks and ranks % group:
         fix = listed(near_divisors(ranks, group))
@@ -225,11 +221,8 @@ def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
             yield ("faults", place), f"{fault.ONCE}, faults.{first[fault.kind]} has it already; keep one"
 
 
-def _checkpoint(scenario: ScenarioFields) -> Iterator[Complaint]:
+def _checkpoint(scenario: ScenarioFields, checkpoint: CheckpointInStep) -> Iterator[Complaint]:
     """Check that the step before the checkpoint is simulated, and that its write has a duration."""
-    checkpoint = scenario.checkpoint
-    if checkpoint is None:
-        return
     if checkpoint.after >= scenario.steps:
         what = f"step {checkpoint.after} is not played: the scenario has {scenario.steps} steps, numbered from 0"
         yield (

@@ -214,7 +214,9 @@ def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) 
 def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", allow_python: bool = False) -> Scenario:
     """The scenario written in ``text``; paths in it are relative to ``folder``.  Otherwise as ``load``."""
     document = parse_document(text, source="<text>", folder=folder)
-    return _origin(document, python=allow_python).changed(own_words(pairs_of(overrides)))
+    if allow_python:
+        document = replace(document, data=own_words(document.data))
+    return Origin(document).changed(own_words(pairs_of(overrides)))
 
 
 def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = ".") -> Scenario:
@@ -228,11 +230,9 @@ def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: boo
         document = Document(data=_plain(what), source="<document>", folder=Path(folder))
     else:
         document = read_document(scenario_path(what))
-    return _origin(document, python=python).changed(own_words(pairs_of(changes)) if python else changes)
-
-
-def _origin(document: Document, *, python: bool) -> Origin:
-    return Origin(replace(document, data=own_words(document.data)) if python else document)
+    if python:
+        document, changes = replace(document, data=own_words(document.data)), own_words(pairs_of(changes))
+    return Origin(document).changed(changes)
 
 
 def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
@@ -256,9 +256,9 @@ def _plain(value: Any) -> Any:
 
 
 def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scenario:
+    """Note what the scenario was made from; raise InputError for a link's latency that it changes without effect."""
     with checking(resolved, Scenario):
         refuse_without_effect(scenario, origin.changes)
-    """Note what the scenario was made from; raise InputError for a link's latency that it changes without effect."""
     changed = link_changes.changes_of_links(origin.written, link_changes.LATENCIES)
     if changed and not link_changes.takes_latencies(scenario):
         known = all(path[1] != "topology" for path in changed)

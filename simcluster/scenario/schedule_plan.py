@@ -24,6 +24,7 @@ from simcluster.schedules.zb_auto import Times
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
+    from simcluster.scenario.training_section import OuterStep
 
 AUTO = "or pipeline.layers_per_stage: auto"
 
@@ -171,11 +172,10 @@ def outer_state(scenario: ScenarioFields) -> float:
     return STATE_BYTES + (outer.bytes_per_parameter / outer.parts if outer.beside else 0.0)
 
 
-def outer_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
+def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complaint]:
     """There are workers, each whole on a site, and nothing else that changes what they are."""
-    outer, parallel = scenario.training.outer, scenario.parallel
-    where = ("training", "outer")
-    if outer is None or not parallel.dp:
+    parallel, where = scenario.parallel, ("training", "outer")
+    if not parallel.dp:
         return
     workers = workers_of(scenario)
     if workers < 2:

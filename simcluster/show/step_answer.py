@@ -21,7 +21,7 @@ from simcluster.show.cells import PARTS, gpus_of_cluster, layout
 if TYPE_CHECKING:
     from simcluster.results.played import Run
     from simcluster.results.result import Result
-    from simcluster.scenario.fits import MemoryRemedy
+    from simcluster.scenario.fits import MemoryRemedy, Remedies
     from simcluster.scenario.likely import Likely
     from simcluster.scenario.scenario import Scenario
 
@@ -40,9 +40,9 @@ def step_answer(result: Result) -> Answer:
         time_breakdown(result),
         Figures(_state(result)),
         Lines(_collectives(result), "layout"),
-        Figures(_stragglers(result)),
+        Figures(_stragglers(result) if result.clean else []),
         Lines([*warned, *assumed, *notes], "warning"),
-        Lines(_remedies(result)),
+        Lines(_remedies(result.remedies) if result.remedies else []),
         Lines([_engine(result)]),
     ]
 
@@ -182,14 +182,15 @@ def time_breakdown(run: Run) -> TableBlock:
 
 
 def _rates(result: Result) -> list[Fact]:
-    facts = rate_facts(quick_numbers(result), result.scenario, result.likely)
+    numbers = quick_numbers(result)
+    facts = rate_facts(numbers, result.scenario, result.likely)
     if result.checkpoint is not None and result.steps > 1 and not facts[0].aside:
         mean = f"mean of {result.steps} steps, a checkpoint among them: below"
         facts[0] = Fact("step time", format_seconds(result.step_time), aside=mean)
     if result.facts.attention != 1:
         share = f"attention within documents: {result.facts.attention:.1%} of that of whole sequences"
         facts.append(Fact("", share))
-    return [*facts, *padding_facts(quick_numbers(result))]
+    return [*facts, *padding_facts(numbers)] if result.facts.real != 1 else facts
 
 
 def _state(result: Result) -> list[Fact]:
@@ -201,7 +202,11 @@ def _state(result: Result) -> list[Fact]:
     parts = [f"{name} {size / 1e9:.1f}" for name, size in sizes.items() if size or name != "buffers"]
     headroom = capacity - memory.total
     parts.append(f"{'free' if headroom >= 0 else 'short of'} {abs(headroom) / 1e9:.1f}")
-    facts += [Fact("", f"GB: {', '.join(parts)}"), Fact("", recipe_words(result.scenario)), *_host(result)]
+    facts += [
+        Fact("", f"GB: {', '.join(parts)}"),
+        Fact("", recipe_words(result.scenario)),
+        *(_host(result) if result.host_copies else ()),
+    ]
     lines = [
         *(result.loading.lines() if result.loading else ()),
         *(result.checkpoint.lines() if result.checkpoint else ()),
@@ -217,9 +222,8 @@ def _host(result: Result) -> Iterator[Fact]:
         f"{copy['hidden_s'] / copy['wire_s']:.0%} beside computation"
         for direction, copy in result.host_copies.items()
     ]
-    if copies:
-        yield Fact("offload", f"{result.host_memory / 1e9:.1f} GB", " in the fullest host memory")
-        yield Fact("", f"a rank copies {'; '.join(copies)}")
+    yield Fact("offload", f"{result.host_memory / 1e9:.1f} GB", " in the fullest host memory")
+    yield Fact("", f"a rank copies {'; '.join(copies)}")
 
 
 def _collectives(result: Result) -> list[str]:
@@ -237,19 +241,14 @@ def _collectives(result: Result) -> list[str]:
 
 
 def _stragglers(result: Result) -> list[Fact]:
-    if result.without_faults is None:
-        return []
-    whole = f" x what it takes without the faults ({format_seconds(result.without_faults)})"
+    whole = f" x what it takes without the faults ({format_seconds(result.without_faults or 0.0)})"
     longest = [wait for wait in result.waits if wait.where == "group"][:3]
     waits = [f"rank {wait.rank} waited {format_seconds(wait.seconds)} for rank {wait.culprit}" for wait in longest]
     return [Fact("stragglers", f"the step takes {result.slowdown:.3f}", whole), *(Fact("", wait) for wait in waits)]
 
 
-def _remedies(result: Result) -> list[str]:
-    """Return what would make a job fit that does not; nothing if it does."""
-    remedies = result.remedies
-    if remedies is None:
-        return []
+def _remedies(remedies: Remedies) -> list[str]:
+    """Return what would make a job fit that does not."""
 
     def command(remedy: MemoryRemedy) -> str:
         return "  ".join(f"--set {text}" for text in remedy.overrides())

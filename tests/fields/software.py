@@ -61,7 +61,7 @@ NEEDS: Mapping[str, Need] = {
     "software.shards": Need("parameters sharded by ZeRO 3", lambda s: s.parallel.zero == 3),
     "software.ring": Need("sequences shared over cp", lambda s: s.parallel.cp > 1),
     "software.rope": Need("rotary positions", lambda s: s.model.position == "rope"),
-    "software.bias": Need("biases of queries, keys and values", lambda s: s.model.qkv_bias),
+    "software.bias": Need("biases of queries, keys and values", lambda s: s.model.bias),
     "software.experts.router": EXPERTS,
     "software.experts.router_dtype": EXPERTS,
     "software.experts.permute": SEVERAL,
