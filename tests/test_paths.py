@@ -11,7 +11,7 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Listed
 from simcluster.collectives.tree import Chained
-from simcluster.symmetry.usage_patterns import Places
+from simcluster.symmetry.usage_patterns import layouts
 from simcluster.topology import Cluster
 from simcluster.topology.link_ends import kinds_in
 from simcluster.topology.regular import PROVED, Regular
@@ -80,8 +80,8 @@ def test_a_picture_of_many_groups_is_that_of_each(name: str, kind: str, algorith
     width = len(cluster.gpus) // 4
     grid = np.arange(len(cluster.gpus)).reshape(4, width)
     table = grid.T.copy() if kind != "send" else grid[:2].T.copy()
-    layouts = Places(cluster, len(cluster.gpus)).layouts(table)
-    table = table[layouts == layouts[0]]
+    layout = layouts(cluster, table)
+    table = table[layout == layout[0]]
     phases = ALGORITHMS[kind][algorithm](group_of(cluster, table[0].tolist()))
     together = drawn_at_once(cluster, table, phases)
     parts = drawn_one_by_one(cluster, table, phases) if together is None else together

@@ -11,7 +11,8 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.link_columns import TreeFlows
 from simcluster.base.profiles import Profile
 from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
@@ -27,9 +28,9 @@ class PlacedFabric:
     gpus: tuple[int, ...]
 
     @cached_property
-    def host_of(self) -> tuple[int, ...]:
+    def hosts(self) -> Ints:
         """The machine of every rank."""
-        return tuple(self.fabric.host_of[gpu] for gpu in self.gpus)
+        return self.fabric.hosts[list(self.gpus)]
 
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
         """Links from rank to rank, with the fraction of the flow's bytes on each."""
@@ -47,6 +48,13 @@ class PlacedFabric:
     def spread_latency(self, spread: Spread) -> float:
         """Seconds along these links."""
         return self.fabric.spread_latency(spread)
+
+    def loads(self, flows: TreeFlows) -> None:
+        """Unknown: machines are not equal."""
+
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
+        """Numbers of the NVSwitch and NICs of ranks' GPUs."""
+        return self.fabric.seats(np.array(self.gpus, dtype=np.int64)[gpus])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """NICs of the rank's GPU."""

@@ -18,12 +18,12 @@ from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
 from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
 from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient
-from simcluster.symmetry.usage_patterns import Draw, Pictures
+from simcluster.symmetry.usage_patterns import Draw, Pictures, layouts
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, joined
 from simcluster.traffic.link_usage import PatternTable, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
-from simcluster.traffic.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of, hosts_of
+from simcluster.traffic.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of
 
 Part = tuple[int, float, int, float]
 """A part of a call's pattern: which usage of links, share, rounds, latency (s; 0 where NCCL's pace has its own)."""
@@ -76,7 +76,7 @@ class Communicators:
         methods: Methods,
         window: Quotient | None = None,
     ) -> None:
-        self._fabric, self._methods, self._hosts = fabric, methods, hosts_of(fabric)
+        self._fabric, self._methods, self._hosts = fabric, methods, fabric.hosts
         self._window = window or Quotient.whole(plan.num_ranks)
         self._pictures = Pictures(fabric, self._window)
         self.kinds: list[CommunicatorTable] = []
@@ -271,7 +271,7 @@ class Communicators:
             names += [name] * len(those.drawn)
             for stage in self.stage_of[table[0]].tolist() if directed else ():  # of a pair both
                 self._of_stage[name, stage] = first
-        layout = self._pictures.layouts(shown)
+        layout = layouts(self._fabric, shown)
         members = np.concatenate([table[those.drawn] for _, table, those in named])
         own, one = numbered(mixed(layout, 3) ^ mixed(asked, 5))
         alike = members[firsts(layout, len(layout))[layout[one]]]  # the first of their layout

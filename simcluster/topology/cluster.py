@@ -193,11 +193,9 @@ class Cluster(Shown):
         """Are the GPUs of a machine linked to each other directly, every one to every other?"""
         return self.wiring.meshed
 
-    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None:
-        """Of many GPUs ``nvswitch`` and ``uplinks`` as numbers, equal for equal nodes; 0 for no NVSwitch.
-
-        None where that is not known in closed form.
-        """
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
+        """Return ``nvswitch`` and ``uplinks`` of GPUs as numbers, equal for equal nodes: 0 for no NVSwitch, -1 after
+        the last NIC."""
         return self.wiring.seats(gpus)
 
     def far(self, hosts: Sequence[int] | NDArray[np.int64]) -> bool:

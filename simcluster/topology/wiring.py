@@ -204,10 +204,20 @@ class Wiring:
             machines.setdefault(host, []).append(gpu)
         return all(linked_to_each_other(self.graph, gpus) for gpus in machines.values())
 
-    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None:
-        """Unknown."""
-        del gpus
-        return None
+    @cached_property
+    def _all_seats(self) -> tuple[Int32s, Int32s]:
+        numbers, gpus = {"": 0}, range(len(self.gpus))
+        switches = [numbers.setdefault(self.nvswitch(gpu), len(numbers)) for gpu in gpus]
+        uplinks = [[numbers.setdefault(name, len(numbers)) for name in self.uplinks(gpu)] for gpu in gpus]
+        nics = np.full((len(gpus), max(map(len, uplinks))), -1, dtype=np.int32)
+        for row, own in zip(nics, uplinks, strict=True):
+            row[: len(own)] = own
+        return np.array(switches, dtype=np.int32), nics
+
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
+        """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs (-1 after the last)."""
+        switches, nics = self._all_seats
+        return switches[gpus], nics[gpus]
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """For each GPU its way to the switch in which all of them meet, and back."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,19 +19,12 @@ from simcluster.collectives.tree import Chained
 from simcluster.traffic.traffic import Fabric
 
 
-@runtime_checkable
-class ClosedFormLoads(Protocol):
-    """A cluster that may know in closed form what many flows add up to (``topology.cluster.Cluster.loads``)."""
-
-    def loads(self, flows: TreeFlows) -> PerLink | None: ...
-
-
 def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
     """The one activity of a group that goes up and down such trees, as flows of a share on every link.
 
     None where the phases are others, or the cluster does not know.
     """
-    if not isinstance(fabric, ClosedFormLoads) or not all(phase.pipelined for phase in phases):
+    if not all(phase.pipelined for phase in phases):
         return None
     hops = [phase.hops for phase in phases if isinstance(phase.hops, Chained)]
     if not hops or len(hops) < len(phases) or any(each.walks is not hops[0].walks for each in hops):
@@ -67,7 +59,8 @@ def _between(hops: Chained) -> tuple[Ints, Ints, Ints]:
     return np.concatenate(below), np.concatenate(above), tree
 
 
-_UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order
+UNITS = 2.0**20
+"""Weights that are multiples of its inverse are added up without rounding, in any order."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +93,6 @@ class HopColumns:
         source, target, *others = np.array(whole, dtype=np.int64).T
         return Listed(source, target, np.array([hop.share for hop in hops]), *others)
 
-    @classmethod
-    def joined(cls, parts: Sequence[HopColumns]) -> HopColumns:
-        """Hops of all parts, one part after the other, as ways are looked for."""
-        names = ("weight", "source", "target", "relay", "channel", "flow")
-        return cls(1.0, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
     def turned_back(self, size: int, cut: int) -> tuple[HopColumns, Ints] | None:
         """The hops that begin in the first ``cut`` of ``size`` positions, each once with all its weight, and for every
         hop the one of those that becomes it when positions move on.
@@ -121,7 +108,7 @@ class HopColumns:
         names, first, which = np.unique(name, return_index=True, return_inverse=True)
         turns = size // cut
         weight = np.bincount(which * turns + turn, self.weight, len(names) * turns).astype(float).reshape(-1, turns)
-        units = self.weight * _UNITS
+        units = self.weight * UNITS
         if (weight != weight[:, :1]).any() or (units != np.floor(units)).any():
             return None
         hops = HopColumns(self.share, weight[:, 0], source[first], target[first], relay[first], self.channel[first],
@@ -142,27 +129,16 @@ class HopColumns:
         first = fabric.routes(source, relay, flow)
         then = np.flatnonzero(relayed)
         second = fabric.routes(relay[then], target[then], flow[then])
-        hop = np.concatenate([first[0], then[second[0]]])
+        hop = np.append(first[0], then[second[0]])
         order = np.argsort(hop, kind="stable")
-        hop, link, fraction = (
-            hop[order],
-            np.concatenate([first[1], second[1]])[order],
-            np.concatenate([first[2], second[2]])[order],
-        )
+        hop, link, fraction = hop[order], np.append(first[1], second[1])[order], np.append(first[2], second[2])[order]
         return hop, link, fraction, fabric.latencies(hop, link, fraction, len(source))
 
-
-def usages(hops: HopColumns, members: Ints, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
-    """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
-    group, number = np.divmod(hop, len(hops.weight))
-    return added_up(group, link, hops.weight[number] * fraction)
-
-
-def added_up(group: Ints, link: Ints, weight: Floats) -> tuple[Ints, Ints, Floats]:
-    """(group, link, sum of weights) ascending, added up as they come."""
-    width = int(link.max(initial=0)) + 1
-    keys = group * width + link
-    there, place = compact(keys)
-    flows = np.bincount(place, weight, len(there))
-    number: Ints = there // width
-    return number, there - number * width, flows.astype(np.float64)
+    def usages(self, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
+        """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
+        group, number = np.divmod(hop, len(self.weight))
+        width = int(link.max(initial=0)) + 1
+        there, place = compact(group * width + link)
+        flows = np.bincount(place, self.weight[number] * fraction, len(there))
+        found: Ints = there // width
+        return found, there - found * width, flows.astype(np.float64)

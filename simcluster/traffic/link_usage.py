@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats, Ints, within
 from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
-from simcluster.traffic.hop_columns import HopColumns, added_up, chained_trees, usages
+from simcluster.traffic.hop_columns import UNITS, HopColumns, chained_trees
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
-
-_PARTS = 2.0**20
-"""Fractions of flows that are whole multiples of its inverse are added up exactly, in whichever order."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,14 @@ class PatternTable:
     link: Ints
     flows: Floats
 
-    def of_groups(self, first: int, end: int) -> PatternTable:
-        """Some of the groups, renumbered."""
-        rows = slice(*np.searchsorted(self.group, [first, end]))
-        group, link, flows = self.group[rows] - first, self.link[rows], self.flows[rows]
-        return PatternTable(self.share, self.rounds, self.latency[first:end], group, link, flows)
+    def of_groups(self, those: Ints) -> PatternTable:
+        """Return the table of some of the groups, renumbered."""
+        if len(those) == len(self.latency):
+            return self
+        begin, end = np.searchsorted(self.group, [those, those + 1])
+        rows = np.repeat(begin, end - begin) + within(end - begin)
+        number = np.repeat(np.arange(len(those)), end - begin)
+        return PatternTable(self.share, self.rounds, self.latency[those], number, self.link[rows], self.flows[rows])
 
     def on_links(self, links: Ints) -> Floats:
         """Flows of the group, where there is but one, on some links."""
@@ -60,47 +62,62 @@ class OnMost(PatternTable):
     load: PerLink
 
     def __init__(self, share: float, load: PerLink) -> None:
-        for name, value in {"share": share, "rounds": 1, "latency": np.zeros(1), "load": load}.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(share=share, rounds=1, latency=np.zeros(1), load=load)
 
-    def __getattr__(self, name: str) -> Ints | Floats:
-        if name not in ("group", "link", "flows"):
-            raise AttributeError(name)
-        link = np.flatnonzero(self.load.all)
-        self.__dict__.update(link=link, flows=self.load.all[link], group=np.zeros_like(link))
-        return self.__dict__[name]  # type: ignore[no-any-return]
+    @cached_property
+    def link(self) -> Ints:
+        """The links that it is on."""
+        return np.flatnonzero(self.load.all)
 
-    def of_groups(self, first: int, end: int) -> PatternTable:
+    @cached_property
+    def flows(self) -> Floats:
+        """Flows on each of them."""
+        return np.asarray(self.load.all[self.link])
+
+    @cached_property
+    def group(self) -> Ints:
         """The only group."""
-        assert (first, end) == (0, 1)
-        return self
+        return np.zeros_like(self.link)
 
     def on_links(self, links: Ints) -> Floats:
         """Flows of the group on some links."""
         return self.load.of(links)
 
 
+class Cut(NamedTuple):
+    """A window that has the first ``ranks`` of each group, which shifts by so many positions bring onto itself, and
+    every link's ``counterpart`` in it."""
+
+    ranks: int
+    counterpart: PerLink
+
+
 def drawn_at_once(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: Cut | None = None
 ) -> tuple[PatternTable, ...] | None:
     """Return the activities of groups whose ranks are the rows of ``members``; phases that load links alike become one.
 
-    ``timed``: are latencies needed?  If not they may be 0.  None where groups have to be gone through one by one, or
-    where some merge phases that others do not.
+    ``timed``: are latencies needed?  If not they may be 0.  With a ``cut`` the flows are those on links of the window.
+    None where groups have to be gone through one by one, where some merge phases that others do not, or where the hops
+    do not shift onto themselves as the groups do.
     """
-    chained = None if timed or len(members) > 1 else chained_trees(fabric, members[0], phases)
+    chained = None if timed or cut or len(members) > 1 else chained_trees(fabric, members[0], phases)
     if chained is not None:
         return (OnMost(*chained),)
     busy = [phase for phase in phases if phase.hops]
-    if any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy):
+    if any(isinstance(phase.hops, Table) or (cut and phase.pipelined) or _meets(phase) for phase in busy):
         return None
     found: list[PatternTable] = []
     known: dict[bytes, PatternTable] = {}
     for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
         if pipelined:
             found.append(_pipeline(fabric, members, list(run), timed=timed))
-        else:
-            found += [_rounds(fabric, members, phase, known) for phase in run]
+            continue
+        for phase in run:
+            part = _rounds(fabric, members, phase, known, cut)
+            if part is None:
+                return None
+            found.append(part)
     return _merged(found)
 
 
@@ -115,43 +132,6 @@ def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> 
     return tuple(
         part for phase in phases for part in single(patterns(fabric, ranks, [phase]) for ranks in members.tolist())
     )
-
-
-def drawn_turning(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: PerLink
-) -> tuple[PatternTable, ...] | None:
-    """Return this for groups that come onto themselves if each position is moved on by ``cut``, in part.
-
-    Flows on links of the window alone, which are every link's ``counterpart``; what the groups do there are the
-    hops of their first ``cut`` positions.  None where the hops do not come onto themselves as well.
-    """
-    busy = [phase for phase in phases if phase.hops]
-    if any(isinstance(phase.hops, Table) or phase.pipelined or _meets(phase) for phase in busy):
-        return None
-    hops = [HopColumns.of([phase]) for phase in busy]
-    own = [each.turned_back(members.shape[1], cut) for each in hops]
-    turned = [each for each in own if each is not None]
-    if not busy:
-        return ()
-    if len(turned) < len(busy):
-        return None
-    at_once = HopColumns.joined([some for some, _ in turned])
-    hop, link, fraction, latencies = at_once.ways(fabric, members)
-    link = counterpart.of(link).astype(np.int64)
-    if (fraction * _PARTS % 1.0).any() or (link < 0).any():
-        return None
-    ends = np.cumsum([len(some.weight) for some, _ in turned])
-    seconds = np.split(latencies.reshape(len(members), -1), ends, axis=1)
-    of_group, place = np.divmod(hop, ends[-1])
-    of_phase = np.searchsorted(ends, place, side="right")
-    groups, links, flows = added_up(of_phase * len(members) + of_group, link, at_once.weight[place] * fraction)
-    bounds = np.searchsorted(groups, np.arange(len(busy) + 1) * len(members)).tolist()
-    found = []
-    for number, (phase, whole, (_, becomes)) in enumerate(zip(busy, hops, turned, strict=True)):
-        rows = slice(bounds[number], bounds[number + 1])
-        latency, which = _latency(phase, seconds[number], becomes), groups[rows] - number * len(members)
-        found.append(PatternTable(whole.share, phase.rounds, latency, which, links[rows], flows[rows]))
-    return _merged(found)
 
 
 def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
@@ -169,17 +149,11 @@ def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
 
 def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
     """Return the same of a single group."""
-    return tuple(
-        [
-            Pattern(
-                tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True)),
-                part.share,
-                part.rounds,
-                float(part.latency[0]),
-            )
-            for part in parts
-        ]
-    )
+    found = []
+    for part in parts:
+        usage = tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True))
+        found.append(Pattern(usage, part.share, part.rounds, float(part.latency[0])))
+    return tuple(found)
 
 
 def _meets(phase: Phase) -> bool:
@@ -197,40 +171,43 @@ def _merged(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:
             found.append(part)
         elif last is part or last.name == part.name:
             found[-1] = replace(last, rounds=last.rounds + part.rounds)
-        elif _some_alike(last, part):
-            return None
         else:
+            sums = [
+                [np.bincount(each.group, weights, len(each.latency)) for weights in (None, each.link)]
+                for each in (last, part)
+            ]
+            if (np.array(sums[0]) == sums[1]).all(axis=0).any():  # there may be a group with equal loads
+                return None
             found.append(part)
     return tuple(found)
 
 
-def _some_alike(one: PatternTable, other: PatternTable) -> bool:
-    """May there be a group whose two activities load the links alike?"""
-    count = len(one.latency)
-    rows, others = (np.bincount(part.group, minlength=count) for part in (one, other))
-    links, other_links = (np.bincount(part.group, part.link, count) for part in (one, other))
-    return bool(((rows == others) & (links == other_links)).any())
-
-
-def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, PatternTable]) -> PatternTable:
-    """A phase."""
-    hops = HopColumns.of([phase])
+def _rounds(
+    fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, PatternTable], cut: Cut | None
+) -> PatternTable | None:
+    hops, becomes = HopColumns.of([phase]), None
     columns = (hops.source, hops.target, hops.relay, hops.flow, hops.weight, np.array([hops.share, phase.rounds > 1]))
     name = b"".join(column.tobytes() for column in columns)
     if name in known:
         return replace(known[name], rounds=phase.rounds)
+    if cut is not None:
+        turned = hops.turned_back(members.shape[1], cut.ranks)
+        if turned is None:
+            return None
+        hops, becomes = turned
     hop, link, fraction, latencies = hops.ways(fabric, members)
-    latency = _latency(phase, latencies.reshape(len(members), -1))
-    found = known[name] = PatternTable(hops.share, phase.rounds, latency, *usages(hops, members, hop, link, fraction))
-    return found
-
-
-def _latency(phase: Phase, of_hops: Floats, which: Ints | None = None) -> Floats:
-    """A round's, by group, from those of its hops; ``which`` of them each one is."""
+    if cut is not None:
+        link = cut.counterpart.of(link).astype(np.int64)
+        if (fraction * UNITS % 1.0).any() or (link < 0).any():
+            return None
+    of_hops = latencies.reshape(len(members), -1)
     if phase.rounds == 1:
-        return np.asarray(of_hops.max(axis=1))
-    of_hops = of_hops if which is None else of_hops[:, which]
-    found: Floats = np.cumsum(of_hops, axis=1)[:, -1] / of_hops.shape[1]  # added up in order, as sum() does
+        latency = of_hops.max(axis=1)
+    else:  # added up in order, as sum() does
+        of_hops = of_hops if becomes is None else of_hops[:, becomes]
+        latency = np.cumsum(of_hops, axis=1)[:, -1] / of_hops.shape[1]
+    found = PatternTable(hops.share, phase.rounds, latency, *hops.usages(hop, link, fraction))
+    known[name] = found
     return found
 
 
@@ -247,4 +224,4 @@ def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: 
             if there > reached[end]:
                 reached[end] = there
         slowest[group] = max(reached)
-    return PatternTable(hops.share, 1, slowest, *usages(hops, members, hop, link, fraction))
+    return PatternTable(hops.share, 1, slowest, *hops.usages(hop, link, fraction))

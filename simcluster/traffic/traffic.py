@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import on_grid
+from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.collectives.description import SWITCH, Hop, Phase, Table
 from simcluster.collectives.group import Group, Named, Ring, rings_along
 from simcluster.traffic.fairness import Usage, solo_rate
@@ -24,7 +25,7 @@ class Fabric(Protocol):
     """What traffic needs to know of a cluster: see topology.cluster.Cluster."""
 
     @property
-    def host_of(self) -> Sequence[int]: ...
+    def hosts(self) -> Ints: ...
     @property
     def meshed(self) -> bool: ...
     def far(self, hosts: Sequence[int] | Ints) -> bool: ...
@@ -32,19 +33,12 @@ class Fabric(Protocol):
     def spread_latency(self, spread: Spread) -> float: ...
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]: ...
     def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats: ...
+    def loads(self, flows: TreeFlows) -> PerLink | None: ...
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]: ...
     def uplinks(self, gpu: int) -> tuple[str, ...]: ...
     def nvswitch(self, gpu: int) -> str: ...
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]: ...
     def host_way(self, gpu: int, direction: str) -> Spread: ...
-
-
-@runtime_checkable
-class Seated(Protocol):
-    """A cluster with ``host_of`` as an array, that may know NVSwitches and NICs by number (``Cluster.seats``)."""
-
-    @property
-    def hosts(self) -> Ints: ...
-    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None: ...
 
 
 _MANY = 512  # ranks of a group from which on names are not made before they are asked for
@@ -98,41 +92,29 @@ class Pattern:
         return Traffic(self.usage, self.share * size, self.rounds, self.latency)
 
 
-def hosts_of(fabric: Fabric) -> Ints:
-    """The machine of every GPU."""
-    return fabric.hosts if isinstance(fabric, Seated) else np.array(fabric.host_of, dtype=np.int64)
-
-
 def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
     """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
-    if len(gpus) > _MANY and isinstance(fabric, Seated):
-        numbers = np.asarray(gpus, dtype=np.int64)
-        seats = fabric.seats(numbers)
-        if seats is not None:
-            hosts = fabric.hosts[numbers]
+    numbers = np.asarray(gpus, dtype=np.int64)
+    hosts, names = fabric.hosts[numbers], numbers.tolist()
+    meshed, far = fabric.meshed, fabric.far(hosts)
+    if len(names) > _MANY:
+        switches, nics = fabric.seats(numbers)
+        if nics.shape[1] == 1 and nics.min() >= 0:
             return Group(
                 hosts=hosts.data,
-                nics=Named(seats[1], lambda place: fabric.uplinks(int(numbers[place]))),
-                nvswitches=Named(seats[0], lambda place: fabric.nvswitch(int(numbers[place]))),
-                meshed=fabric.meshed,
-                far=fabric.far(hosts),
+                nics=Named(nics, lambda place: fabric.uplinks(names[place])),
+                nvswitches=Named(switches, lambda place: fabric.nvswitch(names[place])),
+                meshed=meshed,
+                far=far,
             )
-    names = [int(gpu) for gpu in gpus]
-    machines = tuple([fabric.host_of[gpu] for gpu in names])
-    return Group(
-        hosts=machines,
-        nics=tuple(fabric.uplinks(gpu) for gpu in names),
-        nvswitches=tuple(fabric.nvswitch(gpu) for gpu in names),
-        meshed=fabric.meshed,
-        far=fabric.far(machines),
-    )
+    nvswitches = tuple(map(fabric.nvswitch, names))
+    return Group(tuple(hosts.tolist()), tuple(map(fabric.uplinks, names)), nvswitches, meshed, far)
 
 
 def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
     """The rings of a group whose position i runs on GPU number ``gpus[i]``."""
-    host_of = fabric.host_of
-    nics = [fabric.uplinks(gpu) for gpu in gpus]
-    return rings_along([host_of[gpu] for gpu in gpus], nics, meshed=fabric.meshed)
+    hosts = fabric.hosts[list(gpus)].tolist()
+    return rings_along(hosts, [fabric.uplinks(gpu) for gpu in gpus], meshed=fabric.meshed)
 
 
 def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
