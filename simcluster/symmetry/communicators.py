@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, ordered, rows_alike
 from simcluster.collectives import Phase
-from simcluster.planning.ops import StageProgram
+from simcluster.planning.ops import Group, StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
 from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
 from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient
@@ -29,8 +28,6 @@ Part = tuple[int, float, int, float]
 """A part of a call's pattern: which usage of links, share, rounds, latency (s; 0 where NCCL's pace has its own)."""
 Form = dict[Call, tuple[Method, tuple[Part, ...]]]
 """What equal groups do: the method and pattern of every call."""
-Named = tuple[Hashable, Ranks, Counterparts]
-"""Groups of one size, or pairs, and what their ops call them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +37,7 @@ class CommunicatorTable:
     Those that tell of themselves (``those``) are drawn; they are seen from number ``seen`` on.
     """
 
-    name: Hashable
+    name: Group
     first: int
     seen: int
     table: Ranks
@@ -76,29 +73,31 @@ class Communicators:
         methods: Methods,
         window: Quotient | None = None,
     ) -> None:
-        self._fabric, self._methods, self._hosts = fabric, methods, fabric.hosts
+        self._fabric, self._methods, self._demand = fabric, methods, CommunicationDemand(programs)
         self._window = window or Quotient.whole(plan.num_ranks)
         self._pictures = Pictures(fabric, self._window)
         self.kinds: list[CommunicatorTable] = []
         self._parts: list[Bindings] = []
         self._form_of: list[int] = []  # of those seen
-        self._of_stage: dict[tuple[Hashable, int], int] = {}  # by kind of pairs and stage the first number
-        self._of_rank: dict[Hashable, Int32s] = {}  # by kind the number of every rank's group
+        self._of_rank: dict[Hashable, Int32s] = {}  # by axis the number of every rank's group
         self._ranks: dict[int, tuple[int, ...]] = {}
         self._forms: list[Form] = []
         self._colours: dict[Hashable, int] = {}
         self.apart: dict[int, Sequence[PatternTable]] = {}
-        used, stage_ranks = CommunicationDemand(programs), plan.stage_ranks()
+        stages = plan.stage_ranks()
         self.stage_of, self.place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
-        for stage, ranks in enumerate(stage_ranks):
+        for stage, ranks in enumerate(stages):
             self.stage_of[ranks] = stage
             self.place_of[ranks] = np.arange(len(ranks))
-        for axis in used.axes:
-            self._add_axis(axis, plan.groups(axis), used, programs)
-        if used.sends:
-            self._add_sends(used, stage_ranks)
-        for (stage, direction), sizes in used.copies.items():
-            self._add_copies(direction, stage_ranks[stage][:, None], tuple(sizes))
+        names = [name for name, _ in self._demand.calls]
+        for axis in dict.fromkeys(name for name in names if isinstance(name, str)):
+            self._add_axis(axis, plan.groups(axis), programs)
+        sends = [name[1:] for name in names if isinstance(name, tuple) and name[0] == "send"]
+        if sends:
+            self._add_sends(sends, stages)
+        for name, stage in self._demand.calls:
+            if name[0] == "copy":
+                self._add([name], [stages[stage][:, None]])
         self._first = [kind.first for kind in self.kinds]
         del self._pictures  # the groups that it knows are large
         if self._window.links and not self._window.links.settled:
@@ -125,7 +124,7 @@ class Communicators:
 
     def hosts(self, number: int) -> Ints:
         """The machine of every member of a communicator."""
-        return self._hosts[self.members(number)]
+        return self._fabric.hosts[self.members(number)]
 
     def number(self, kind: Hashable, rank: int) -> int:
         """The communicator of this kind that the rank belongs to (of a pair: that it sends on)."""
@@ -134,7 +133,8 @@ class Communicators:
     def numbers(self, kind: Hashable, stage: int, ranks: Ints) -> Ints:
         """Return the communicators of this kind that ranks of a stage belong to (of a pair: that they send on)."""
         if isinstance(kind, tuple):  # numbered as the ranks of their stage
-            return self.place_of[ranks].astype(np.int64) + self._of_stage[kind, stage]
+            first = next(each.first for each in self.named(kind) if stage in self.stage_of[each.table[0]])
+            return self.place_of[ranks].astype(np.int64) + first
         return self._of_ranks(kind)[ranks].astype(np.int64)
 
     def named(self, name: Hashable) -> list[CommunicatorTable]:
@@ -202,112 +202,74 @@ class Communicators:
                 of[each.table] = np.arange(each.first, each.first + len(each.table), dtype=np.int32)[:, None]
         return self._of_rank[axis]
 
-    def _add_axis(
-        self, axis: str, groups: Iterable[Ranks], used: CommunicationDemand, programs: Sequence[StageProgram]
-    ) -> None:  # fmt: skip
+    def _add_axis(self, axis: str, groups: Iterable[Ranks], programs: Sequence[StageProgram]) -> None:
         """Add all groups of an axis, in order: those of one size run what their stages do."""
-        window, blocking = self._window, axis not in used.overlapped
         by_size = [groups] if isinstance(groups, np.ndarray) else [list(some) for _, some in groupby(groups, key=len)]
-        tables = [np.asarray(some) for some in by_size]
-        if window.shifts and len(tables) > 1:  # all of a kind lie in the window, or all cut it by one factor
+        if self._window.shifts and len(by_size) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
-        for table in tables:
-            apart = table.shape == (1, len(self.stage_of)) and blocking and is_alone(programs, axis)
-            if apart:
-                those = Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(window.shifts)),))
-                shown = window.ranks[None]
-            else:
-                those = window.counterparts(table)
-                shown = table[those.drawn][:, : those.cut or None]
-            stages = self.stage_of[shown]
+        for table in map(np.asarray, by_size):
+            blocking, every = axis not in self._demand.overlapped, table.shape == (1, len(self.stage_of))
+            self._add([axis], [table], apart=every and blocking and is_alone(programs, axis))
 
-            def calls(place: int, stages: Int32s = stages) -> tuple[Call, ...]:
-                return tuple(used.calls(axis, stages[place].tolist()))
-
-            self._add([(axis, table, those)], shown, rows_alike(stages), calls, blocking=blocking, apart=apart)
-
-    def _add_sends(self, used: CommunicationDemand, stage_ranks: Sequence[Ranks]) -> None:
+    def _add_sends(self, pairs: Sequence[tuple[int, int]], stages: Sequence[Ranks]) -> None:
         """Add pairs of ranks of two stages that send, by place there."""
-        if len({*map(len, stage_ranks)}) == 1:  # pairs are columns of one table, and have counterparts alike
-            table = np.stack(stage_ranks)
-            tables = [table[one :: other - one][:2].T for one, other in used.sends]
-            like = [self._window.counterparts(table.T)] * len(tables)
+        names: list[Group] = [("send", one, other) for one, other in pairs]
+        if len({*map(len, stages)}) == 1:  # pairs are columns of one table, and have equal counterparts
+            table = np.stack(stages)
+            tables = [table[one :: other - one][:2].T for one, other in pairs]
+            self._add(names, tables, self._window.counterparts(table.T))
         else:
-            tables = [np.stack([stage_ranks[one], stage_ranks[other]], axis=1) for one, other in used.sends]
-            like = [self._window.counterparts(table) for table in tables]
-        shown = np.concatenate([table[those.drawn] for table, those in zip(tables, like, strict=True)])
-        pair = np.repeat(np.arange(len(like)), [len(those.drawn) for those in like])
-        named = [(("send", *stages), table, own) for stages, table, own in zip(used.sends, tables, like, strict=True)]
-        calls = list(map(tuple, used.sends.values()))
-        self._add(named, shown, pair, lambda place: calls[pair[place]], blocking="pp" not in used.overlapped)
-
-    def _add_copies(self, direction: str, ranks: Ranks, sizes: tuple[Call, ...]) -> None:
-        """Add ways between the ranks of a stage and their hosts' memory."""
-        those = self._window.counterparts(ranks)
-        shown = ranks[those.drawn]
-        self._add([(("copy", direction), ranks, those)], shown, 0 * shown[:, 0], lambda _: sizes, blocking=False)
+            self._add(names, [np.stack([stages[one], stages[other]], axis=1) for one, other in pairs])
 
     def _add(
-        self,
-        named: Sequence[Named],
-        shown: Ranks,
-        asked: npt.NDArray[np.generic],
-        calls: Callable[[int], tuple[Call, ...]],
-        *,
-        blocking: bool,
-        apart: bool = False,
+        self, names: Sequence[Group], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
     ) -> None:
-        """Add groups of one size (rows) of which some are drawn, all together.
-
-        Of these ``shown`` are the ranks in the window; ``asked`` is equal for those that are ``named`` equally and run
-        the same ``calls``.
-        """
-        seen, directed = len(self._form_of), isinstance(named[0][0], tuple)
-        names: list[Hashable] = []
-        for name, table, those in named:
-            last = self.kinds[-1] if self.kinds else None
-            first = last.first + len(last.table) if last else 0
-            self.kinds.append(CommunicatorTable(name, first, seen + len(names), table, those))
-            names += [name] * len(those.drawn)
-            for stage in self.stage_of[table[0]].tolist() if directed else ():  # of a pair both
-                self._of_stage[name, stage] = first
-        layout = layouts(self._fabric, shown)
-        members = np.concatenate([table[those.drawn] for _, table, those in named])
-        own, one = numbered(mixed(layout, 3) ^ mixed(asked, 5))
+        """Add groups of one size (rows of tables), by name, of which some are drawn, all together."""
+        window, seen, drawn = self._window, len(self._form_of), list[Ranks]()
+        for name, table in zip(names, tables, strict=True):
+            those = like or (window.turned_by_all if apart else window.counterparts(table))
+            first = self.kinds[-1].first + len(self.kinds[-1].table) if self.kinds else 0
+            self.kinds.append(CommunicatorTable(name, first, seen + sum(len(each) for each in drawn), table, those))
+            drawn.append(table[those.drawn])
+        members = np.concatenate(drawn)
+        shown = window.ranks[None] if apart else members[:, : those.cut or None]
+        stages, layout = self.stage_of[shown], layouts(self._fabric, shown)
+        own, one = numbered(mixed(layout, 3) ^ mixed(rows_alike(stages), 5))
         alike = members[firsts(layout, len(layout))[layout[one]]]  # the first of their layout
-        draw = self._pictures.of_groups(members, layout, named[0][2].cut)
+        draw = self._pictures.of_groups(members, layout, those.cut)
         form, colour, places = np.full((3, len(members)), -1, dtype=np.int64)
-        rows = []
+        table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
+        rows = [(np.zeros(0, dtype=np.int64),) * 3 + (np.zeros(0),)]
         for number, place in enumerate(one.tolist()):
-            some = np.flatnonzero(own == number)
-            form[some], colour[some], uses = self._make(
-                names[place], members[some], alike[number], some, calls(place), draw
-            )
+            some, name = np.flatnonzero(own == number), names[table_of[place]]
+            calls = self._demand.of(name, stages[place].tolist())
+            form[some], colour[some], uses = self._make(name, members[some], alike[number], some, calls, draw)
             places[some] = len(uses)
             if apart:
-                self.apart[self.kinds[-1].first] = uses
+                self.apart[first] = uses
             else:
                 rows += [
-                    (some[use.group], np.full(len(use.group), k), use.link, use.flows) for k, use in enumerate(uses)
+                    (some[use.group], np.full_like(use.group, k), use.link, use.flows) for k, use in enumerate(uses)
                 ]
-        none = np.zeros(0, dtype=np.int64)
-        group, use, link = (np.concatenate([none, *(part[column] for part in rows)]) for column in range(3))
+        group, use, link, flows = map(np.concatenate, zip(*rows, strict=True))
         order = ordered(group * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
-        where = self._hosts[members]  # what a group does to computation may depend on whether it spans hosts
+        where = self._fabric.hosts[members]  # what a group does to computation may depend on whether it spans hosts
+        axis, directed = "pp" if name[0] == "send" else name, isinstance(name, tuple)
+        blocking = isinstance(axis, str) and axis not in self._demand.overlapped
         self._form_of += form.tolist()
         self._parts.append(Bindings(
             colour=2 * colour + (where != where[:, :1]).any(axis=1),
             ordered=np.full(len(members), directed), blocking=np.full(len(members), blocking),
-            member=np.arange(len(members) + 1) * shown.shape[1], rank=self._window.place[shown].ravel(),
+            member=np.arange(len(members) + 1) * shown.shape[1], rank=window.place[shown].ravel(),
             use=np.searchsorted(group[order], np.arange(len(members) + 1)), place=use[order], link=link[order],
-            flows=np.concatenate([np.zeros(0), *(part[3] for part in rows)])[order], places=places,
+            flows=flows[order], places=places,
         ))  # fmt: skip
 
     def _make(
-        self, name: Hashable, members: Ranks, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
+        self, name: Group, members: Ranks, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, Ints, list[PatternTable]]:
         """Return forms, colours and usages of groups with the layout and calls of the group of ranks ``alike``."""
-        group, methods = self._pictures.group(alike), dict[Call, Method]()
+        methods: dict[Call, Method] = {}
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call in calls:
             if isinstance(name, tuple) and name[0] == "copy":
@@ -315,7 +277,7 @@ class Communicators:
                 ways = [copy_pattern(self._fabric, rank, name[1]) for rank in members[:, 0].tolist()]
                 pictures[call[0], ""] = single((way,) for way in ways)
                 continue
-            method = methods[call] = self._methods.of(group, *call)
+            method = methods[call] = self._methods.of(self._pictures.group(alike), *call)
             if (call[0], method.algorithm) not in pictures:
                 pictures[call[0], method.algorithm] = draw(those, call[0], method)
         several, uses = sum(map(len, pictures.values())) > 1, dict[bytes, PatternTable]()

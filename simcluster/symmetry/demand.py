@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import itemgetter
 
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import MAIN, Item, Segment, StageProgram, Work
+from simcluster.planning.ops import MAIN, Group, Item, Segment, StageProgram, Work
 from simcluster.planning.works import WORKS
 
 _PASSES = 2  # each narrows down when items are under way; what is known is true at any time
@@ -18,11 +18,13 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
     """Return whether collectives of this axis, which has one group of all ranks, have all links to themselves."""
     main = {program.stage: program.lanes.get(MAIN, ()) for program in programs}
     others = [(program.stage, lane) for program in programs for name, lane in program.lanes.items() if name != MAIN]
-    barriers = _of_axis(axis, main.values())
-    counts = {sum(segment in barriers for segment in map(itemgetter(0), lane)) for lane in main.values()}
-    if len(counts) != 1 or _of_axis(axis, [lane for _, lane in others]):
+    lanes = [*main.values(), *(lane for _, lane in others)]
+    segments = {segment for lane in lanes for segment in map(itemgetter(0), lane)}
+    barriers = {segment for segment in segments if any(op.work.axis == axis for op in segment.ops)}
+    counts = [sum(segment in barriers for segment in map(itemgetter(0), lane)) for lane in lanes]
+    most = counts[0]
+    if set(counts[: len(main)]) != {most} or any(counts[len(main) :]):
         return False
-    most = counts.pop()
     begun: Bounds = {stage: {} for stage in main}  # before an item begins, at least
     over: Bounds = {stage: {} for stage in main}  # before it is over, at most
     for stage, lane in main.items() if any(lane for _, lane in others) else ():
@@ -35,12 +37,6 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
         if all(begun[stage][item.key] == over[stage][item.key] for stage, lane in others for item in lane):
             return True
     return False
-
-
-def _of_axis(axis: str, lanes: Iterable[Sequence[Item]]) -> set[Segment]:
-    """Return the segments with collectives of an axis."""
-    segments = {segment for lane in lanes for segment in map(itemgetter(0), lane)}
-    return {segment for segment in segments if any(op.work.axis == axis for op in segment.ops)}
 
 
 def _go_along(lane: Sequence[Item], barriers: set[Segment], here: dict[Hashable, int], over: Bounds) -> None:
@@ -81,17 +77,14 @@ Call = tuple[str, float]
 class CommunicationDemand:
     """What the programs ask of the network, in order of first use.
 
-    ``axes`` names those with collectives, given times included; ``sends[source, target]`` lists the calls of sending
-    stages, ``copies[stage, direction]`` those with their host's memory; ``overlapped`` has the axes whose communication
-    may run at the same time as other communication of its rank, "pp" for all sends.
+    ``calls`` are those of an axis (given times are none), of sends and of copies on each stage (of sends the sender's);
+    ``overlapped`` has the axes whose communication may run at the same time as other communication of its rank, "pp"
+    for all sends.
     """
 
     def __init__(self, programs: Sequence[StageProgram]) -> None:
-        self.axes: dict[str, None] = {}
-        self.sends: dict[tuple[int, int], dict[Call, None]] = {}
-        self.copies: dict[tuple[int, str], dict[Call, None]] = {}
+        self.calls: dict[tuple[Group, int], dict[Call, None]] = {}
         self.overlapped: dict[str, None] = {}
-        self._calls: dict[tuple[str, int], dict[Call, None]] = {}
         for program in programs:
             segments = {
                 segment: name
@@ -99,31 +92,23 @@ class CommunicationDemand:
                 for segment in dict.fromkeys(map(itemgetter(0), lane))  # the first of an item is its segment
             }
             works = {id(op.work): op.work for segment in segments for op in segment.ops}
-            axes = {number: self._op(program.stage, work) for number, work in works.items()}
+            axes = {number: self._axis(program.stage, work) for number, work in works.items()}
             for segment, lane in segments.items():
                 if lane != MAIN or len({op.lane for op in segment.ops}) > 1:
                     self.overlapped |= dict.fromkeys([axis for op in segment.ops if (axis := axes[id(op.work)])])
 
-    def calls(self, axis: str, stages: Iterable[int]) -> dict[Call, None]:
-        """What a group of this axis with ranks on these stages runs."""
-        return {call: None for stage in dict.fromkeys(stages) for call in self._calls.get((axis, stage), ())}
+    def of(self, name: Group, stages: Iterable[int]) -> tuple[Call, ...]:
+        """Return the calls of a group of this name with ranks on these stages."""
+        return tuple({call: None for stage in dict.fromkeys(stages) for call in self.calls.get((name, stage), ())})
 
-    def _op(self, stage: int, work: Work) -> str:
-        """Note one op; its axis, "" for compute."""
+    def _axis(self, stage: int, work: Work) -> str:
+        """Note the call of an op; return the axis whose communication it is, "" for none."""
         if type(work) not in WORKS:
             raise InputError(f"{type(work).__name__} is no kind of work that planning/works.WORKS names: {work}")
         group = work.group(stage)
         if group is None or work.joins:
             return ""
-        if isinstance(group, str):
-            self.axes[group] = None
-            calls = self._calls.setdefault((group, stage), {})
-        elif group[0] == "send":
-            calls = self.sends.setdefault((group[1], group[2]), {})
-        elif group[0] == "copy":
-            calls = self.copies.setdefault((stage, group[1]), {})
-        else:
-            raise InputError(f"no player knows the group {group} of {work}")
+        calls = self.calls.setdefault((group, stage), {})
         if work.moves:
             calls[work.moves, work.size] = None
         return group if isinstance(group, str) else "pp" if group[0] == "send" else ""

@@ -107,6 +107,11 @@ class Quotient:
         """The place of every rank among those of the window, -1 for others."""
         return places(self.ranks, len(self.rank))
 
+    @property
+    def turned_by_all(self) -> Counterparts:
+        """That of a group of all ranks, which is drawn whole."""
+        return Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(self.shifts)),))
+
     def counterparts(self, table: Ranks) -> Counterparts:
         """Return what groups (rows) become in the window."""
         rows = found = np.arange(len(table))

@@ -67,21 +67,24 @@ class Pictures:
         Groups that are laid out alike have their pictures in common, if in none of them phases load the links alike
         that do not in others.
         """
-        known: dict[tuple[int, str, str], tuple[PatternTable, ...] | None] = {}
+        known: dict[tuple[int, str, str], tuple[Ints, tuple[PatternTable, ...] | None]] = {}
         window = Cut(cut, self._window.become) if cut and self._window.become else None
         together = len(table) * (cut or table.shape[1]) <= _TOGETHER
 
         def draw(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
-            alike = np.flatnonzero(layout == layout[those[0]]) if together else those
-            key = int(alike[0]), call, method.algorithm
-            phases = phases_of(method, self.group(table[alike[0]]), call)
+            key = int(layout[those[0]] if together else those[0]), call, method.algorithm
             if key not in known:
-                known[key] = drawn_at_once(self._fabric, table[alike], phases, timed=method.pace is None, cut=window)
-            parts = known[key]
-            if parts is not None:
-                return tuple(part.of_groups(np.searchsorted(alike, those)) for part in parts)
-            if cut:
-                raise NotAlikeError
-            return drawn_one_by_one(self._fabric, table[those], phases)
+                alike = np.flatnonzero(layout == key[0]) if together else those
+                phases = phases_of(method, self.group(table[alike[0]]), call)
+                parts = drawn_at_once(self._fabric, table[alike], phases, timed=method.pace is None, cut=window)
+                if parts is None and cut:
+                    raise NotAlikeError
+                known[key] = alike, parts
+            alike, parts = known[key]
+            if parts is None:
+                return drawn_one_by_one(
+                    self._fabric, table[those], phases_of(method, self.group(table[those[0]]), call)
+                )
+            return tuple(part.of_groups(np.searchsorted(alike, those)) for part in parts)
 
         return draw

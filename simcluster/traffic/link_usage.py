@@ -39,7 +39,8 @@ class PatternTable:
         if len(those) == len(self.latency):
             return self
         begin, end = np.searchsorted(self.group, [those, those + 1])
-        rows = np.repeat(begin, end - begin) + within(end - begin)
+        together = those[-1] - those[0] < len(those)
+        rows = slice(begin[0], end[-1]) if together else np.repeat(begin, end - begin) + within(end - begin)
         number = np.repeat(np.arange(len(those)), end - begin)
         return PatternTable(self.share, self.rounds, self.latency[those], number, self.link[rows], self.flows[rows])
 

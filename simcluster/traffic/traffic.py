@@ -95,18 +95,19 @@ class Pattern:
 def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
     """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
     numbers = np.asarray(gpus, dtype=np.int64)
-    hosts, names = fabric.hosts[numbers], numbers.tolist()
+    hosts = fabric.hosts[numbers]
     meshed, far = fabric.meshed, fabric.far(hosts)
-    if len(names) > _MANY:
+    if len(numbers) > _MANY:
         switches, nics = fabric.seats(numbers)
         if nics.shape[1] == 1 and nics.min() >= 0:
             return Group(
                 hosts=hosts.data,
-                nics=Named(nics, lambda place: fabric.uplinks(names[place])),
-                nvswitches=Named(switches, lambda place: fabric.nvswitch(names[place])),
+                nics=Named(nics, lambda place: fabric.uplinks(int(numbers[place]))),
+                nvswitches=Named(switches, lambda place: fabric.nvswitch(int(numbers[place]))),
                 meshed=meshed,
                 far=far,
             )
+    names = numbers.tolist()
     nvswitches = tuple(map(fabric.nvswitch, names))
     return Group(tuple(hosts.tolist()), tuple(map(fabric.uplinks, names)), nvswitches, meshed, far)
 
