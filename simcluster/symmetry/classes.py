@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers, begins
+from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers, begins, within
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
@@ -41,21 +41,15 @@ def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbere
     ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself.  Communicators
     are refined; what is around ranks and links follows from them.
     """
-    rows, times = _distinct_rows(bindings, of_links)
-    used, link_of = compact(bindings.link[rows])
-    user = bindings.user[rows]
-    per_use = np.searchsorted(user, np.arange(len(bindings) + 1))
-    how = mixed(mixed(bindings.place[rows], 11) ^ mixed(bits(bindings.flows[rows]), 13))
-    by_link = ordered(link_of)
-    per_link = np.searchsorted(link_of[by_link], np.arange(len(used) + 1))
-    how_by_link, user_by_link = how[by_link], user[by_link]
+    used, link_of, by_link, per_link = bindings.on_links
+    how = mixed(mixed(bindings.place, 11) ^ mixed(bits(bindings.flows), 13))
+    how_by_link, user_by_link = how[by_link], bindings.user[by_link]
     member = np.repeat(np.arange(len(bindings)), np.diff(bindings.member))
-    place = np.arange(len(member)) - bindings.member[member]
-    role = mixed(np.where(bindings.ordered[member], place, 0), 17)
+    role = mixed(np.where(bindings.ordered[member], within(np.diff(bindings.member)), 0), 17)
     by_rank = ordered(bindings.rank)
     per_rank = np.searchsorted(bindings.rank[by_rank], np.arange(len(ranks) + 1))
     member_by_rank = member[by_rank]
-    many = np.uint64(1) if bindings.many is None else bindings.many.astype(np.uint64)
+    many, times = (np.uint64(1) if each is None else each.astype(np.uint64) for each in (bindings.many, bindings.times))
     initial_ranks, initial_links = mixed(ranks), mixed(of_links(used), 19)
 
     def finer(groups: Hashes, salt: int) -> tuple[Hashes, Hashes]:
@@ -64,7 +58,7 @@ def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbere
         links = mixed(initial_links ^ mixed(users, salt + 47), salt + 53)
         ranks = mixed(initial_ranks ^ mixed(sums(mixed(groups[member_by_rank], salt + 53), per_rank), salt + 59))
         seen = sums(mixed(ranks[bindings.rank] ^ role, salt + 29) * many, bindings.member)
-        loads = sums(mixed(links[link_of] ^ how, salt + 31) * times, per_use)
+        loads = sums(mixed(links[link_of] ^ how, salt + 31) * times, bindings.use)
         return ranks, mixed(mixed(groups ^ mixed(seen, salt + 37)) ^ mixed(loads, salt + 41))
 
     colours = initial = mixed(bindings.colour, 23)
@@ -83,22 +77,6 @@ def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbere
         before = now
 
 
-def _distinct_rows(bindings: Bindings, of_links: Colours) -> tuple[Ints, Hashes]:
-    """Return the rows of one link for each set of links with equal flows of the same users, and how many each
-    represents.
-
-    The links of a path that nothing else uses are such a set.  With 16 slow GPUs, 167,000 of 2.4 million rows remain.
-    """
-    used, link_of, _, _ = bindings.on_links
-    load = flow_sums(bindings.user, bindings, bindings.times)
-    alike, first = numbered(mixed(load, 17) ^ mixed(of_links(used), 19))
-    one = np.zeros(len(used), dtype=bool)
-    one[first] = True
-    rows = np.flatnonzero(one[link_of])
-    times = np.bincount(alike)[alike[link_of[rows]]]
-    return rows, (times if bindings.times is None else times * bindings.times[rows]).astype(np.uint64)
-
-
 Carried = tuple[Ints, Ints, Ints, Floats]
 """What links carry, in columns: which link, of which communicator, which usage, how many flows."""
 
@@ -108,8 +86,8 @@ class Classes:
     """The partition: class of each rank and communicator; the representative (lowest number) of each class of ranks and
     links.  Links of a class are looked at through one of them.
 
-    ``quotient`` has for each class of communicators its usages with all its members, on classes of links.  The class of
-    a link is the ``number`` of its ``kind``, -1 where nothing uses it; nobody may ever ask for all of them.
+    ``quotient`` has for each class of communicators its usages with all its members, on classes of links; ``links``
+    has the class of each, -1 where nothing uses it.  Nobody may ever ask for all of them.
     """
 
     of_rank: Sequence[int]
@@ -117,26 +95,21 @@ class Classes:
     rank_representatives: tuple[int, ...]
     link_representatives: tuple[int, ...]
     quotient: Sequence[tuple[Usage, ...]]
-    kind: PerLink = field(compare=False, repr=False)
-    number: Int32s = field(compare=False, repr=False)
+    links: PerLink = field(compare=False, repr=False)
 
     def of(self, links: Ints) -> Int32s:
         """Return the classes of some links."""
-        return self.number.take(self.kind.of(links))
-
-    @cached_property
-    def _of_all(self) -> Int32s:
-        return self.number.take(self.kind.all)
+        return self.links.of(links)
 
     @cached_property
     def used(self) -> Ints:
         """The links that are used, ascending."""
-        return np.flatnonzero(self._of_all >= 0)
+        return np.flatnonzero(self.links.all >= 0)
 
     @cached_property
     def of_link(self) -> Ints:
         """The class of each of those that are used."""
-        return self._of_all[self.used].astype(np.int64)
+        return self.links.all[self.used].astype(np.int64)
 
     def multiplicity(self) -> list[int]:
         """Ranks in every class."""
@@ -151,15 +124,13 @@ class Classes:
 
 def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     """Return every rank, group and link as a class: the plain run that folding must equal."""
-    links = np.arange(num_links, dtype=np.int32)
     return Classes(
         of_rank=_in_array(np.arange(num_ranks)),
         of_communicator=_in_array(np.arange(len(bindings))),
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
         quotient=[bindings.usages(number) for number in range(len(bindings))],
-        kind=PerLink.one_by_one(links),
-        number=links,
+        links=PerLink.one_by_one(np.arange(num_links, dtype=np.int32)),
     )
 
 
@@ -168,20 +139,19 @@ def find_classes(
 ) -> Classes:
     """Return the coarsest equitable partition.
 
-    ``ranks`` and ``colours`` (of links) are initial: whatever makes a rank or a link different by itself.  ``bindings``
-    are the communicators that are ``seen``, and ``of_group`` says which of them tells of each.
+    ``ranks`` (of those seen) and ``colours`` (of links) are initial: whatever makes a rank or a link different by
+    itself.  ``bindings`` are the communicators that are ``seen``, and ``of_group`` says which of them tells of each.
     """
-    of_rank, of_seen = refined(ranks[seen.ranks], bindings, colours)
+    of_rank, of_seen = refined(ranks, bindings, colours)
     become = seen.become or PerLink.one_by_one(np.arange(num_links, dtype=np.int32))
-    kind, number, first = _of_links(bindings, of_seen[0], become, colours, _code(bindings.apart, num_links))
+    links, first = _of_links(bindings, of_seen[0], become, colours, _code(bindings.apart, num_links))
     return Classes(
         of_rank=_in_array(of_rank[0][seen.place[seen.rank]]),
         of_communicator=_in_array(of_seen[0].astype(np.int32)[of_group]),
         rank_representatives=tuple(seen.ranks[of_rank[1]].tolist()),
         link_representatives=tuple(first.tolist()),
         quotient=_usages(bindings, of_seen, _carried(first, become.of(first), bindings)),
-        kind=kind,
-        number=number,
+        links=links,
     )
 
 
@@ -194,9 +164,9 @@ def _in_array(values: Numbers) -> array[int]:
 
 def _of_links(
     bindings: Bindings, of_group: Ints, become: PerLink, colours: Colours, code: PerLink | None
-) -> tuple[PerLink, Int32s, Ints]:
-    """Return the kinds of links, by what those carry that they ``become``, and those apart (``code``); the class of
-    each kind; and the first link of each class."""
+) -> tuple[PerLink, Ints]:
+    """Return the classes of links, by what those carry that they ``become``, and those apart (``code``); and the first
+    link of each class."""
     there = bindings.on_links[0]
     if (become.of(there) != there).any():
         raise NotAlikeError
@@ -221,7 +191,7 @@ def _of_links(
     kinds = kinds[np.argsort(first[kinds])]
     number = np.full(len(first), -1, dtype=np.int32)
     number[kinds] = np.arange(len(kinds))
-    return kind, number, first[kinds]
+    return kind.each(number.take), first[kinds]
 
 
 def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
@@ -246,9 +216,9 @@ def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
     used, _, order, starts = bindings.on_links
     at = np.searchsorted(used, become)
     there = np.flatnonzero(np.append(used, -1)[at] == become)
-    begin, counts = starts[at[there]], starts[at[there] + 1] - starts[at[there]]
-    rows = order[np.arange(counts.sum()) + np.repeat(begin - (np.cumsum(counts) - counts), counts)]
-    found = [(np.repeat(there, counts), bindings.user[rows], bindings.place[rows], bindings.flows[rows])]
+    begin, end = starts[at[there]], starts[at[there] + 1]
+    rows = order[np.repeat(begin, end - begin) + within(end - begin)]
+    found = [(np.repeat(there, end - begin), bindings.user[rows], bindings.place[rows], bindings.flows[rows])]
     for number, uses in bindings.apart.items():
         for place, use in enumerate(uses):
             flows = use.on_links(links)
@@ -284,18 +254,16 @@ def find_shared(classes: Classes, bindings: Bindings) -> tuple[bool, ...]:
         shared[of_group[number]] = not bindings.blocking.all()
 
     @cache
-    def held_up(number: int) -> frozenset[int]:
-        ranks = bindings.ranks(number)
-        return frozenset((ranks[:1] if bindings.ordered[number] else ranks).tolist())
+    def kept(number: int) -> frozenset[int]:
+        """Return the ranks that a communicator keeps from all other communication."""
+        ranks = bindings.ranks(number)[: 1 if bindings.ordered[number] else None]
+        return frozenset(ranks.tolist() if bindings.blocking[number] else ())
 
     links = np.array(classes.link_representatives, dtype=np.int64)
     which, user, *_ = _carried(links, links, replace(bindings, apart={}))
     for numbers in np.split(user, np.searchsorted(which, np.arange(1, len(links)))):
         for one, other in combinations(dict.fromkeys(numbers.tolist()), 2):
             pair = of_group[one], of_group[other]
-            if pair[0] == pair[1] or (shared[pair[0]] and shared[pair[1]]):
-                continue
-            in_turn = bindings.blocking[one] and bindings.blocking[other]
-            if not (in_turn and held_up(one) & held_up(other)):
+            if pair[0] != pair[1] and not (shared[pair[0]] and shared[pair[1]]) and not kept(one) & kept(other):
                 shared[pair[0]] = shared[pair[1]] = True
     return tuple(shared)

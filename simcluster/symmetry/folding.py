@@ -10,11 +10,9 @@ What groups do in a window does not depend on what is wrong, so it is kept for t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
-
-import numpy as np
 
 from simcluster.base.link_columns import LinkValues
 from simcluster.planning.ops import StageProgram
@@ -56,12 +54,12 @@ class Symmetry:
         odd = None
         for window, communicators in self._through():
             assert window.links is not None
-            odd = odd or odd_of(window.links.wired, capacity, slowness, disturbances)
+            odd = odd or Irregularities.of(window.links.wired, capacity, slowness, disturbances)
             try:
                 return seen_by(communicators, window, odd)
             except NotAlikeError:
                 continue
-        odd = odd or odd_of(capacity, capacity, slowness, disturbances)
+        odd = odd or Irregularities.of(capacity, capacity, slowness, disturbances)
         return seen_by(self.whole, Quotient.whole(len(slowness)), odd)
 
     def unfolded(self, num_links: int) -> Folding:
@@ -87,22 +85,5 @@ def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities)
     """Return the classes of a job as its window shows them, or cells of that if something is wrong with the job."""
     if odd.something and window.shifts:
         window, communicators = cells_of(window, communicators, odd)
-    ranks = communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks
+    ranks = communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]
     return Folding(communicators, find_classes(ranks, window, *communicators.seen, odd.colours, len(odd.capacity)))
-
-
-def odd_of(
-    wired: LinkValues, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances = UNDISTURBED
-) -> Irregularities:
-    """Return the irregularities of a job; ``wired`` is the healthy capacity of every link (B/s)."""
-    varying, ranks = disturbances.capacities, np.zeros(len(slowness), dtype=np.int64)
-    links = np.union1d(capacity.unlike(wired), list(varying)) if varying else capacity.unlike(wired)
-    if slowness.count(slowness[0]) < len(slowness):
-        ranks = np.unique(slowness, return_inverse=True)[1]
-    several = disturbances.colour is not UNDISTURBED.colour
-    numbers: dict[Hashable, int] = {(None, None): 0}
-    for rank in range(len(slowness)) if several else disturbances.speeds:
-        own = disturbances.speeds.get(rank), disturbances.colour(rank)
-        ranks[rank] += len(slowness) * numbers.setdefault(own, len(numbers))
-    ranks = np.unique(ranks, return_inverse=True)[1] if len(numbers) > 1 else ranks
-    return Irregularities(ranks, capacity, links.astype(np.int64), varying)

@@ -15,10 +15,9 @@ one (Llama 3 405B).  Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -29,6 +28,7 @@ from simcluster.base.arrays import Bools, Ints, Numbers
 from simcluster.base.link_columns import LinkValues, PerLink
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.base.profiles import Profile
+from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.classes import flow_sums
 from simcluster.symmetry.communicators import Communicators, SeenGroups
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
@@ -46,21 +46,34 @@ class Irregularities:
     links: Ints
     varying: Mapping[int, Profile]
 
+    @classmethod
+    def of(
+        cls, wired: LinkValues, capacity: LinkValues, slowness: Sequence[float],
+        disturbances: Disturbances = UNDISTURBED,
+    ) -> Irregularities:  # fmt: skip
+        """Return the irregularities of a job; ``wired`` is the healthy capacity of every link (B/s)."""
+        varying, ranks = disturbances.capacities, np.zeros(len(slowness), dtype=np.int64)
+        links = np.union1d(capacity.unlike(wired), list(varying)) if varying else capacity.unlike(wired)
+        if slowness.count(slowness[0]) < len(slowness):
+            ranks = np.unique(slowness, return_inverse=True)[1]
+        several = disturbances.colour is not UNDISTURBED.colour
+        numbers: dict[Hashable, int] = {(None, None): 0}
+        for rank in range(len(slowness)) if several else disturbances.speeds:
+            own = disturbances.speeds.get(rank), disturbances.colour(rank)
+            ranks[rank] += len(slowness) * numbers.setdefault(own, len(numbers))
+        ranks = np.unique(ranks, return_inverse=True)[1] if len(numbers) > 1 else ranks
+        return cls(ranks, capacity, links.astype(np.int64), varying)
+
     def colours(self, links: Ints) -> Ints:
         """Return a colour for each of some links."""
         found = self.capacity.of(links).view(np.int64)  # as ``bits``: none is -0
-        for number, those in enumerate(self._changing):
+        changing: dict[Profile, list[int]] = {}
+        for link, profile in self.varying.items():
+            changing.setdefault(profile, []).append(link)
+        for number, those in enumerate(changing.values()):
             there = np.isin(links, those)
             found[there] = mixed(found[there], 71 + number).view(np.int64)
         return found
-
-    @cached_property
-    def _changing(self) -> list[list[int]]:
-        """The links that change alike."""
-        found: dict[Profile, list[int]] = {}
-        for link, profile in self.varying.items():
-            found.setdefault(profile, []).append(link)
-        return list(found.values())
 
     @property
     def something(self) -> bool:
@@ -82,21 +95,28 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
             raise NotAlikeError
     copies = _Copies([_alike(axis, window, images, turns, odd) for axis in range(len(turns))], turns)
     code = copies.of_rank * len(window.ranks) + window.place[window.rank]
-    first, ranks, number = _in_order(code, copies.count * len(window.ranks))
+    number, first = numbered(code)
     become = images.become.all
     there, used = np.flatnonzero(become == np.arange(len(become), dtype=become.dtype)), np.flatnonzero(become >= 0)
     place_of = places(there, len(become))
     own, place = copies.of_rank[images.owner[used]] * len(there), place_of[become[used]]
     links = used[firsts(own + place, copies.count * len(there))].reshape(copies.count, -1)  # the first of their cells
-    on = place_of[communicators.seen.bindings.link]
+    seen = communicators.seen.bindings
+    on = place_of[seen.link]
     if on.min(initial=0) < 0:
         raise NotAlikeError
-    equal = _equal_links(links, on, communicators.seen.bindings, odd)
+    # links that carry the same of the same groups and are equal in all copies are one
+    colours = mixed(odd.colours(links.ravel())).reshape(links.shape) ^ mixed(np.arange(len(links)), 61)[:, None]
+    load = mixed(colours, 67).sum(axis=0, dtype=np.uint64)
+    load[place_of[seen.on_links[0]]] ^= flow_sums(seen.user, seen)
+    which, one = numbered(load)
+    equal = one[which]
     link = np.full(len(become), -1, dtype=np.int32)
     link[used] = links.ravel()[own + equal[place]]
     found = copy(communicators)
-    found.seen = copies.groups(communicators, number.reshape(copies.count, -1), links, on, equal, odd)
-    return Quotient(first[ranks], (), first[code], None, PerLink.one_by_one(link)), found
+    ranks = places(code[first], copies.count * len(window.ranks)).reshape(copies.count, -1)
+    found.seen = copies.groups(communicators, ranks, links, on, equal, odd)
+    return Quotient(first, (), first[number], None, PerLink.one_by_one(link)), found
 
 
 def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:
@@ -116,18 +136,6 @@ def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints
                 name = mixed(name ^ mixed(times[there], salt + 11 + other))
         np.add.at(found, turns[axis][there], name)
     return numbered(found)[0]
-
-
-def _equal_links(links: Ints, on: Ints, seen: Bindings, odd: Irregularities) -> Ints:
-    """Return for every link of a window the first one that carries the same of the same groups and is equal to it in
-    all copies; ``links`` has the links of each copy, and rows of usage are ``on`` those in these places."""
-    colours = mixed(odd.colours(links.ravel())).reshape(links.shape) ^ mixed(np.arange(len(links)), 61)[:, None]
-    load = mixed(colours, 67).sum(axis=0, dtype=np.uint64)
-    _, link_of, _, _ = seen.on_links
-    busy, first = np.unique(on, return_index=True)
-    load[busy] ^= flow_sums(seen.user, seen)[link_of[first]]
-    alike, one = numbered(load)
-    return one[alike]
 
 
 class _Copies:
@@ -158,7 +166,9 @@ class _Copies:
         every = np.arange(len(seen))
         heads = np.concatenate([kind.table[:, 0] for kind in kinds])
         code = self._code([each[heads] for each in self.cells_of_rank], turned, of_group)
-        _, drawn, number = _in_order(code, self.count * len(seen))
+        which, first = numbered(code)
+        drawn = code[first]
+        number = places(drawn, self.count * len(seen))
         group = number[self._code([*self.cells[..., None]], turned, every)]
         drawn %= len(seen)
         rows, member = np.flatnonzero(equal[on] == on), np.repeat(every, np.diff(seen.member))
@@ -181,21 +191,13 @@ class _Copies:
             link=link, flows=flows, places=seen.places[drawn],
             apart={int(number[own]): uses for own, uses in seen.apart.items()},
             many=many, times=times, equal=(links[:, equal].ravel(), links.ravel()),
-        ), number[code].astype(np.int32))  # fmt: skip
+        ), which.astype(np.int32))  # fmt: skip
 
     def _code(self, cells: Sequence[Ints], turned: Bools, those: Numbers) -> Ints:
         """Return the number of each of those groups in the copies with these cells."""
         own = [np.where(whole[those], 0, cell) for cell, whole in zip(cells, turned, strict=True)]
         found: Ints = np.ravel_multi_index(tuple(own), self.shape) * turned.shape[1] + those
         return found
-
-
-def _in_order(codes: Ints, size: int) -> tuple[Ints, Ints, Ints]:
-    """Return the first index of each code, the codes in order of first index, and the place of each in that order."""
-    first = firsts(codes, size)
-    there = np.flatnonzero(first >= 0)
-    in_order = there[np.argsort(first[there])]
-    return first, in_order, places(in_order, size)
 
 
 def _by_group(group: Ints, *columns: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

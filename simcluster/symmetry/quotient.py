@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Plan, RankLayout, Ranks
@@ -43,7 +43,7 @@ class Shift:
     those that stands for them, which takes the place of r after ``turns[r]`` times, each by ``step`` ranks."""
 
     onto: Int32s
-    rank: Int32s
+    rank: Numbers
     step: int
     count: int
 
@@ -93,7 +93,7 @@ class Quotient:
 
     ranks: Ints
     shifts: tuple[Shift, ...]
-    rank: Int32s
+    rank: Numbers
     links: LinkImages | None
     become: PerLink | None
 

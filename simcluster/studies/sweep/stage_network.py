@@ -34,7 +34,8 @@ from simcluster.studies.sweep.step_tables import (
 )
 from simcluster.symmetry.classes import find_shared
 from simcluster.symmetry.communicators import Communicators, patterns_of
-from simcluster.symmetry.folding import Folding, odd_of, seen_by
+from simcluster.symmetry.folding import Folding, seen_by
+from simcluster.symmetry.orbits import Irregularities
 from simcluster.symmetry.quotient import Quotient
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
@@ -187,7 +188,7 @@ class RepresentativeNetwork:
         plan, cluster, choices = self._plan, self._cluster, self._choices
         communicators = _AnySize(_programs(plan.pp, calls), plan, cluster, choices.methods)
         communicators.group_of = self._group_of
-        odd = odd_of(cluster.link_capacity, cluster.link_capacity, [1.0] * plan.num_ranks)
+        odd = Irregularities.of(cluster.link_capacity, cluster.link_capacity, [1.0] * plan.num_ranks)
         folding = seen_by(communicators, Quotient.whole(plan.num_ranks), odd)
         first = folding.classes.rank_representatives
         if len(first) != plan.pp or not communicators.alike():
