@@ -109,7 +109,7 @@ class PerLink:
     rest: npt.NDArray[Any]
 
     @classmethod
-    def one_by_one(cls, values: npt.NDArray[np.int32]) -> PerLink:
+    def one_by_one(cls, values: npt.NDArray[Any]) -> PerLink:
         """Of an array."""
         links = np.arange(len(values), dtype=np.int32)
         return cls(LinkRows((), links, links), (), (), values)

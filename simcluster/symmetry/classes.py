@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers, begins, within
 from simcluster.base.link_columns import PerLink
-from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
+from simcluster.base.multiset_hash import bits, count, mixed, numbered, ordered, sums
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Load
@@ -178,10 +178,10 @@ def _of_links(
     idle[busy] = False
     of_load, one = numbered(loads)
     sort = np.append(of_load, len(one)).astype(np.int32)  # the last: of links that are not used
-    kind, amounts = become.among(window).each(lambda place: sort.take(place)), 1
+    kind, amounts = become.among(window).each(sort.take), 1
     if code is not None:
         amounts = code.most + 1
-        kind = kind.beside(code, lambda sort, code: sort * np.int32(amounts) + code)
+        kind = kind.beside(code, partial(_one_number, amounts))
     first = kind.firsts((len(one) + 1) * amounts)
     if (first[len(one) * amounts + 1 :] >= 0).any():  # a link without a counterpart that somebody uses
         raise NotAlikeError
@@ -194,6 +194,10 @@ def _of_links(
     return kind.each(number.take), first[kinds]
 
 
+def _one_number(count: int, one: Int32s, other: Int32s) -> Int32s:
+    return one * np.int32(count) + other
+
+
 def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
     """Return a number for each link, equal where groups that are drawn whole load it equally, 0 for not at all."""
     code: PerLink | None = None
@@ -201,13 +205,10 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
         if isinstance(use, OnMost):
             amount = use.load.ranked
         else:
-            one_by_one = np.zeros(num_links, dtype=np.int32)
-            one_by_one[use.link] = 1 + np.unique(use.flows, return_inverse=True)[1]
-            amount = PerLink.one_by_one(one_by_one)
-        if code is not None:
-            together = np.append(0, code.all * (amount.most + 1) + amount.all)  # 0 stays that of nothing
-            amount = PerLink.one_by_one(compact(together)[1][1:].astype(np.int32))
-        code = amount
+            flows = np.zeros(num_links)
+            flows[use.link] = use.flows
+            amount = PerLink.one_by_one(flows).ranked
+        code = amount if code is None else code.beside(amount, partial(_one_number, amount.most + 1)).ranked
     return code
 
 

@@ -7,7 +7,7 @@ the cluster, the *window*, tells what all others carry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,24 +129,29 @@ def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, cou
     used = np.flatnonzero(into.machine >= 0)
     if any(parts_onto(used // per_host, step.machine[used] // per_host) is None for step in those):
         return None
-    links, leaves = _links_turned(regular, those, into), _leaves(ground, those, into, used)
-    if links is None or leaves is None:
-        return None
-    below, there = leaves
+    links, onto = _links_turned(regular, those, into), None
+    for step in known:  # the window comes last: there leaves meet
+        own, there = ground.ends.leaves.moved(used, step.machine[used])
+        onto = parts_onto(own, there[:, step.place])
+        if onto is None or (step is not into and np.bincount(onto[onto >= 0]).max() > 1):
+            return None
+        if policy.kind == "static" and step is not into:
+            own, there = ground.order.moved(used, step.machine[used])
+            if (own != there[:, step.place]).any():
+                return None
+    assert onto is not None
+    below = np.flatnonzero(onto >= 0)
+    near = onto[below]
     number, top = ground.table[below[0]], ground.hops.onto[below[0]]
     same = (ground.table[below] == number).all() and number > 0 and (ground.hops.onto[below] == top).all()
-    if not same or len(below) != count * len(np.unique(there)):
+    if links is None or not same or len(below) != count * len(np.unique(near)):
         return None
-    for step in those if policy.kind == "static" else ():
-        own, onto = ground.order.moved(used, step.machine[used])
-        if (own != onto[:, step.place]).any():
-            return None
     sort = ground.unlike[number - 1]
-    if (sort[ground.row[below]] != sort[ground.row[there]]).any():
+    if (sort[ground.row[below]] != sort[ground.row[near]]).any():
         return None
     become, owner = links
     return LinkImages(
-        _become(ground, into.machine[used], become, used, leaves), regular.link_capacity, ground, into, owner
+        _become(ground, into.machine[used], become, used, below, near), regular.link_capacity, ground, into, owner
     )
 
 
@@ -160,63 +165,41 @@ def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tupl
     columns = np.arange(machines.numbers.width)
     if all((step.place == np.arange(len(step.place))).all() for step in (*steps, window)):
         return columns, np.zeros_like(columns)
-    inside = {pair: column for pair, column in regular.sample_index.items() if column < len(columns)}
-    maps = [_columns(regular, inside, step.place) for step in (*steps, window)]
+    maps = [_columns(regular, step.place) for step in (*steps, window)]
     links = machines.owned[0, np.stack([columns, machines.numbers.back[columns]])]
     kind = ground.kind[machines.numbers.sorts[links]]
     if any(to is None or (kind != kind[:, to]).any() for to in maps):
         return None
+    *turns, found = [to for to in maps if to is not None]
     orbit = columns
-    for _ in columns:  # until the lowest of all that take each other's places is known
-        for to in maps[:-1]:
+    owner = np.where(found == columns, window.place.min(), -1)
+    for _ in columns:  # until the lowest of all that take each other's places is known, and owners from the window on
+        for to, step in zip(turns, steps, strict=True):
             orbit = np.minimum(orbit, orbit[to])
-    found = maps[-1]
-    assert found is not None
+            owner[to] = np.where(owner[to] < 0, np.where(owner < 0, -1, step.place[owner]), owner[to])
     several = len(window.place) // len(np.unique(window.place))
     if (orbit[found] != orbit).any() or (np.bincount(found)[np.unique(found)] != several).any():
         return None
-    owner = np.where(found == columns, window.place.min(), -1)
-    for _ in columns:  # from the window on
-        for to, step in zip(maps, steps, strict=False):
-            owner[to] = np.where(owner[to] < 0, np.where(owner < 0, -1, step.place[owner]), owner[to])
     return found, owner
 
 
-def _columns(regular: Regular, inside: Mapping[tuple[str, str], int], place: Ints) -> Ints | None:
-    """Where every link of a machine comes to if the GPUs come to these places; None if that is no link."""
-    to: dict[str, str] = {}
-    if (place < 0).any():
-        return None
-    ways = regular.ways
-    walks = [
-        [*(ways.only_walk_inside(gpu, port.node) or ()), port.switch]
-        for gpu, (port,) in zip(regular.locals, ways.near.exits, strict=True)
-    ]
-    for own, other in enumerate(place.tolist()):
-        if len(walks[own]) != len(walks[other]) or any(
-            to.setdefault(a, b) != b for a, b in zip(walks[own], walks[other], strict=True)
-        ):
+def _columns(regular: Regular, place: Ints) -> Ints | None:
+    """Return where every link of a machine comes to if the GPUs come to these places; None if that is no link."""
+    width = regular.machines.numbers.width
+    ends = np.transpose(regular.link_ends.nodes(regular.machines.owned[0])).tolist()
+    ways = [[node for column in way if column >= 0 for node in ends[column]] for way in regular.ends.out.tolist()]
+    to: dict[int, int] = {}
+    for way, other in zip(ways, place.tolist(), strict=True):
+        if other < 0 or len(way) != len(ways[other]):
             return None
-    found = np.full(len(inside), -1, dtype=np.int64)
-    for (a, b), column in inside.items():
-        found[column] = inside.get((to.get(a, a), to.get(b, b)), -1)
+        if any(to.setdefault(a, b) != b for a, b in zip(way, ways[other], strict=True)):
+            return None
+    column = {(a, b): number for number, (a, b) in enumerate(ends[:width])}
+    found = np.array([column.get((to.get(a, a), to.get(b, b)), -1) for a, b in ends[:width]], dtype=np.int64)
     return None if (found < 0).any() else found
 
 
-def _leaves(ground: Ground, steps: Sequence[Step], window: Step, used: Ints) -> tuple[Ints, Ints] | None:
-    """Return the leaves of these machines, and those that they become in the window; None if they part."""
-    onto: Ints | None = None
-    for step in (*steps, window):  # the window comes last
-        own, there = ground.ends.leaves.moved(used, step.machine[used])
-        onto = parts_onto(own, there[:, step.place])
-        if onto is None or (step is not window and np.bincount(onto[onto >= 0]).max() > 1):
-            return None
-    assert onto is not None
-    below = np.flatnonzero(onto >= 0)
-    return below, onto[below]
-
-
-def _become(ground: Ground, machine: Ints, links: Ints, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
+def _become(ground: Ground, machine: Ints, links: Ints, used: Ints, below: Ints, window: Ints) -> PerLink:
     """Return what the links of these machines and leaves become: those of machines and leaves of the window."""
     rows, machines = ground.rows, ground.machines
     begin = machines.numbers.width
@@ -224,14 +207,14 @@ def _become(ground: Ground, machine: Ints, links: Ints, used: Ints, leaves: tupl
     outside = np.full(begin, -1, dtype=np.int64)
     outside[machines.origin[begin:]] = np.arange(begin, len(column))
     column[begin:] = outside[column[begin:]]
-    below, window = (ground.row[each] for each in leaves)
-    (those, which), (near, of_leaf), number = compact(machine), compact(window), int(ground.table[leaves[0][0]])
-    turned = {0: (used, which, rows.tables[0][those][:, column]), number: (below, of_leaf, rows.tables[number][near])}
-    kinds, values = [], []
-    for each, table in enumerate(rows.tables):
-        own, onto, kept = turned.get(each, (below[:0], below[:0], table[:0]))
-        kind = np.full(len(table), len(kept), dtype=np.int64)
-        kind[own] = onto
-        kinds.append(kind)
-        values.append(np.concatenate([kept, np.full((1, table.shape[1]), -1, dtype=np.int32)]))
+    number = int(ground.table[below[0]])
+    (those, which), (near, of_leaf) = compact(machine), compact(ground.row[window])
+    kinds = [np.full(len(table), 0, dtype=np.int64) for table in rows.tables]
+    values = [np.full((1, table.shape[1]), -1, dtype=np.int32) for table in rows.tables]
+    for table, own, onto, kept in (
+        (0, used, which, rows.tables[0][those][:, column]),
+        (number, ground.row[below], of_leaf, rows.tables[number][near]),
+    ):
+        kinds[table][own] = 1 + onto
+        values[table] = np.concatenate([values[table], kept])
     return PerLink(rows, tuple(kinds), tuple(values), np.full(len(rows.rest), -1, dtype=np.int32))

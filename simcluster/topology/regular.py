@@ -135,7 +135,7 @@ class Regular(Wiring):
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
         """The nodes that each link leads from and to."""
-        names, (begin, end) = list(self._names), self._link_ends.nodes(np.arange(len(self.link_capacity)))
+        names, (begin, end) = list(self._names), self.link_ends.nodes(np.arange(len(self.link_capacity)))
         return tuple([(names[a], names[b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
 
     @cached_property
@@ -147,16 +147,17 @@ class Regular(Wiring):
         return node in self._names
 
     @cached_property
-    def _link_ends(self) -> LinkEnds:
+    def link_ends(self) -> LinkEnds:
+        """The nodes that links join."""
         return LinkEnds(self.draft, self._numbers, self.ground.rows)
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """The nodes that some links lead from and to; no graph is made for them."""
-        return self._link_ends.named(links)
+        return self.link_ends.named(links)
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
         """The kind of some links; no graph is made for them."""
-        return self._link_ends.kinds(links)
+        return self.link_ends.kinds(links)
 
     # --- many flows --------------------------------------------------------------------------------------------------
 
