@@ -17,7 +17,7 @@ from simcluster.longrun.run import FailureMode, Spares
 from simcluster.longrun.studies.advice import ADVICE, advise
 from simcluster.longrun.studies.comparing import compare_policies
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import Training, train
+from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_section import SparesSpec
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
@@ -45,9 +45,9 @@ def bare(**changes: Any) -> Scenario:
     return load("tiny_dp", {**BARE, **{path.replace("__", "."): value for path, value in changes.items()}})
 
 
-def trained(scenario: Scenario) -> Training:
+def trained(scenario: Scenario) -> TrainingRun:
     found = train(scenario, played=30)
-    assert isinstance(found, Training)
+    assert isinstance(found, TrainingRun)
     return found
 
 

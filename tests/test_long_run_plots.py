@@ -19,7 +19,7 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.longrun.pictures.fates_plot import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
 from simcluster.longrun.pictures.weeks_plot import boxes_of, outages_of
-from simcluster.longrun.studies.train import Training
+from simcluster.longrun.studies.train import TrainingRun
 from simcluster.scenario.scenario import load
 
 DAY = 86400.0
@@ -39,12 +39,12 @@ RUN = {
 
 
 @pytest.fixture(scope="module")
-def played() -> Training:
+def played() -> TrainingRun:
     return simcluster.train(load("tiny_3d", {"run": RUN}), played=20)
 
 
 @pytest.fixture(scope="module")
-def steady() -> Training:
+def steady() -> TrainingRun:
     """No device is slow, and there are more kinds of failures than marks."""
     failures = [{"name": f"cause {n}", "of": "job", "mtbf": f"{20 + n} h"} for n in range(10)]
     steps = {"days": None, "steps": 50_000_000, "failures": failures}
@@ -66,7 +66,7 @@ def words_of(figure: Figure) -> str:
     return "\n".join(texts)
 
 
-def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: Training) -> None:
+def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: TrainingRun) -> None:
     boxes = boxes_of(steady.log, steady.run)
     seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum()
     spent = {fate: float(each[0]) for fate, each in steady.outcomes.spent().items()}
@@ -76,7 +76,7 @@ def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: Training) -
         assert seconds.get(fate, 0.0) == pytest.approx(expected, abs=1e-3), fate
 
 
-def test_boxes_with_a_slow_device_sum_to_the_wall(played: Training) -> None:
+def test_boxes_with_a_slow_device_sum_to_the_wall(played: TrainingRun) -> None:
     boxes = boxes_of(played.log, played.run)
     seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum()
     spent = {fate: float(each[0]) for fate, each in played.outcomes.spent().items()}
@@ -110,7 +110,7 @@ def test_work_that_two_failures_undo_is_lost_once() -> None:
     assert list(outages_of(log, run)["at_s"]) == [100.0, 140.0]
 
 
-def test_marks_are_outages_and_pauses(played: Training) -> None:
+def test_marks_are_outages_and_pauses(played: TrainingRun) -> None:
     outages = outages_of(played.log, played.run)
     counts = outages["cause"].value_counts()
     names = [cause.name for cause in played.run.causes]
@@ -120,7 +120,7 @@ def test_marks_are_outages_and_pauses(played: Training) -> None:
     assert counts["maintenance"] == played.outcomes.outages[0, len(names)]
 
 
-def test_weeks_says_how_many_and_of_what(steady: Training) -> None:
+def test_weeks_says_how_many_and_of_what(steady: TrainingRun) -> None:
     figure = simcluster.plots.weeks(steady)
     words = words_of(figure)
     marks = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
@@ -139,7 +139,7 @@ def test_a_short_run_is_drawn_in_hours() -> None:
     assert "20 hours" in words
 
 
-def test_too_many_weeks_are_refused(played: Training) -> None:
+def test_too_many_weeks_are_refused(played: TrainingRun) -> None:
     log = pd.DataFrame([(0.0, 1000 * 7 * DAY, "training", "", "", 1000 * 7 * DAY, 1.0, 0)], columns=played.log.columns)
 
     years = replace(played)
@@ -148,7 +148,7 @@ def test_too_many_weeks_are_refused(played: Training) -> None:
         simcluster.plots.weeks(years)
 
 
-def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: Training) -> None:
+def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: TrainingRun) -> None:
     table = shares_of(played.outcomes)
     assert table.to_numpy().sum() == pytest.approx(1.0, abs=1e-12)
     assert table[CHECKPOINTS].sum() == table.loc[["write", "checkpoint", "verification"]].to_numpy().sum()
@@ -164,7 +164,7 @@ def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: Training) -> Non
         assert said in words_of(figure)
 
 
-def test_fates_of_two_policies_share_rows(played: Training, steady: Training) -> None:
+def test_fates_of_two_policies_share_rows(played: TrainingRun, steady: TrainingRun) -> None:
     figure = simcluster.plots.fates({"one": played, "two": steady})
     words = words_of(figure)
     assert len(figure.axes[0].get_yticks()) == 2
@@ -174,7 +174,7 @@ def test_fates_of_two_policies_share_rows(played: Training, steady: Training) ->
         simcluster.plots.fates({})
 
 
-def test_goodput_by_week_and_by_run(played: Training) -> None:
+def test_goodput_by_week_and_by_run(played: TrainingRun) -> None:
     figure = simcluster.plots.goodput(played)
     left, right = figure.axes
     mean = next(line for line in left.lines if "mean" in str(line.get_label()))
@@ -191,13 +191,13 @@ def test_goodput_by_week_and_by_run(played: Training) -> None:
         assert said in words_of(figure)
 
 
-def test_runs_that_end_with_a_step_are_counted_in_days(steady: Training) -> None:
+def test_runs_that_end_with_a_step_are_counted_in_days(steady: TrainingRun) -> None:
     words = words_of(simcluster.plots.goodput(steady))
     assert "wall time of a run (days)" in words
     assert f"mean {steady.days:.4g} d" in words
 
 
-def test_weeks_of_each_run_add_up_to_its_steps(steady: Training) -> None:
+def test_weeks_of_each_run_add_up_to_its_steps(steady: TrainingRun) -> None:
     good, wall, week = weekly_goodput(steady.outcomes), steady.outcomes.wall, steady.run.week
     lasts = np.clip(wall[:, None] - week * np.arange(good.shape[1]), 0, week)
     whole = ~np.isnan(np.where(lasts > 0, good, 0)).any(axis=1)

@@ -106,7 +106,7 @@ def test_a_what_if_is_the_same_strikes_under_another_policy(scenario: Scenario, 
     assert found.changed == {"run.restart": longer}
     assert row["difference"] == pytest.approx(540 / 3600 * found.table.loc["outages", "as_it_was"], rel=0.03)
     assert found.table.loc["strikes", "what_if"] == 39
-    assert "With the same strikes the change is worth +" in found.summary()
+    assert "With the same failures the change is worth +" in found.summary()
     assert found.to_dict()["measures"][0]["measure"] == "days"
 
 
@@ -167,7 +167,12 @@ def test_the_command_says_both_and_what_the_change_is_worth(files: Path, capsys:
     assert rows["goodput"]["half_width"] < 0.01
     assert cli.main([*argv[:-2], "--fates", str(files / "fates.png"), "--verbose"]) == 0
     said = capsys.readouterr().out
-    for words in ("played again: ", "what if      run.checkpoint.every = 10 min", "as it was", "points of goodput, "):
+    for words in (
+        "simulated again: ",
+        "what if      run.checkpoint.every = 10 min",
+        "as it was",
+        "points of goodput, ",
+    ):
         assert words in said
     assert (files / "fates.png").stat().st_size > 10_000
     assert cli.main(["train", own, "--columns", "time=x"]) == 2

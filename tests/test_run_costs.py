@@ -12,9 +12,9 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
 from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_of, draw_with, drawn_by, power_curve, watts_of
-from simcluster.longrun.studies.cost_text import format_energy
 from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.studies.train import Training, train
+from simcluster.longrun.studies.train import TrainingRun, train
+from simcluster.longrun.text import format_energy
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 from simcluster.scenario.scenario import load
@@ -36,7 +36,7 @@ RUN: dict[str, Any] = {
 }
 
 
-def trained(run: dict[str, Any], played: int = 20) -> Training:
+def trained(run: dict[str, Any], played: int = 20) -> TrainingRun:
     return train(load("tiny_dp", {"run": run}), played=played)
 
 
@@ -50,18 +50,18 @@ def without(run: dict[str, Any], *paths: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def training() -> Training:
+def training() -> TrainingRun:
     return trained(RUN)
 
 
 @pytest.fixture(scope="module")
-def money(training: Training) -> RunMoney:
+def money(training: TrainingRun) -> RunMoney:
     assert training.money is not None
     return training.money
 
 
 @pytest.fixture(scope="module")
-def energy(training: Training) -> RunEnergy:
+def energy(training: TrainingRun) -> RunEnergy:
     assert training.energy is not None
     return training.energy
 
@@ -83,7 +83,7 @@ def test_the_cost_wall() -> None:
     assert PriceOfMfu.of(10e6, 0.5, 0.4).lost == 0
 
 
-def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: Training, money: RunMoney) -> None:
+def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: TrainingRun, money: RunMoney) -> None:
     days, energy = 21, training.energy
     assert energy is not None
     each = training.run.gpus / training.run.machines
@@ -96,7 +96,7 @@ def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: Training, mon
     assert training.numbers.loc["dollars", "mean"] == pytest.approx(training.dollars)
 
 
-def test_fates_causes_and_what_stands_by_are_all_dollars(training: Training, money: RunMoney) -> None:
+def test_fates_causes_and_what_stands_by_are_all_dollars(training: TrainingRun, money: RunMoney) -> None:
     standing = 0.1 * float(training.energy.kwh[STANDING_BY].mean()) if training.energy else 0.0
     standing += money.parts["spares"] + money.parts["storage"]
     assert sum(money.by_fate.values()) + standing == pytest.approx(training.dollars)
@@ -108,7 +108,7 @@ def test_fates_causes_and_what_stands_by_are_all_dollars(training: Training, mon
     assert training.breakdown.loc["lost", "dollars"] == money.by_fate["lost"]
 
 
-def test_a_price_changes_its_part_alone(training: Training, money: RunMoney) -> None:
+def test_a_price_changes_its_part_alone(training: TrainingRun, money: RunMoney) -> None:
     dear = trained({**RUN, "power": {"price": 0.2, "pue": 1.2}}).money
     assert dear is not None
     before = money.parts
@@ -122,7 +122,7 @@ def test_a_price_changes_its_part_alone(training: Training, money: RunMoney) -> 
     assert nothing.breakdown["dollars"].isna().all()
 
 
-def test_what_is_lost_at_an_mfu_is_the_step_and_what_is_not_productive(training: Training) -> None:
+def test_what_is_lost_at_an_mfu_is_the_step_and_what_is_not_productive(training: TrainingRun) -> None:
     assert training.price_of_mfu is None
     high = trained({**RUN, "achievable_mfu": "90%"})
     assert high.price_of_mfu is not None
@@ -137,7 +137,7 @@ def test_what_is_lost_at_an_mfu_is_the_step_and_what_is_not_productive(training:
 # --- energy -----------------------------------------------------------------------------------------------------------
 
 
-def test_energy_is_power_over_the_wall(training: Training, energy: RunEnergy) -> None:
+def test_energy_is_power_over_the_wall(training: TrainingRun, energy: RunEnergy) -> None:
     hours = training.outcomes.wall / 3600
     assert np.allclose(sum(energy.kwh.values()), energy.total)
     assert energy.average == pytest.approx(1e3 * energy.total.sum() / hours.sum())
@@ -157,7 +157,7 @@ def test_the_building_draws_pue_times_its_machines(energy: RunEnergy) -> None:
     assert energy.swing(5e-3) < energy.swing(0.0) == pytest.approx(energy.peak - energy.low)
 
 
-def test_the_curve_around_a_failure_has_every_fate_at_its_power(training: Training, energy: RunEnergy) -> None:
+def test_the_curve_around_a_failure_has_every_fate_at_its_power(training: TrainingRun, energy: RunEnergy) -> None:
     log = training.log[training.log["what"] == "detection"]
     first = float(log["begin_s"].iloc[0])
     table = energy.over(training.log, first - 4000.0, first + 900.0, every=0.05)
@@ -187,7 +187,7 @@ def test_what_nobody_says_is_asked_for() -> None:
     assert "assumed: the rest of a machine draws nothing" in told.summary()
 
 
-def test_what_is_assumed_is_told_until_it_is_said(training: Training) -> None:
+def test_what_is_assumed_is_told_until_it_is_said(training: TrainingRun) -> None:
     assert "assumed: communication takes 20% of the way from idle to full (196 W a GPU)" in training.summary()
     said = trained({**RUN, "power": {"communication": "35%"}}, played=2)
     assert said.energy is not None
@@ -209,7 +209,7 @@ def test_energies_are_read_at_a_glance() -> None:
 # --- the picture and the command --------------------------------------------------------------------------------------
 
 
-def test_the_picture_says_what_it_shows(training: Training, energy: RunEnergy) -> None:
+def test_the_picture_says_what_it_shows(training: TrainingRun, energy: RunEnergy) -> None:
     figure = plots.power(training)
     step, failure, fates = figure.axes
     line = step.get_lines()[0].get_ydata()
@@ -227,7 +227,7 @@ def test_the_command_tells_money_and_energy(tmp_path: Path, capsys: pytest.Captu
     argv += ["--run.failures", "rsc-1", "--played", "3", "--run.price", "2", "--run.power.price", "0.1"]
     assert cli.main([*argv, "--power", str(tmp_path / "power.png")]) == 0
     text = capsys.readouterr().out
-    for words in ("GPUs $1,344, electricity $", "kW on average", "J a token", "productive               167."):
+    for words in ("GPUs $1,344, electricity $", "kW on average", "J a token", "productive 167."):
         assert words in text
     assert (tmp_path / "power.png").stat().st_size > 10_000
 

@@ -23,7 +23,7 @@ from simcluster.longrun.studies.chunks import MOST_TOGETHER, _parts
 from simcluster.longrun.studies.expected import closed_forms_of
 from simcluster.longrun.studies.replayed import replay_log
 from simcluster.longrun.studies.replays import log_path
-from simcluster.longrun.studies.train import Training, train
+from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
 
@@ -61,24 +61,24 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def trained(run: dict[str, Any], played: int = 60, **more: Any) -> Training:
+def trained(run: dict[str, Any], played: int = 60, **more: Any) -> TrainingRun:
     return train(load("tiny_dp", {"run": run}), played=played, **more)
 
 
 @pytest.fixture(scope="module")
-def training() -> Training:
+def training() -> TrainingRun:
     return trained(RUN)
 
 
 @pytest.fixture(scope="module")
-def plain() -> Training:
+def plain() -> TrainingRun:
     return trained(PLAIN, played=400)
 
 
 # --- accounts ---------------------------------------------------------------------------------------------------------
 
 
-def test_fates_sum_to_the_wall_of_every_run(training: Training) -> None:
+def test_fates_sum_to_the_wall_of_every_run(training: TrainingRun) -> None:
     spent = training.outcomes.spent()
     assert np.allclose(sum(spent.values()), training.outcomes.wall, rtol=1e-12)
     assert all((seconds >= -1e-6).all() for seconds in spent.values())
@@ -89,7 +89,7 @@ def test_fates_sum_to_the_wall_of_every_run(training: Training) -> None:
     assert {"pause", "maintenance"} < set(shown)
 
 
-def test_causes_sum_to_the_fates(training: Training) -> None:
+def test_causes_sum_to_the_fates(training: TrainingRun) -> None:
     breakdown, causes = training.breakdown, training.causes
     for fate in breakdown.index.difference(BY_NONE):
         assert causes[f"{fate}_s"].sum() == pytest.approx(breakdown.loc[fate, "mean_s"], rel=1e-9, abs=1e-6)
@@ -100,25 +100,25 @@ def test_causes_sum_to_the_fates(training: Training) -> None:
     assert causes.loc["flap", ["strikes", "outages"]].tolist() == [pytest.approx(23, rel=0.2), 0]
 
 
-def test_parts_sum_to_the_restarts(training: Training) -> None:
+def test_parts_sum_to_the_restarts(training: TrainingRun) -> None:
     assert training.parts["mean_s"].sum() == pytest.approx(training.breakdown.loc["restart", "mean_s"], rel=1e-9)
     assert list(training.parts.index) == ["stop", "warm up"]
 
 
-def test_weeks_sum_to_the_steps(training: Training) -> None:
+def test_weeks_sum_to_the_steps(training: TrainingRun) -> None:
     assert training.weeks["week"].tolist() == [1, 2, 3]
     assert training.weeks["goodput"].mean() == pytest.approx(training.goodput, rel=1e-9)
     assert (training.weeks["p10"] < training.weeks["p90"]).all()
 
 
-def test_a_week_that_is_not_whole_counts_as_long_as_it_is(plain: Training) -> None:
+def test_a_week_that_is_not_whole_counts_as_long_as_it_is(plain: TrainingRun) -> None:
     days = plain.outcomes.wall / 86400
     assert plain.weeks["runs"].tolist()[0] == 400
     assert plain.weeks["runs"].iloc[-1] == (days > 7 * (len(plain.weeks) - 1)).sum()
     assert plain.weeks["goodput"].iloc[0] == pytest.approx(plain.goodput, abs=0.01)
 
 
-def test_the_log_of_the_first_run_is_the_first_run(training: Training) -> None:
+def test_the_log_of_the_first_run_is_the_first_run(training: TrainingRun) -> None:
     log = training.log
     assert list(log.columns) == ["begin_s", "end_s", "what", "cause", "which", "at_s", "steps", "snapshots"]
     assert log["end_s"].max() == pytest.approx(training.outcomes.wall[0])
@@ -127,7 +127,7 @@ def test_the_log_of_the_first_run_is_the_first_run(training: Training) -> None:
         assert seconds[fate] == pytest.approx(training.outcomes.spent()[fate][0], rel=1e-6)
 
 
-def test_money_time_and_work(training: Training) -> None:
+def test_money_time_and_work(training: TrainingRun) -> None:
     hours = 21 * 24 * training.run.gpus
     assert training.days == pytest.approx(21)
     assert training.gpu_hours == pytest.approx(hours)
@@ -146,7 +146,7 @@ def test_money_time_and_work(training: Training) -> None:
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
-def test_closed_forms_hold_where_they_should(plain: Training) -> None:
+def test_closed_forms_hold_where_they_should(plain: TrainingRun) -> None:
     table = plain.expected.set_index("closed_form")
     assert table["explained"].all(), table[["value", "simulated", "half_width", "why"]]
     for name in ("goodput, exact", "days", "standard deviation of days"):
@@ -156,7 +156,7 @@ def test_closed_forms_hold_where_they_should(plain: Training) -> None:
     assert "beyond first order" in table.loc["goodput, first order", "why"]
 
 
-def test_a_gap_is_explained_by_what_takes_the_time(training: Training) -> None:
+def test_a_gap_is_explained_by_what_takes_the_time(training: TrainingRun) -> None:
     row = training.expected.set_index("closed_form").loc["goodput, exact"]
     assert row["value"] - row["simulated"] > 3 * row["half_width"]
     assert row["explained"], row["why"]
@@ -164,7 +164,7 @@ def test_a_gap_is_explained_by_what_takes_the_time(training: Training) -> None:
         assert words in row["why"]
 
 
-def test_a_gap_that_nothing_explains_is_flagged(plain: Training) -> None:
+def test_a_gap_that_nothing_explains_is_flagged(plain: TrainingRun) -> None:
     """With another rate than was played, no closed form is right, and the table says so."""
     (cause,) = plain.run.causes
     table = closed_forms_of(replace(plain.run, causes=(replace(cause, rate=2 * cause.rate),)), plain.outcomes)
@@ -211,7 +211,7 @@ ARGV = [
 ]  # fmt: skip
 
 
-def test_json_keys_are_those_of_the_contract(training: Training, plain: Training) -> None:
+def test_json_keys_are_those_of_the_contract(training: TrainingRun, plain: TrainingRun) -> None:
     assert undescribed("A run of weeks", training.to_dict(), plain.to_dict()) == []
 
 
@@ -220,7 +220,7 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
     argv = [*ARGV, "--played", "5", "--json", str(tmp_path / "run.json")]
     assert cli.main([*argv, "--log", str(files["log"]), "--weeks", str(files["weeks"])]) == 0
     text = capsys.readouterr().out
-    for words in ("  goodput  ", "where the wall went", "by closed form", "1 state of the cluster", "5 runs played"):
+    for words in ("  goodput  ", "where the wall went", "by closed form", "1 state of the cluster", "5 runs simulated"):
         assert words in text
     found = json.loads((tmp_path / "run.json").read_text())
     assert found["played"] == 5
@@ -277,11 +277,11 @@ def test_nothing_that_fails_is_a_run_too() -> None:
 
 
 @pytest.fixture(scope="module")
-def llama() -> Training:
+def llama() -> TrainingRun:
     return simcluster.train("llama3_405b_54_days", played=80)
 
 
-def test_llama_3_is_interrupted_as_often_as_it_was(llama: Training) -> None:
+def test_llama_3_is_interrupted_as_often_as_it_was(llama: TrainingRun) -> None:
     """419 were seen; 380 to 461 is the exact 95 % interval of a Poisson mean."""
     assert 380 < llama.numbers.loc["failures", "mean"] < 461
     assert llama.causes.loc["maintenance", "outages"] == pytest.approx(47, abs=0.2)
@@ -291,14 +291,14 @@ def test_llama_3_is_interrupted_as_often_as_it_was(llama: Training) -> None:
         assert abs(shares[cause] - count / 419) < 4 * error
 
 
-def test_llama_3_trains_for_more_than_nine_tenths_of_the_time(llama: Training) -> None:
+def test_llama_3_trains_for_more_than_nine_tenths_of_the_time(llama: TrainingRun) -> None:
     """As published: higher than 90 % effective training time; the restart that it took is not."""
     assert llama.ettr > 0.90
     assert llama.expected["explained"].all(), llama.expected["why"].tolist()
     assert "min to detect and restart" in llama.summary()
 
 
-def test_the_restart_that_the_published_share_asks_for(llama: Training) -> None:
+def test_the_restart_that_the_published_share_asks_for(llama: TrainingRun) -> None:
     """Played with that much, the share is the published one."""
     outage = llama.restart_for(llama.ettr)
     asked = llama.restart_for(0.90)
@@ -310,7 +310,7 @@ def test_the_restart_that_the_published_share_asks_for(llama: Training) -> None:
     assert replace(llama, run=slower, outcomes=outcomes).ettr == pytest.approx(0.90, abs=1e-3)
 
 
-def test_the_log_that_ships_is_what_it_says_it_is(llama: Training) -> None:
+def test_the_log_that_ships_is_what_it_says_it_is(llama: TrainingRun) -> None:
     """Made by the simulator: run 0 of these 54 days with seed 1, as people keep logs; replayed it gives its share."""
     made = replace(llama, scenario=llama.scenario.model_copy(update={"seed": 1}))
     text = log_path("simulated_54_days").read_text()

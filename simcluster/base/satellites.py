@@ -47,7 +47,7 @@ Look = Literal["lines", "texts", "pages", "gantt"]
 
 SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
     "lines": ("show.lines:SHOWN", "longrun.shown:LINES", "interop.shown:LINES"),
-    "texts": ("cli.answers:TEXTS", "longrun.shown:TEXTS", "interop.shown:TEXTS"),
+    "texts": ("cli.answers:TEXTS", "interop.shown:TEXTS"),
     "pages": ("interactive.notebook.pages:SHOWN",),
     "gantt": ("interactive.notebook.timelines:SHOWN",),
 }

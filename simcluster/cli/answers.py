@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.satellites import load
@@ -19,21 +18,30 @@ if TYPE_CHECKING:
     from simcluster.topology import Cluster
 
 ANSWERS: Mapping[str, str] = {
+    "Advice": "longrun.studies.comparison_answers:advice_answer",
     "Cluster": "cli.answers:cluster_answer",
     "CollectiveTime": "cli.answers:collective_answer",
     "CriticalPath": "show.explanation:path_answer",
     "Difference": "show.study_answers:difference_answer",
     "Distribution": "show.explanation:distribution_answer",
+    "FailureReplay": "longrun.studies.comparison_answers:replay_answer",
+    "FirstScenario": "longrun.launch.first:first_answer",
     "Found": "show.plan_answer:plan_answer",
     "JobMemory": "cli.memory:job_answer",
+    "LaunchCheck": "longrun.launch.check:check_answer",
     "MeanDifference": "show.explanation:mean_difference_answer",
     "PlayedSchedule": "cli.schedule_report:report",
+    "PolicyComparison": "longrun.studies.comparison_answers:policies_answer",
     "Records": "cli.answers:records_answer",
     "Result": "show.step_answer:step_answer",
     "Run": "show.step_answer:run_answer",
     "Scenario": "cli.answers:scenario_answer",
+    "Scaling": "longrun.scaling.scale:scaling_answer",
+    "StagedTraining": "longrun.studies.training_answer:staged_answer",
     "StateLadder": "cli.memory:ladder_answer",
     "Stragglers": "show.study_answers:stragglers_answer",
+    "TrainingRun": "longrun.studies.training_answer:training_answer",
+    "Walls": "longrun.budget.walls:walls_answer",
 }
 """The function that returns the blocks, by the name of the class."""
 
@@ -65,8 +73,10 @@ def records_answer(found: Any) -> Answer:
     return [Lines([*map(repr, found)], "layout")]
 
 
-def _text(place: str, it: object) -> str:
-    return text_of(load(place)(it), bold=bold)
+def answer_of(it: object) -> Answer:
+    """Return the blocks about an object of a class in ``ANSWERS``."""
+    found: Answer = next(load(ANSWERS[each.__name__])(it) for each in type(it).__mro__ if each.__name__ in ANSWERS)
+    return found
 
 
 def _own_summary(it: Any) -> str | None:
@@ -75,7 +85,7 @@ def _own_summary(it: Any) -> str | None:
 
 
 TEXTS: Mapping[str, Callable[[Any], str | None]] = {
+    **dict.fromkeys(ANSWERS, lambda it: text_of(answer_of(it), bold=bold)),
     "": _own_summary,
-    **{name: partial(_text, place) for name, place in ANSWERS.items()},
 }
 """The text of an object by the name of its class; "" for all others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -55,11 +55,6 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def bold(line: str) -> str:
     """Return a line that is bold on a terminal."""
     return styled(line, "bold")
-
-
-def in_blocks(blocks: Iterable[Sequence[str]]) -> str:
-    """Return lines in blocks with an empty line between them, without those that are empty."""
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
 def on_one_line(error: str) -> str:

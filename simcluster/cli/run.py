@@ -70,13 +70,13 @@ def run(args: argparse.Namespace) -> None:
     verified = verify(scenario) if args.verify else None
 
     has_costs = scenario.run or scenario.training.outer
-    lines, spread = provided("costs per step")(result) if has_costs else ([], {})
+    more, spread = provided("costs per step")(result) if has_costs else ([], {})
 
     def blocks() -> Answer:
         found = [
             *step_answer(result),
             Lines([verified.summary()] if verified else []),
-            *(Lines([line]) for line in lines),
+            *more,
         ]
         if distribution:
             soon = distribution.method == "sweep" and soon_told(scenario)

@@ -1,4 +1,4 @@
-"""What Python shows of long runs, budgets and first scenarios: a line, or the text of the command."""
+"""What Python shows of long runs, budgets and first scenarios in a line, and lists of built-in things."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import DAY
 from simcluster.documents.catalogue import presets
-from simcluster.results.file import assumed_lines
 from simcluster.show.lines import named
 
 if TYPE_CHECKING:
@@ -58,21 +57,6 @@ LINES: Mapping[str, Callable[[Any], str]] = {
     "StagedTraining": _weeks,
     "TrainingRun": _weeks,
     "Walls": _walls,
-}
-
-
-def _policies_text(found: PolicyComparison) -> str:
-    from simcluster.longrun.commands.train import text_of
-
-    return text_of(found)
-
-
-TEXTS: Mapping[str, Callable[[Any], str]] = {
-    "Advice": lambda found: "\n".join(
-        [found.question, found.sentence, *(f"  {note}" for note in found.notes), *assumed_lines(found.assumed)]
-    ),
-    "FirstScenario": lambda found: str(found.text()),
-    "PolicyComparison": _policies_text,
 }
 
 

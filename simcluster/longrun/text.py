@@ -1,40 +1,68 @@
-"""Numbers and tables of long runs as text, and as JSON has them."""
+"""How long runs write numbers and tables of numbers, and numbers as JSON has them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.units import DAY
+from simcluster.base.counts import format_count, format_dollars, format_tokens, whole_dollars
+from simcluster.base.units import DAY, HOUR, format_seconds
+from simcluster.results.file import assumed_lines
+from simcluster.show.blocks import Lines, TableBlock
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Columns = Sequence[tuple[str, str]]
+"""Headings of a table, each with the format of its cells, which names values of a row: "{days:.2f}"."""
 
-def text_of_blocks(*blocks: Iterable[str]) -> str:
-    """Return blocks of lines as text, with an empty line between those that have any."""
-    return "\n\n".join(text for lines in blocks if (text := "\n".join(lines)))
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "count": format_count,
+    "tokens": format_tokens,
+    "dollars": whole_dollars,
+    "short dollars": format_dollars,
+    "seconds": format_seconds,
+    "hours": lambda seconds: f"{seconds / HOUR:,.2f}",
+    "MWh": lambda kwh: f"{kwh / 1e3:,.1f}",
+}
 
 
-def in_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of aligned columns, none without rows: the first, and those of words (why ..., beyond ...), to the
-    left."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    left = {0, *(place for place, name in enumerate(header) if name.startswith(("why", "beyond")))}
-    lines = []
-    for row in (header, *rows):
-        cells = (cell.ljust(width) if place in left else cell.rjust(width)
-                 for place, (cell, width) in enumerate(zip(row, widths, strict=True)))  # fmt: skip
-        lines.append("  " + "  ".join(cells).rstrip())
-    return lines
+class _Cells(string.Formatter):
+    """The formats of ``_FORMATS`` as well as Python's; a number that is not known is empty."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if isinstance(value, float) and math.isnan(value):
+            return ""
+        return _FORMATS[spec](value) if spec in _FORMATS else format(value, spec)
+
+
+def table_block(rows: Iterable[Mapping[str, Any]], columns: Columns, **about: Any) -> list[TableBlock]:
+    """Return the rows as a table, with fields of ``TableBlock`` in ``about``; none without rows."""
+    cells = [cells_of(row, columns) for row in rows]
+    return [TableBlock([head for head, _ in columns], cells, **{"indent": 2, **about})] if cells else []
+
+
+def cells_of(row: Mapping[str, Any], columns: Columns) -> list[str]:
+    """Return the cells of a row."""
+    return [_Cells().vformat(form, (), row) for _, form in columns]
+
+
+def remarks(assumed: Iterable[str], notes: Iterable[str] = ()) -> Lines:
+    """Return what an answer assumes and its notes."""
+    return Lines([*assumed_lines(assumed), *(f"note: {note}" for note in notes)], "warning")
 
 
 def row_of(table: pd.DataFrame, name: str) -> dict[str, float]:
     """Return a row of a table of numbers, by column."""
     return dict(zip(table.columns, table.loc[name].to_numpy(dtype=float).tolist(), strict=True))
+
+
+def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table by column, a named index included."""
+    frame = table if table.index.name is None else table.reset_index()
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def plain(value: Any) -> Any:
@@ -69,3 +97,17 @@ def duration(seconds: float) -> str:
         if seconds < below:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / DAY:,.3g} d"
+
+
+def format_energy(kwh: float) -> str:
+    """Return an energy with three digits or more, in kWh, MWh or GWh."""
+    for unit, scale in (("GWh", 1e6), ("MWh", 1e3)):
+        if abs(kwh) >= 10 * scale:
+            return f"{kwh / scale:,.4g} {unit}" if kwh < 1e4 * scale else f"{kwh / scale:,.0f} {unit}"
+    return f"{kwh:,.4g} kWh"
+
+
+def format_power(watts: float) -> str:
+    """Return a power with four digits, in W, kW or MW."""
+    unit, scale = next((each for each in (("MW", 1e6), ("kW", 1e3)) if abs(watts) >= each[1]), ("W", 1.0))
+    return f"{watts / scale:.4g} {unit}"

@@ -108,9 +108,8 @@ def lines_of(block: Block, *, bold: Bold = str) -> Iterator[str]:
             yield from map(_fact, block.facts)
         case TableBlock():
             yield from block.title
-            yield from table_lines(
-                () if block.chart else block.header, _with_bars(block), indent=block.indent, bold=bold
-            )
+            header = () if block.chart else block.header
+            yield from table_lines(header, _with_bars(block), indent=block.indent, left=block.left, bold=bold)
             yield from block.notes
         case Lines():
             yield from block.lines
@@ -121,15 +120,13 @@ def lines_of(block: Block, *, bold: Bold = str) -> Iterator[str]:
 
 
 def table_lines(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0, bold: Bold = str
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0, left: int = 1, bold: Bold = str
 ) -> list[str]:
-    """Return aligned columns with two spaces between them: the first to the left, the others to the right."""
+    """Return aligned columns with two spaces between them: the first ``left`` to the left, the others to the right."""
     every = [[*map(on_a_line, row)] for row in ((header, *rows) if header else rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-    lines = [
-        (" " * indent + "  ".join(f"{cell:{'>' if at else '<'}{widths[at]}}" for at, cell in enumerate(row))).rstrip()
-        for row in every
-    ]
+    places = [f"{'<' if at < left else '>'}{width}" for at, width in enumerate(widths)]
+    lines = [(" " * indent + "  ".join(map(format, row, places))).rstrip() for row in every]
     return [bold(lines[0]), *lines[1:]] if header else lines
 
 

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.satellites import load
-from simcluster.base.units import DAY
 from simcluster.cli.answers import ANSWERS
 from simcluster.interactive.notebook.drawn import cell, histogram, timeline
 from simcluster.scenario.job import job_of
-from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
+from simcluster.show.blocks import Block, Drawing, Folded, Lines, TableBlock
 from simcluster.show.report.colours import ideal_spans
 from simcluster.show.report.html import element, html_of, shortened
 from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from simcluster.longrun.studies.train import StagedTraining
-    from simcluster.longrun.studies.training_run import TrainingRun
     from simcluster.results.critical_path import CriticalPath
     from simcluster.results.distribution import Distribution
     from simcluster.results.played import Run
@@ -88,27 +83,7 @@ def _answer(name: str, it: object) -> str:
     return cell(html_of([*load(ANSWERS[name])(it), *drawings]))
 
 
-# --- runs of weeks, and tables ----------------------------------------------------------------------------------------
-
-
-def _weeks(training: TrainingRun | StagedTraining, fates: pd.Series[float]) -> str:
-    """Return where the days went that were not productive, seconds by fate, and the summary."""
-    parts = {str(fate): float(seconds) for fate, seconds in fates.items()}
-    wall = sum(parts.values())
-    lost = {name: seconds for name, seconds in parts.items() if seconds > 0 and name != "productive"}
-    rows = [(name.replace("_", " "), f"{each / 3600:,.4g} h", f"{each / wall:.2%}") for name, each in lost.items()]
-    facts = [
-        Fact("days", f"{wall / DAY:,.4g}", " on average"),
-        Fact("goodput", f"{training.goodput:.1%}", " productive"),
-        Fact("runs", f"{training.played:,}", " played"),
-    ]
-    header, bars = (
-        ("what else the days went into", "of a run", "share"),
-        [TableBar(0.0, each) for each in lost.values()],
-    )
-    table = [TableBlock(header, rows, bars=bars)] if lost else []
-    title, whole = Lines([training.scenario.title], "head"), Folded("all of it", str(training))
-    return cell(html_of([title, Figures(facts), *table, whole]))
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _records(found: Any) -> str:
@@ -128,7 +103,5 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "": lambda it: cell(element("pre", shortened(str(it)))),
     **{name: partial(_answer, name) for name in ANSWERS},
     "Records": _records,
-    "StagedTraining": lambda it: _weeks(it, it.breakdown),
-    "TrainingRun": lambda it: _weeks(it, it.breakdown["mean_s"]),
 }
 """By the name of the class; "" for all others."""

@@ -47,6 +47,15 @@ class LossFit:
     objective: float
     worst: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON: CONTRACT.md, scaling's ``fit``."""
+        law = self.law
+        return {
+            **{name: getattr(law, name) for name in law.errors}, "errors": law.errors, "rows": self.rows,
+            "left_out": self.left_out, "objective": self.objective, "largest_error": self.worst,
+            "parameters": list(law.parameters or ()), "tokens": list(law.tokens or ()),
+        }  # fmt: skip
+
 
 def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: int = 0) -> LossFit:
     """Fit the rows of a CSV file with columns parameters, loss, and tokens or compute (FLOP).

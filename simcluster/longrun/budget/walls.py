@@ -20,6 +20,7 @@ from simcluster.base.units import DAY, HOUR, format_bytes
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
 from simcluster.model.recipes import Recipe, recipe_named, state_bytes
+from simcluster.show.blocks import Answer, Fact, Figures, Lines
 from simcluster.studies.state_ladder import DEFAULT_RECIPE
 
 
@@ -76,21 +77,6 @@ class Walls(Shown):
     bought_tokens: float | None
     bought_days: float | None
 
-    def __str__(self) -> str:
-        return self.summary()
-
-    def summary(self) -> str:
-        """Return about ten lines: memory, time, cost and budget as far as the inputs allow, with all assumptions."""
-        tokens = "" if self.tokens is None else f" on {format_count(self.tokens)} tokens"
-        number = "" if self.gpus is None else f"{self.gpus:,} x "
-        lines = [
-            f"{format_count(self.parameters)} parameters{tokens}, {number}{self.device} "
-            f"({self.memory / 1e9:.4g} GB, {self.peak / 1e12:.4g} TFLOP/s in {self.precision})"
-        ]
-        for name, part in (("memory", _memory), ("time", _time), ("cost", _cost), ("budget", _budget)):
-            lines += [f"  {name if not place else '':<8} {line}" for place, line in enumerate(part(self))]
-        return "\n".join(lines)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "Walls and states"; null where an input is missing."""
 
@@ -137,15 +123,11 @@ def walls(
     total = chosen.total if chosen else parse_count(bytes_per_parameter, "bytes")
     size = parse_count(parameters, "parameters")
     number = None if gpus is None else parse_whole(gpus, "gpus")
-    shares, counts = {"mfu": mfu, "achievable": achievable}, {"tokens": tokens, "price": price, "days_wanted": days}
-    counts |= {"budget": budget}
-    given: dict[str, Any] = {
-        name: None if value is None else parse_share(value, name) for name, value in shares.items()
-    }
-    given |= {
-        name: None if value is None else parse_count(value, name.removesuffix("_wanted"))
-        for name, value in counts.items()
-    }
+    shares = {"mfu": mfu, "achievable": achievable}
+    counts = {"tokens": tokens, "price": price, "days": days, "budget": budget}
+    given: dict[str, Any] = {name: None if each is None else parse_share(each, name) for name, each in shares.items()}
+    given |= {name: None if each is None else parse_count(each, name) for name, each in counts.items()}
+    given["days_wanted"] = given.pop("days")
     peak, state, held = known.peak_flops(precision), size * total, None
     if number is not None:
         held = state / (number if zero == 3 else 1)
@@ -207,66 +189,72 @@ def _limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -
     return {name: None if math.isnan(value) else value for name, value in found.items()}
 
 
-def _memory(run: Walls) -> Iterator[str]:
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+def walls_answer(run: Walls) -> Answer:
+    """Return the blocks: memory, time, cost and budget as far as the inputs allow, with all assumptions."""
+    tokens = "" if run.tokens is None else f" on {format_count(run.tokens)} tokens"
+    number = "" if run.gpus is None else f"{run.gpus:,} x "
+    gpu = f"{run.device} ({run.memory / 1e9:.4g} GB, {run.peak / 1e12:.4g} TFLOP/s in {run.precision})"
+    head = f"{format_count(run.parameters)} parameters{tokens}, {number}{gpu}"
+    return [Lines([head], "head"), Figures([*_memory(run), *_time_and_cost(run), *_budget(run)])]
+
+
+def _memory(run: Walls) -> Iterator[Fact]:
     recipe, kept = run.recipe, f"{run.bytes_per_parameter:g} B a parameter"
     if recipe is not None:
         name = recipe.name + (", by default" if run.recipe_by_default else "")
         parts = f"weights {recipe.weight:g}, gradients {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
         kept += f" ({parts}: {name})"
-    yield f"{format_bytes(run.state_bytes)} of model state: {kept}"
+    yield Fact("memory", format_bytes(run.state_bytes), f" of model state: {kept}")
     least = "1 GPU holds" if run.least_gpus == 1 else f"{run.least_gpus:,} GPUs hold"
-    yield f"at least {least} it, with all of it sharded, before activations"
+    yield Fact("", f"at least {least} it, with all of it sharded, before activations")
     if run.state_bytes_a_gpu is not None:
         how = f"ZeRO-{run.zero}" if run.zero else "without ZeRO"
         verdict = "fits" if run.fits else f"does not fit in {run.memory / 1e9:.4g} GB"
         where = f"over {run.gpus:,} GPUs" if run.gpus != 1 else "on 1 GPU"
-        yield f"{how} {where}: {format_bytes(run.state_bytes_a_gpu)} of it a GPU, {verdict}"
+        yield Fact("", f"{how} {where}: {format_bytes(run.state_bytes_a_gpu)} of it a GPU, {verdict}")
 
 
-def _time(run: Walls) -> Iterator[str]:
+def _time_and_cost(run: Walls) -> Iterator[Fact]:
     if run.flops is None or run.gpu_hours is None:
         return
     days = "" if run.days is None else f"; {_days(run.days)} on {_gpus(run.gpus)}"
-    yield f"{_plain(run.flops, 4)} FLOP (6 x parameters x tokens; attention not counted)"
-    yield f"{_how(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}"
+    yield Fact("time", f"{_plain(run.flops, 4)} FLOP", " (6 x parameters x tokens; attention not counted)")
+    yield Fact("", f"{_how(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
     if run.gpus_needed is not None:
-        yield f"in {run.days_wanted:g} days: {_gpus(run.gpus_needed)}"
-
-
-def _cost(run: Walls) -> Iterator[str]:
-    if run.gpu_hours is None:
-        return
+        yield Fact("", f"in {run.days_wanted:g} days: {_gpus(run.gpus_needed)}")
     hours = f"{run.gpu_hours:,.0f} GPU-hours"
     if run.dollars is None:
-        yield f"{hours}; dollars with a price a GPU-hour (--price)"
+        yield Fact("cost", hours, "; dollars with a price a GPU-hour (--price)")
         return
-    yield f"{hours} at ${run.price:.2f}: {format_dollars(run.dollars)}{', at peak' if run.at_peak else ''}"
+    peak = ", at peak" if run.at_peak else ""
+    yield Fact("cost", hours, f" at ${run.price:.2f}: {format_dollars(run.dollars)}{peak}")
     if run.budget is None:
         yield from _lost(run)
 
 
-def _budget(run: Walls) -> Iterator[str]:
+def _budget(run: Walls) -> Iterator[Fact]:
     if run.budget is None or run.bought_gpu_hours is None:
         return
     days = "" if run.bought_days is None else f"; {_days(run.bought_days)} of {_gpus(run.gpus)}"
     share = "" if run.dollars is None else f", {run.budget / run.dollars:.1%} of the run"
-    yield f"{format_dollars(run.budget)} at ${run.price:.2f} buys {run.bought_gpu_hours:,.0f} GPU-hours{days}"
+    hours = f" at ${run.price:.2f} buys {run.bought_gpu_hours:,.0f} GPU-hours{days}"
+    yield Fact("budget", format_dollars(run.budget), hours)
     tokens = format_count(run.bought_tokens or 0.0)
-    yield f"{_how(run)}: {_plain(run.bought_flops or 0.0, 5)} FLOP, {tokens} tokens{share}"
+    yield Fact("", f"{_how(run)}: {_plain(run.bought_flops or 0.0, 5)} FLOP, {tokens} tokens{share}")
     yield from _lost(run)
 
 
-def _lost(run: Walls) -> Iterator[str]:
+def _lost(run: Walls) -> Iterator[Fact]:
     """Yield what falls short of the achievable MFU, in money and in training."""
     if run.wasted is None or run.lost_dollars is None or run.achievable is None:
         return
-    if not run.wasted:
-        yield f"nothing lost against {_percent(run.achievable)} MFU"
-        return
-    yield (
-        f"at {_percent(run.achievable)} MFU the same for {format_dollars(run.lost_dollars)} less "
-        f"({run.wasted:.1%} is lost), or {run.more_training:.1%} more training for the same"
-    )
+    at = f"{_percent(run.achievable)} MFU"
+    less = f"{format_dollars(run.lost_dollars)} less ({run.wasted:.1%} is lost)"
+    more = f"at {at} the same for {less}, or {run.more_training or 0.0:.1%} more training for the same"
+    yield Fact("", more if run.wasted else f"nothing lost against {at}")
 
 
 def _how(run: Walls) -> str:

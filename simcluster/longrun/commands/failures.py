@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from simcluster.longrun.eventlog import columns_of, is_own, log_rows
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
 from simcluster.longrun.studies.replayed import fit_log
 from simcluster.longrun.studies.replays import log_path
+from simcluster.longrun.text import table_block
 from simcluster.scenario.scenario import load
+from simcluster.show.blocks import Answer, Lines
 
 _YEAR = 365.25
 _GPUS = 1024
@@ -33,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--list says what ships; {name} is of a log that is fitted: leave one of them out")
         gpus = args.gpus or _GPUS
         rows = _list(gpus)
-        common.answer(args, lambda: _list_text(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
+        common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
         raise InputError("which log? simcluster failures LOG.csv; those that ship: simcluster failures --list")
@@ -47,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     if args.output:
         common.write_text(args.output, _yaml(fits))
     written = common.wrote(args, args.output) if args.output else ""
-    common.answer(args, lambda: _text(fits, written=written), lambda: _document(fits))
+    common.answer(args, lambda: _answer(fits, written=written), lambda: _document(fits))
 
 
 def _yaml(fits: FailureFits) -> str:
@@ -61,32 +64,36 @@ def _yaml(fits: FailureFits) -> str:
     return "\n".join(["failures:  # of a scenario's run", *lines]) + "\n"
 
 
-def _text(fits: FailureFits, *, written: str) -> str:
+def _answer(fits: FailureFits, *, written: str) -> Answer:
     rows = (*fits.causes, fits.total)
     lives = any(each.lives for each in rows)
-    header = ["cause", "failures", "95 % interval", "every", *(["shape", "scale", "gain", "law"] if lives else [])]
-    table = common.format_table(header, [_row(each, lives=lives) for each in rows]).splitlines()
+    columns = [("cause", "{name}"), ("failures", "{count:g}"), ("95 % interval", "{low:.1f} to {high:.1f}"),
+               ("every", "{every}")]  # fmt: skip
+    more = [("shape", "{shape}"), ("scale", "{scale}"), ("gain", "{gain:.1f}"), ("law", "{law}")]
+    gain = "gain: log-likelihood of the Weibull law above the exponential's; above 3.3 it is taken (1 %)"
     whose: dict[str, list[str]] = {}
     for each in rows:
         for note in each.notes:
             whose.setdefault(note, []).append(each.name)
-    said = [f"{', '.join(names)}: {note}" for note, names in whose.items()]
-    gain = "gain: log-likelihood of the Weibull law above the exponential's; above 3.3 it is taken (1 %)"
-    section = [written] if written else _yaml(fits).splitlines()
-    return common.in_blocks([table, [gain] if lives else [], said, [*fits.notes], section])
+    section = Lines([written]) if written else Lines(_yaml(fits).splitlines(), "layout")
+    notes = [gain] if lives else []
+    return [
+        *table_block(map(_row, rows), [*columns, *(more if lives else [])], notes=notes, indent=0),
+        Lines([f"{', '.join(names)}: {note}" for note, names in whose.items()]),
+        Lines(fits.notes),
+        section,
+    ]
 
 
-def _row(fit: CauseFit, *, lives: bool) -> list[str]:
-    every = _every(1 / fit.rate, "") if fit.count else "never"
-    cells = [fit.name, f"{fit.count:g}", f"{fit.low:.1f} to {fit.high:.1f}", every]
-    if not lives:
-        return cells
-    if fit.lives is None:
-        return [*cells, "", "", "", fit.law]
-    law = fit.lives
-    years, error = (seconds / DAY / _YEAR for seconds in (law.scale, law.scale_error))
-    scale = f"{years:.3g} +- {error:.2g} y"
-    return [*cells, f"{law.shape:.3f} +- {law.shape_error:.3f}", scale, f"{law.gain:.1f}", fit.law]
+def _row(fit: CauseFit) -> dict[str, Any]:
+    """Return values of a row; those of lives are empty where there are no ages."""
+    law, years = fit.lives, 365.25 * DAY
+    row: dict[str, Any] = {name: getattr(fit, name) for name in ("name", "count", "low", "high", "law")}
+    row |= {"every": _every(1 / fit.rate, "") if fit.count else "never", "shape": "", "scale": "", "gain": math.nan}
+    if law is not None:
+        scale = f"{law.scale / years:.3g} +- {law.scale_error / years:.2g} y"
+        row |= {"shape": f"{law.shape:.3f} +- {law.shape_error:.3f}", "scale": scale, "gain": law.gain}
+    return row
 
 
 def _every(seconds: float, comma: str = ",") -> str:
@@ -133,14 +140,15 @@ def _list(gpus: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _list_text(entries: list[dict[str, Any]], gpus: int) -> str:
-    header = ["name", "of a", "fails every", f"a job of {gpus:,} GPUs", "rate, 95 %", "causes"]
+def _list_answer(entries: list[dict[str, Any]], gpus: int) -> Answer:
     rows, notes = [], []
     for row in entries:
         job = "" if row["job_mtbf_s"] is None else _every(row["job_mtbf_s"])
         rate = "" if row["rate_low"] is None else f"x {row['rate_low']:.2f} to {row['rate_high']:.2f}"
-        rows.append([row["name"], row["device"], _every(row["mtbf_s"]), job, rate, str(len(row["causes"]))])
+        rows.append({**row, "every": _every(row["mtbf_s"]), "job": job, "rate": rate, "count": len(row["causes"])})
         notes += textwrap.wrap(f"{row['name']}: {row['holds']}", _WIDE, subsequent_indent="  ")
         notes += textwrap.wrap(row["source"], _WIDE, initial_indent="  ", subsequent_indent="  ")
-    how = ["In a scenario: run: {failures: NAME}; with others beside: run: {failures: {of: NAME, also: [...]}}"]
-    return common.in_blocks([common.format_table(header, rows).splitlines(), notes, how])
+    columns = [("name", "{name}"), ("of a", "{device}"), ("fails every", "{every}"),
+               (f"a job of {gpus:,} GPUs", "{job}"), ("rate, 95 %", "{rate}"), ("causes", "{count}")]  # fmt: skip
+    how = "In a scenario: run: {failures: NAME}; with others beside: run: {failures: {of: NAME, also: [...]}}"
+    return [*table_block(rows, columns, indent=0), Lines(notes, "layout"), Lines([how])]

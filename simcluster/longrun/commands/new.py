@@ -6,9 +6,11 @@ import argparse
 import json
 
 from simcluster.cli import common
+from simcluster.cli.answers import answer_of
 from simcluster.longrun.launch.first import first_scenario
 from simcluster.scenario.headroom import headroom_of
 from simcluster.scenario.schema import SCHEMA_FILE, scenario_schema
+from simcluster.show.blocks import Lines
 
 
 def run(args: argparse.Namespace) -> None:
@@ -23,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     )
     document = {"scenario": dict(found.document), "held_bytes": found.layout.held}
     if not args.output:
-        common.answer(args, lambda: found.text().rstrip("\n"), lambda: document)
+        common.answer(args, lambda: answer_of(found), lambda: document)
         return
     common.write_text(args.output, found.text(schema=not args.no_schema, folder=args.output.parent))
     beside = args.output.with_name(SCHEMA_FILE)
@@ -32,4 +34,4 @@ def run(args: argparse.Namespace) -> None:
     path, schema = args.output, f"wrote {beside}: editors complete and check {args.output.name} by it"
     lines = [f"wrote {path}: {found.summary()}", *([] if args.no_schema else [schema])]
     lines.append(f"simcluster run {path} plays it; simcluster plan {path} looks for the best layout")
-    common.answer(args, lambda: "\n".join(lines), lambda: document)
+    common.answer(args, lambda: [Lines(lines)], lambda: document)

@@ -10,6 +10,7 @@ from typing import Any
 from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.answers import answer_of
 from simcluster.cli.overrides import overrides_of
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.overrides import expand_vary, parse_override
@@ -17,6 +18,7 @@ from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_
 from simcluster.longrun.budget.loss_laws import LossLaw
 from simcluster.longrun.scaling.scale import Scaling, scaling
 from simcluster.scenario.scenario import load
+from simcluster.show.blocks import Fact, Figures
 from simcluster.show.pictures import picture
 
 _DRAWS, _DEVICE = 100, "h100"
@@ -39,14 +41,14 @@ def run(args: argparse.Namespace) -> None:
     fit = None
     if args.fit:
         fit = fit_loss_law(rows, Path(args.fit).name, left_out=args.leave_out, draws=_DRAWS)
-    head, document = ([], {}) if fit is None else ([_fit_text(fit)], {"fit": _fit_document(fit)})
+    head, document = ([], {}) if fit is None else ([_loss_fit(fit)], {"fit": fit.to_dict()})
     if fit is not None and not args.scenario and not given:
         if args.plot or args.costs:
             raise InputError("--plot and --costs draw an answer; ask for one, as in --compute 1e22 or --loss 2.0")
-        common.answer(args, lambda: head[0], lambda: document)
+        common.answer(args, lambda: head, lambda: document)
         return
     found = _answer(args, given, None if fit is None else fit.law)
-    common.answer(args, lambda: "\n\n".join([*head, found.summary()]), lambda: document | found.to_dict())
+    common.answer(args, lambda: [*head, *answer_of(found)], lambda: document | found.to_dict())
     common.draw(args, (args.plot, lambda: picture("isoflop")(found)), (args.costs, lambda: picture("costs")(found)))
 
 
@@ -70,26 +72,18 @@ def _answer(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | N
     return scaling(scenario, **given, **how, vary=dict(expand_vary(text) for text in args.vary))
 
 
-def _fit_text(fit: LossFit) -> str:
-    values = ((name, getattr(fit.law, name), error) for name, error in fit.law.errors.items())
-    constants = ", ".join(f"{name} {value:.5g} +- {error:.2g}" for name, value, error in values)
-    own = ", ".join(f"{name}: {getattr(fit.law, name):.6g}" for name in fit.law.errors)
-    return "\n".join([
-        f"{fit.law.formula()}   fitted to {fit.rows} rows, {fit.left_out} left out",
-        f"  constants    {constants} ({_DRAWS} bootstrap draws)",
-        f"  objective    {fit.objective:.7g} (sum of Huber losses of the logarithm, delta 1e-3)",
-        f"  largest      error of a loss: {fit.worst:.2%}",
-        f"  range        {fit.law.range_words()}",
-        f"  as a law     {{form: NDC, {own}}}",
-    ])  # fmt: skip
-
-
-def _fit_document(fit: LossFit) -> dict[str, Any]:
-    constants = {name: getattr(fit.law, name) for name in fit.law.errors}
-    return {
-        **constants, "errors": fit.law.errors, "rows": fit.rows, "left_out": fit.left_out, "objective": fit.objective,
-        "largest_error": fit.worst, "parameters": list(fit.law.parameters or ()), "tokens": list(fit.law.tokens or ()),
-    }  # fmt: skip
+def _loss_fit(fit: LossFit) -> Figures:
+    law = fit.law
+    constants = ", ".join(f"{name} {getattr(law, name):.5g} +- {error:.2g}" for name, error in law.errors.items())
+    own = ", ".join(f"{name}: {getattr(law, name):.6g}" for name in law.errors)
+    facts = [
+        Fact("constants", constants, f" ({_DRAWS} bootstrap draws)"),
+        Fact("objective", f"{fit.objective:.7g}", " (sum of Huber losses of the logarithm, delta 1e-3)"),
+        Fact("largest", f"error of a loss: {fit.worst:.2%}"),
+        Fact("range", law.range_words()),
+        Fact("as a law", f"{{form: NDC, {own}}}"),
+    ]
+    return Figures(facts, f"{law.formula()}   fitted to {fit.rows} rows, {fit.left_out} not fitted")
 
 
 # --- rows of compute and loss alone -----------------------------------------------------------------------------------
@@ -111,10 +105,10 @@ def _answer_by_compute(args: argparse.Namespace, rows: Sequence[Row], given: Map
         document["budget"] = {"flops": asked["compute"], "loss": law.loss(asked["compute"])}
     if "loss" in asked:
         document["to_loss"] = {"loss": asked["loss"], "flops": law.compute_to(asked["loss"])}
-    common.answer(args, lambda: _compute_text(law, asked), lambda: document)
+    common.answer(args, lambda: [_compute_fit(law, asked)], lambda: document)
 
 
-def _compute_text(law: ComputeLaw, asked: Mapping[str, float]) -> str:
+def _compute_fit(law: ComputeLaw, asked: Mapping[str, float]) -> Figures:
     constants = ", ".join(f"{name} {getattr(law, name):.5g} +- {error:.2g}" for name, error in law.errors.items())
     constants += " (standard errors)"
     if law.rows == 2:
@@ -124,19 +118,18 @@ def _compute_text(law: ComputeLaw, asked: Mapping[str, float]) -> str:
 
     def beyond(flops: float) -> str:
         times = law.beyond(flops)
-        return f"   (extrapolated: C x {times:.3g} beyond the runs)" if times > 1 else ""
+        return f"extrapolated: C x {times:.3g} beyond the runs" if times > 1 else ""
 
-    lines = [
-        f"{law.formula()}   fitted to {law.rows} rows{f', {law.left_out} left out' * bool(law.left_out)}; C in FLOP",
-        f"  constants    {constants}",
-        f"  largest      error of a loss: {law.worst:.2%}",
-        f"  range        {law.compute[0]:.3g} to {law.compute[1]:.3g} FLOP",
+    facts = [
+        Fact("constants", constants),
+        Fact("largest", f"error of a loss: {law.worst:.2%}"),
+        Fact("range", f"{law.compute[0]:.3g} to {law.compute[1]:.3g} FLOP"),
     ]
-    if "compute" in asked:
-        flops = asked["compute"]
-        lines.append(f"  budget       {flops:.4g} FLOP: loss {law.loss(flops):.4f}{beyond(flops)}")
-    if "loss" in asked:
-        needed = law.compute_to(asked["loss"])
-        never = f"never: no compute gets below {law.L_inf:.4g}"
-        lines.append(f"  loss {asked['loss']:<8g}{never if needed is None else f'{needed:.4g} FLOP{beyond(needed)}'}")
-    return "\n".join(lines)
+    if (flops := asked.get("compute")) is not None:
+        facts.append(Fact("budget", f"{flops:.4g} FLOP", f": loss {law.loss(flops):.4f}", beyond(flops)))
+    if (loss := asked.get("loss")) is not None:
+        needed, never = law.compute_to(loss), f"never: no compute gets below {law.L_inf:.4g}"
+        fact = (never, "", "") if needed is None else (f"{needed:.4g} FLOP", "", beyond(needed))
+        facts.append(Fact(f"loss {loss:g}", *fact))
+    left_out = f", {law.left_out} not fitted" * bool(law.left_out)
+    return Figures(facts, f"{law.formula()}   fitted to {law.rows} rows{left_out}; C in FLOP")

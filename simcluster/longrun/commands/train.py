@@ -15,15 +15,15 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.answers import answer_of
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.sweep import Bar
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.longrun.eventlog import columns_of, read_log
-from simcluster.longrun.studies.comparing import MEASURES, Policy, PolicyComparison, compare_policies
+from simcluster.longrun.studies.comparing import Policy, compare_policies
 from simcluster.longrun.studies.replays import log_path, replay_failures
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
-from simcluster.results.file import assumed_lines
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace) -> None:
         log = read_log(log_path(args.replay), columns=columns_of(args.columns), began=args.began)
         found = replay_failures(scenario, log, dict(overrides_of(args, args.scenario)), played=args.played)
         found = replace(found, name=Path(args.replay).stem)
-        common.answer(args, found.summary, found.to_dict)
+        common.answer(args, lambda: answer_of(found), found.to_dict)
         _write(args, found.last, found.compared)
     else:
         how = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
         with show_progress(args) as bar:
             training = train(scenario, **how, progress=bar)
-        common.answer(args, training.summary, training.to_dict)
+        common.answer(args, lambda: answer_of(training), training.to_dict)
         _write(args, training, {scenario.name: training})
     if args.verbose:
         print(f"{time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
@@ -77,7 +77,7 @@ def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
         found = compare_policies(
             policies, **how, workers=common.workers_of(args), store=args.store, strict=False, progress=bar
         )
-    common.answer(args, lambda: text_of(found), found.to_dict)
+    common.answer(args, lambda: answer_of(found), found.to_dict)
     stages = {
         name if run is stage else f"{name}, stage {number}": stage
         for name, run in found.runs.items()
@@ -178,37 +178,3 @@ def _named(changes: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{path.removeprefix('run.')} {'null' if value is None else value}" for path, value in shown.items()
     )
-
-
-def text_of(found: PolicyComparison) -> str:
-    """The answer, the table, and what was refused."""
-    title = next(iter(found.runs))
-    head = f"{title}: {len(found.runs)} policies, {found.played:,} runs of each on the same failures"
-    refused = [f"  {name}: {common.on_one_line(why)}" for name, why in found.refused.items()]
-    notes = ["+- is half a 95 % interval; ~ zero is in it"]
-    blocks = [[head], [found.sentence], [_table(found), *notes], ["refused", *refused] if refused else []]
-    blocks.append(assumed_lines(found.assumed))
-    return common.in_blocks(blocks)
-
-
-def _table(found: PolicyComparison) -> str:
-    header, columns = ["policy"], [list(found.runs)]
-    for measure, table in found.tables.items():
-        scale, unit = MEASURES[measure]
-        digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
-        header.append(measure)
-        rows, cells = table.to_dict("records"), []
-        for row in rows:
-            mean, half = row["mean"], row["half_width"]
-            noise = f" +- {scale * half:,.{digits}f}" if half > 1e-12 * abs(mean) else ""
-            cells.append(f"{scale * mean:,.{digits}f}{noise}{suffix}")
-        columns.append(cells)
-        if any(abs(row["difference"]) > 1e-12 * row["mean"] for row in rows):
-            header.append(f"against the first, {unit}")
-            digits, gaps = 0 if measure == "dollars" else 3, [""]
-            for row in rows[1:]:
-                gap, half = scale * row["difference"], scale * row["difference_half_width"]
-                told = f"{'~ ' if abs(gap) <= half else ''}{gap:+,.{digits}f} +- {half:,.{digits}f}"
-                gaps.append(told if gap or half else "0")
-            columns.append(gaps)
-    return common.format_table(header, list(zip(*columns, strict=True)))

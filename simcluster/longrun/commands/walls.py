@@ -1,15 +1,16 @@
-"""simcluster walls: what a run of so many parameters and tokens meets in memory, time and cost."""
+"""simcluster walls: the memory, time and cost of a run, by its parameters and tokens."""
 
 from __future__ import annotations
 
 import argparse
 
 from simcluster.cli import common
+from simcluster.cli.answers import answer_of
 from simcluster.longrun.budget.walls import walls
 
 
 def run(args: argparse.Namespace) -> None:
-    """Count, and say it."""
+    """Compute the limits and print them."""
     found = walls(
         args.parameters,
         args.tokens,
@@ -25,4 +26,4 @@ def run(args: argparse.Namespace) -> None:
         bytes_per_parameter=args.bytes,
         zero=args.zero,
     )
-    common.answer(args, found.summary, found.to_dict)
+    common.answer(args, lambda: answer_of(found), found.to_dict)

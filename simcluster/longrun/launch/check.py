@@ -1,10 +1,10 @@
-"""The launch checklist of a scenario: points of its step and, where it has a run, of the whole launch; as text, too."""
+"""The launch checklist of a scenario: points of its step and, where it has a run, of the whole launch."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,11 @@ from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.longrun.launch.launch import Launch, of_run
 from simcluster.longrun.launch.points import BUDGET, OUTCOME, STATE
 from simcluster.longrun.launch.small import SmallVersion, small_version
-from simcluster.results.file import assumed_lines
+from simcluster.longrun.text import remarks
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.preflight import Checklist, checklist, worst, written
 from simcluster.studies.whatif.preflight_points import Point
@@ -29,36 +30,8 @@ from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-Mark = Callable[[str, Verdict], str]
-"""A verdict's word, as it is to be shown."""
-
 _TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
-_MARKS: dict[Verdict, str] = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
-
-
-def _why(point: Point, result: Result, own: Sequence[str]) -> Iterator[str]:
-    yield f"rule: {point.rule}"
-    for place, remedy in enumerate(point.remedies):
-        run = of_run(remedy.values)
-        how = "fix" if run else "fix, as played" if point.for_time else "what keeps the rule, as played"
-        step = "" if run else f"   {_step(remedy, result)}"
-        yield f"{'or' if place else how}: {_command(remedy, own)}{step}"
-        if remedy.then:
-            yield f"    then {_MARKS[remedy.then[0]]}: {remedy.then[1]}"
-    if not point.remedies and point.advice:
-        yield f"look at: {point.advice}{' (no change that was tried helps and fits)' * bool(point.tries)}"
-
-
-def _command(remedy: Remedy, own: Sequence[str]) -> str:
-    kept = [text for text in own if text.partition("=")[0].strip() not in remedy.values]
-    return " ".join([*(f"--set {shlex.quote(text)}" for text in kept), remedy.options()])
-
-
-def _step(remedy: Remedy, result: Result) -> str:
-    held, capacity = remedy.memory, result.facts.memory
-    slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""
-    tight = f", tight: {held / 1e9:.1f} of {capacity / 1e9:.1f} GB" if held > _TIGHT * capacity else ""
-    return f"{format_seconds(remedy.step_time)} a step ({remedy.change:+.1%}{slower}){tight}"
+MARKS: dict[Verdict, str] = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
 RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
@@ -127,31 +100,56 @@ class LaunchCheck(Shown):
         """The scenario for one machine, to be run for some steps and compared; InputError where it cannot be made."""
         return small_version(self.result.scenario)
 
-    def summary(self, mark: Mark = lambda word, verdict: word, own: Sequence[str] | None = None) -> str:
-        """Return every point in a line, with its rule and what would help where it does not pass.
-
-        ``mark`` colours verdicts; ``own`` are the overrides as a user wrote them (A.B=C), which remedies go with.
-        """
-        given, result = list(written(dict(self.overrides))) if own is None else own, self.result
-        width = max(len(point.name) for point in self.points)
-        lines = [f"{result.scenario.title}: {format_seconds(result.step_time)} a step", ""]
-        for point in self.points:
-            lines.append(f"{mark(_MARKS[point.verdict], point.verdict)}  {point.name.ljust(width)}  {point.found}")
-            if point.verdict != "pass":
-                lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, result, given)]
-        counts = Counter(point.verdict for point in self.points)
-        lines += ["", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]
-        lines += [f"note: {text}" for text in result.without_effect()]
-        if self.fastest:
-            lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
-            lines += [f"  {_command(remedy, given)}   {_step(remedy, result)}" for remedy in self.fastest]
-        return "\n".join([*lines, *([""] if self.assumed else []), *assumed_lines(self.assumed)])
-
-    def __str__(self) -> str:
-        return self.summary()
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "A launch checklist"."""
         notes = [note.to_dict() for note in self.result.notes()]
         found = {"step_time_s": self.result.step_time, **self.checklist.to_dict()}
         return {**found, "notes": notes, "assumed": list(self.assumed)}
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+def check_answer(found: LaunchCheck) -> Answer:
+    """Return the blocks: every point in a row, with its rule and what would help below it where it does not pass."""
+    result, given = found.result, list(written(dict(found.overrides)))
+    rows = []
+    for point in found.points:
+        rows.append([MARKS[point.verdict], point.name, point.found])
+        rows += [["", "", line] for line in _help(point, result, given)] if point.verdict != "pass" else []
+    counts = Counter(point.verdict for point in found.points)
+    fastest = [f"  {_command(remedy, given)}   {_step(remedy, result)}" for remedy in found.fastest]
+    title = "what makes the step shortest, as simulated (options of simcluster run SCENARIO)"
+    return [
+        Lines([f"{result.scenario.title}: {format_seconds(result.step_time)} a step"], "head"),
+        TableBlock(["", "point", "found"], rows, left=3),
+        Lines([f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]),
+        Lines([f"note: {text}" for text in result.without_effect()], "warning"),
+        Lines([title, *fastest] if fastest else []),
+        remarks(found.assumed),
+    ]
+
+
+def _help(point: Point, result: Result, given: Sequence[str]) -> Iterator[str]:
+    yield f"rule: {point.rule}"
+    for place, remedy in enumerate(point.remedies):
+        run = of_run(remedy.values)
+        how = "fix" if run else "fix, as simulated" if point.for_time else "what keeps the rule, as simulated"
+        step = "" if run else f"   {_step(remedy, result)}"
+        yield f"{'or' if place else how}: {_command(remedy, given)}{step}"
+        if remedy.then:
+            yield f"  then {MARKS[remedy.then[0]]}: {remedy.then[1]}"
+    if not point.remedies and point.advice:
+        yield f"look at: {point.advice}{' (no change that was tried helps and fits)' * bool(point.tries)}"
+
+
+def _command(remedy: Remedy, given: Sequence[str]) -> str:
+    kept = [text for text in given if text.partition("=")[0].strip() not in remedy.values]
+    return " ".join([*(f"--set {shlex.quote(text)}" for text in kept), remedy.options()])
+
+
+def _step(remedy: Remedy, result: Result) -> str:
+    held, capacity = remedy.memory, result.facts.memory
+    slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""
+    tight = f", tight: {held / 1e9:.1f} of {capacity / 1e9:.1f} GB" if held > _TIGHT * capacity else ""
+    return f"{format_seconds(remedy.step_time)} a step ({remedy.change:+.1%}{slower}){tight}"

@@ -27,6 +27,7 @@ from simcluster.scenario.memory_plan import recompute_words
 from simcluster.scenario.rules import rack_of, trays_filled_by
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.schema import SCHEMA_FILE
+from simcluster.show.blocks import Answer, Lines
 from simcluster.topology import FlatSpec
 
 _WIDE = 118  # characters of a line
@@ -96,6 +97,11 @@ class FirstScenario(Shown):
             yield from _explained(f"{section}:", description(Scenario, section), "")
             part = self.scenario.cluster.topology if section == "cluster" else getattr(self.scenario, section)
             yield from _lines(value, type(part), "  ")
+
+
+def first_answer(found: FirstScenario) -> Answer:
+    """Return the file as a block."""
+    return [Lines(found.text().splitlines(), "layout")]
 
 
 def _lines(section: Mapping[str, Any], model: Any, indent: str) -> Iterator[str]:

@@ -28,8 +28,9 @@ from simcluster.longrun.scaling.asked import (
     critical_of,
     play_batches,
 )
-from simcluster.longrun.text import in_columns, plain
+from simcluster.longrun.text import plain, rows_of, table_block
 from simcluster.scenario.given import ScenarioLike, scenario_of
+from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,15 +50,6 @@ class Scaling(LossAnswer, Shown):
             parts.append(f"loss {asked.loss:.4g}{takes}")
         return f"Scaling({', '.join(parts)})"
 
-    def __str__(self) -> str:
-        return self.summary()
-
-    def summary(self) -> str:
-        """Return the law, the budget and what it buys, the loss and what it takes; then tables, then notes."""
-        head = [f"{self.law.formula()}   (law {self.law.name})", *_budget(self), *_goal(self)]
-        blocks = [head, _laws(self), _serving(self), _batches(self), _epochs(self), list(self.notes)]
-        return "\n\n".join("\n".join(lines) for lines in blocks if lines)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "From a budget to a loss"; "never" is null."""
         asked, rate = self.asked, self.asked.rate
@@ -73,7 +65,7 @@ class Scaling(LossAnswer, Shown):
             "price_per_gpu_hour": asked.price,
             "critical_batch_tokens": self.critical,
             **{name: _model(self, size) for name, size in models.items()},
-            **{name: table.reset_index().to_dict(orient="records") for name, table in tables.items()},
+            **{name: rows_of(table) for name, table in tables.items()},
             "notes": list(self.notes),
         }
         return dict(plain(answer))
@@ -129,16 +121,29 @@ def scaling(
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 
-def _size(size: ModelSize) -> str:
+def scaling_answer(found: Scaling) -> Answer:
+    """Return the blocks: the law, the budget and what it buys, the loss and what it takes; then tables, then notes."""
+    return [
+        Lines([f"{found.law.formula()}   (law {found.law.name})"], "head"),
+        Figures([*_budget(found), *_goal(found)]),
+        *_laws(found),
+        *_serving(found),
+        *_batches(found),
+        *_epochs(found),
+        Lines(found.notes),
+    ]
+
+
+def _size(size: ModelSize) -> tuple[str, str]:
     ratio = f"{size.tokens_per_parameter:,.3g} a parameter"
-    return f"{format_count(size.parameters)} parameters on {format_count(size.tokens)} tokens ({ratio})"
+    return f"{format_count(size.parameters)} parameters", f" on {format_count(size.tokens)} tokens ({ratio})"
 
 
-def _takes(found: LossAnswer, compute: float) -> str:
-    rate, price = found.asked.rate, found.asked.price
+def _takes(found: LossAnswer, compute: float) -> tuple[str, str]:
+    rate, price, days = found.asked.rate, found.asked.price, found.asked.rate.days(compute)
     where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"of one {rate.device}"
     money = "" if price is None else f", {format_dollars(rate.gpu_hours(compute) * price)}"
-    return f"{_flop(compute)}, {_time(rate.days(compute))} {where}{money}"
+    return _flop(compute), f", {_time(days)} {where}{money}"
 
 
 def _flop(compute: float) -> str:
@@ -149,134 +154,117 @@ def _time(days: float) -> str:
     return f"{days:,.4g} days" if days >= 0.1 else format_seconds(days * DAY)
 
 
-def _budget(found: LossAnswer) -> Iterator[str]:
+def _budget(found: LossAnswer) -> Iterator[Fact]:
     best, own = found.best, found.own
     if best is None or best.loss is None:
         return
-    yield f"  budget       {_takes(found, best.compute)}; {found.asked.rate.words}"
-    yield f"  best         {_size(best)}: loss {best.loss:.4f}"
+    flop, takes = _takes(found, best.compute)
+    yield Fact("budget", flop, f"{takes}; {found.asked.rate.words}")
+    size, on = _size(best)
+    yield Fact("best", size, f"{on}: loss {best.loss:.4f}")
     if own is None or own.loss is None:
         return
-    name = f"   ({found.asked.model})" if found.played else ""
-    yield f"  yours        {_size(own)}: loss {own.loss:.4f}{name}"
+    size, on = _size(own)
+    yield Fact("yours", size, f"{on}: loss {own.loss:.4f}", found.asked.model if found.played else "")
     same = found.law.cheapest(own.loss)
     if same is not None and same.compute < 0.995 * own.compute:
-        part = f"{same.compute / own.compute:.0%} of the FLOP"
-        yield f"               the same loss takes {part} with {_size(same)}"
+        yield Fact("", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_size(same))}")
 
 
-def _goal(found: LossAnswer) -> Iterator[str]:
+def _goal(found: LossAnswer) -> Iterator[Fact]:
     loss, own, cheapest = found.asked.loss, found.to_loss, found.cheapest
     if loss is None:
         return
     name = f"loss {loss:.4g}"
     if cheapest is None:
-        yield f"  {name:<12} never: no model gets below {found.law.E:.4g}"
+        yield Fact(name, f"never: no model gets below {found.law.E:.4g}")
         return
     if own is not None:
-        yield f"  {name:<12} {_own_way(found, own)}"
-        name = ""
+        yield Fact(name, _own_way(found, own))
+        name = "cheapest"
     if found.best is None:
-        yield f"  {'rate':<12} {found.asked.rate.words}"
-    yield f"  {name or 'cheapest':<12} {_size(cheapest)}: {_takes(found, cheapest.compute)}"
-    if found.asked.served:
-        yield f"  {'to serve':<12} {_to_serve(found, loss, cheapest)}"
+        yield Fact("rate", found.asked.rate.words)
+    size, on = _size(cheapest)
+    yield Fact(name, size, f"{on}: {''.join(_takes(found, cheapest.compute))}")
+    served = found.asked.served
+    if served and (size_to_serve := found.law.cheapest(loss, served)) is not None:
+        both, instead = (each.compute + SERVING_FLOP * each.parameters * served for each in (size_to_serve, cheapest))
+        less = f"{1 - both / instead:.0%} less than with the cheapest to train"
+        size, on = _size(size_to_serve)
+        yield Fact("to serve", size, f"{on}: {_flop(both)} with {format_count(served)} tokens served, {less}")
     if found.critical is not None:
-        yield f"  {'batch':<12} critical: {format_count(found.critical)} tokens, {found.critical_words}"
+        yield Fact("batch", f"critical: {format_count(found.critical)} tokens", f", {found.critical_words}")
 
 
 def _own_way(found: LossAnswer, own: ModelSize) -> str:
-    data = found.repeated
+    data, model = found.repeated, found.asked.model
     if math.isfinite(own.tokens):
         epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
         small = "; at small batches, by batch below" if found.played else ""
-        return f"{found.asked.model}: {format_count(own.tokens)} tokens{epochs}, {_takes(found, own.compute)}{small}"
-    floor = found.law.floor(own.parameters)
+        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_takes(found, own.compute))}{small}"
     if data is not None and found.law.tokens_to(own.loss or 0.0, own.parameters) < math.inf:
         least = data.loss(own.parameters, math.inf)
-        return f"{found.asked.model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"
-    return f"{found.asked.model}: never: its floor is {floor:.4f}, however many tokens it sees"
-
-
-def _to_serve(found: LossAnswer, loss: float, cheapest: ModelSize) -> str:
-    served = found.asked.served
-    size = found.law.cheapest(loss, served)
-    assert size is not None
-    both = size.compute + SERVING_FLOP * size.parameters * served
-    instead = cheapest.compute + SERVING_FLOP * cheapest.parameters * served
-    return (
-        f"{_size(size)}: {_flop(both)} with {format_count(served)} tokens served, "
-        f"{1 - both / instead:.0%} less than with the cheapest to train"
-    )
+        return f"{model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"
+    return f"{model}: never: its floor is {found.law.floor(own.parameters):.4f}, however many tokens it sees"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-
-def _laws(found: LossAnswer) -> list[str]:
-    table = found.laws
-    if not len(table):
-        return []
-    own = found.own is not None
-    rows = []
-    for name, row in table.iterrows():
-        mark = " *" if name == found.law.name else ""
-        losses = [row["loss"], *([row["own_loss"]] if own else [])]
-        cells = ["-" if math.isnan(loss) else f"{loss:.4f}" for loss in losses]
-        size = [format_count(row["parameters"]), format_count(row["tokens"]), f"{row['tokens_per_parameter']:.3g}"]
-        rows.append([f"{name}{mark}", *size, *cells, row["beyond"]])
-    header = ["best by", "parameters", "tokens", "a parameter", "loss", *(["yours"] if own else []), "beyond its range"]
-    return [*in_columns(header, rows), f"  *: the law that answers; {TWENTY}: its loss is by that law"]
+_MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
 
 
-def _serving(found: LossAnswer) -> list[str]:
-    table = found.serving
-    if not found.asked.served or not len(table):
-        return []
-    rows = [
-        [format_count(float(served)) if served else "0", format_count(row["parameters"]), format_count(row["tokens"]),
-         f"{row['tokens_per_parameter']:,.3g}", f"{row['training_flop']:.3g}", f"{row['all_flop']:.3g}", row["beyond"]]
-        for served, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
+def _laws(found: LossAnswer) -> list[TableBlock]:
+    """Return the best model by each law; a loss that a law does not know is empty."""
+    rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
+    columns = [
+        ("best by", "{law}"), *_MODEL, ("a parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
+        *[("yours", "{own_loss:.4f}")] * (found.own is not None), ("beyond its range", "{beyond}"),
     ]  # fmt: skip
-    return in_columns(["served", "parameters", "tokens", "a parameter", "to train", "in all", "beyond its range"], rows)
+    return table_block(rows, columns, notes=[f"  *: the law that answers; {TWENTY}: its loss is by that law"])
 
 
-def _batches(found: LossAnswer) -> list[str]:
-    table, critical = found.batches, found.critical_batch
+def _serving(found: LossAnswer) -> list[TableBlock]:
+    columns = [
+        ("served", "{served:count}"), *_MODEL, ("a parameter", "{tokens_per_parameter:,.3g}"),
+        ("to train", "{training_flop:.3g}"), ("in all", "{all_flop:.3g}"), ("beyond its range", "{beyond}"),
+    ]  # fmt: skip
+    return table_block(rows_of(found.serving) if found.asked.served else [], columns)
+
+
+def _batches(found: LossAnswer) -> list[TableBlock]:
+    table, critical = found.batches.reset_index(), found.critical_batch
     if critical is None:
         return []
+    batch = ("batch", "{batch:count}")
     if not found.played:
-        parts = [
-            [format_count(row["batch"]), f"{row['of_critical']:g}", f"{row['steps']:,.0f}", format_count(row["tokens"]),
-             f"{row['steps'] / critical.least_steps:.4g} x", f"{row['tokens'] / critical.least_tokens:.4g} x"]
-            for row in table.to_dict("records")
-        ]  # fmt: skip
-        return in_columns(["batch", "of critical", "steps", "tokens", "least steps", "least tokens"], parts)
-    priced, rows, refused = found.asked.price is not None, [], []
-    for name, row in zip(table.index.tolist(), table.to_dict("records"), strict=True):
-        if row["refused"]:
-            refused.append(f"  {name}: {row['refused']}")
-            continue
-        rows.append([str(name), f"{row['gpus']:,}", format_count(row["batch"]), f"{row['of_critical']:.3g}",
-                     format_seconds(row["step_time_s"]), f"{row['steps']:,.0f}", format_count(row["tokens"]),
-                     _time(row["days"]), *([format_dollars(row["dollars"])] if priced else [])])  # fmt: skip
-    header = ["to the loss", "GPUs", "batch", "of critical", "step", "steps", "tokens", "time"]
-    told = "steps are S_min (1 + B_crit / B); failures come on top (train, with run: {loss: ...})"
-    return [*in_columns([*header, *(["dollars"] if priced else [])], rows), *refused, f"  {told}"]
+        least = {name: table[name] / getattr(critical, f"least_{name}") for name in ("steps", "tokens")}
+        rows = rows_of(table.assign(least_steps=least["steps"], least_tokens=least["tokens"]))
+        return table_block(rows, [
+            batch, ("of critical", "{of_critical:g}"), ("steps", "{steps:,.0f}"), ("tokens", "{tokens:count}"),
+            ("least steps", "{least_steps:.4g} x"), ("least tokens", "{least_tokens:.4g} x"),
+        ])  # fmt: skip
+    simulated, refused = (rows_of(table[(table["refused"] == "") == good]) for good in (True, False))
+    columns = [
+        ("to the loss", "{variant}"), ("GPUs", "{gpus:,}"), batch, ("of critical", "{of_critical:.3g}"),
+        ("step", "{step_time_s:seconds}"), ("steps", "{steps:,.0f}"), ("tokens", "{tokens:count}"), ("time", "{time}"),
+        *[("dollars", "{dollars:short dollars}")] * (found.asked.price is not None),
+    ]  # fmt: skip
+    notes = [f"  {row['variant']}: {row['refused']}" for row in refused]
+    notes += ["  steps are S_min (1 + B_crit / B); failures come on top (train, with run: {loss: ...})"]
+    return table_block([{**row, "time": _time(row["days"])} for row in simulated], columns, notes=notes)
 
 
-def _epochs(found: LossAnswer) -> list[str]:
+def _epochs(found: LossAnswer) -> list[TableBlock]:
     data = found.repeated
     if data is None:
         return []
-    table = found.epochs
-    rows = [
-        ["endless" if math.isinf(many) else f"{many:g}", format_count(row["worth"]),
-         f"{row['worth'] / data.unique:.4g}", "-" if math.isinf(many) else f"{row['of_fresh']:.0%}"]
-        for many, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
-    ]  # fmt: skip
-    borrowed = [f"  {data.law.name} says nothing of repetition: constants of muennighoff"] if data.borrowed else []
-    return [*in_columns(["epochs", "worth", "x unique", "of fresh"], rows), *borrowed]
+    rows = rows_of(found.epochs.assign(unique=found.epochs["worth"] / data.unique))
+    endless = [{**row, "epochs": "endless", "of_fresh": math.nan} for row in rows[-1:]]
+    columns = [("epochs", "{epochs}"), ("worth", "{worth:count}"), ("x unique", "{unique:.4g}"),
+               ("of fresh", "{of_fresh:.0%}")]  # fmt: skip
+    rows = [{**row, "epochs": f"{row['epochs']:g}"} for row in rows[:-1]] + endless
+    notes = [f"  {data.law.name} says nothing of repetition: constants of muennighoff"] if data.borrowed else []
+    return table_block(rows, columns, notes=notes)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import weight_of
 from simcluster.scenario.run_section import RunSpec
+from simcluster.show.blocks import Answer, Fact, Figures
 from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 
 
@@ -32,15 +33,6 @@ class AmortisedRow:
         """Seconds per step."""
         return self.seconds / self.every
 
-    def in_words(self) -> str:
-        """Return the row as text.
-
-        >>> AmortisedRow("checkpoint", 60.0, 83).in_words()
-        'checkpoint 722.9 ms a step (60.00 s every 83)'
-        """
-        whole = f"{format_seconds(self.seconds)} every {self.every:,}"
-        return f"{self.name} {format_seconds(self.each_step)} a step ({whole})"
-
 
 def amortised(result: Result) -> tuple[AmortisedRow, ...]:
     """Return what a result's run adds to its steps, and the outer step of workers that train apart, if that is not
@@ -52,16 +44,19 @@ def amortised(result: Result) -> tuple[AmortisedRow, ...]:
     return (*found, *(() if section is None or section.stages else _rows(result, section)))
 
 
-def amortised_answer(result: Result) -> tuple[list[str], dict[str, Any]]:
-    """Return the text and the JSON of what a run adds to its step; both are empty where that is nothing."""
+def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
+    """Return the blocks and the JSON of what a run adds to its step; both are empty where that is nothing."""
     if not (rows := amortised(result)):
         return [], {}
     whole = result.step_time + sum(row.each_step for row in rows)
-    told = [*(row.in_words() for row in rows), f"with that a step takes {format_seconds(whole)}"]
-    told[-1] += f", {whole / result.step_time - 1:+.2%}"
-    text = "\n".join(f"  {'amortised' if not place else '':<13}{line}" for place, line in enumerate(told))
+    facts = [
+        Fact("" if number else "amortised", f"{row.name} {format_seconds(row.each_step)} a step", "",
+             f"{format_seconds(row.seconds)} every {row.every:,}")
+        for number, row in enumerate(rows)
+    ]  # fmt: skip
+    facts.append(Fact("", f"with that a step takes {format_seconds(whole)}, {whole / result.step_time - 1:+.2%}"))
     found = {row.name: {"seconds": row.seconds, "every": row.every, "step_s": row.each_step} for row in rows}
-    return [text], {"amortised": {"step_time_s": whole, **found}}
+    return [Figures(facts)], {"amortised": {"step_time_s": whole, **found}}
 
 
 def _rows(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +26,9 @@ from simcluster.longrun.studies.build import asked_runs, long_run_of
 from simcluster.longrun.studies.policies import paired
 from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.training_run import FATE_WORDS, TrainingRun
-from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
-from simcluster.results.file import assumed_lines, merge_assumptions
+from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.longrun.text import plain, row_of
+from simcluster.results.file import merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
 _OF_THE_LOG = ("run.failures", "run.played")
 _HOURS = ("productive", "lost", "checkpoint", "write", "verification", "validation", *FATES[1:])
 _SAME = 1e-6
-_MOST = 5  # causes that are named
-_DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of others two
 
 
 @dataclass(frozen=True)
@@ -129,11 +125,6 @@ class FailureReplay(Shown):
             days, until = log.end / DAY, run.until / DAY
             yield f"the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
 
-    def summary(self) -> str:
-        """Return a text that is read in half a minute."""
-        notes = [*assumed_lines(self.assumed), *(f"note: {note}" for note in self.notes)]
-        return text_of_blocks(_head(self), _table_lines(self), notes, _answer(self))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "Logs of a long run"."""
         return {
@@ -219,53 +210,3 @@ def _measures(outcomes: Outcomes) -> dict[str, Any]:
         "stood_h": sum(spent[fate] for fate in STANDS) / HOUR,
         **{f"{fate}_h": spent[fate] / HOUR for fate in _HOURS},
     }
-
-
-# --- text -------------------------------------------------------------------------------------------------------------
-
-
-def _head(replay: FailureReplay) -> Iterator[str]:
-    played = replay.as_it_was
-    struck = Counter(each.cause for each in struck_in(played.run, replay.log))
-    named = ", ".join(f"{cause} {count}" for cause, count in struck.most_common(_MOST))
-    rest = len(struck) - _MOST
-    yield played.scenario.name
-    runs = f"{played.played:,} run{'s' * (played.played > 1)}"
-    yield f"{replay.name} played again: {struck.total():,} strikes in {replay.log.end / DAY:.4g} days; {runs}"
-    yield f"  strikes      {named}{f', {rest} others' if rest > 0 else ''}"
-    if replay.changed:
-        changes = replay.changed.items()
-        said = (f"{path} = {value if isinstance(value, str) else json.dumps(value)}" for path, value in changes)
-        yield f"  what if      {', '.join(said)}"
-
-
-def _table_lines(replay: FailureReplay) -> list[str]:
-    then, rows, words = replay.what_if is not None, [], {**FATE_WORDS, "stood": "the job stood"}
-    for measure, *values, gap, half in replay.table.reset_index().itertuples(index=False):
-        hours = measure.endswith("_h")
-        if hours and not any(abs(value) > 1e-6 for value in values if not math.isnan(value)):
-            continue
-        share, digits = measure == "goodput", _DIGITS.get(measure, 2)
-        cells = [f"{words[measure.removesuffix('_h')]}, h" if hours else measure]
-        for value in values if then else values[:2]:
-            number = f"{value:.2%}" if share else f"{value:,.{digits}f}"
-            cells.append("" if math.isnan(value) else number)
-        if then:
-            gap, half = (100 * gap, 100 * half) if share else (gap, half)
-            hidden = math.isnan(half) or half < 0.5 * 10**-digits
-            cells += [f"{gap:+,.{digits}f}", "" if hidden else f"+- {half:,.{digits}f}"]
-        rows.append(cells)
-    return in_columns(["", "logged", "as it was", *(["what if", "difference", ""] if then else [])], rows)
-
-
-def _answer(replay: FailureReplay) -> Iterator[str]:
-    if replay.what_if is None:
-        return
-    ends = math.isfinite(replay.what_if.run.until)
-    row, steps = (row_of(replay.table, name) for name in ("goodput" if ends else "days", "steps"))
-    gap, half = row["difference"], row["half_width"]
-    scale, unit = (100, "points of goodput") if ends else (1, "days")
-    noise = "" if math.isnan(half) else f" +- {scale * half:.3f}"
-    known = "" if math.isnan(half) or abs(gap) > half else ": too close to say"
-    more = f", {steps['difference']:+,.0f} steps" if ends else ""
-    yield f"With the same strikes the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."

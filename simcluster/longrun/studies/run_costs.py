@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 STANDING_BY = "standing by"
 """What the energy of spare machines is counted under."""
+PRICES = {
+    "gpus": "run.price",
+    "spares": "run.spares.price",
+    "storage": "run.checkpoint.price",
+    "electricity": "run.power.price",
+}
+"""What may have a price, and the key that states it."""
 _MONTH = YEAR / 12
 
 
@@ -50,13 +57,8 @@ class RunEnergy:
     peak: float = field(init=False)
 
     def __post_init__(self) -> None:
-        run, pue, draw, wall, curve = (
-            self.run,
-            self.own.pue,
-            self.draw,
-            self.outcomes.wall,
-            drawn_by(self.step, self.draw),
-        )
+        run, pue, draw, wall = self.run, self.own.pue, self.draw, self.outcomes.wall
+        curve = drawn_by(self.step, draw)
         on = 0 if run.spares.unlimited else run.spares.hot + run.spares.warm
         standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.beside)
         kwh = {
@@ -99,6 +101,25 @@ class RunEnergy:
             )
         if self.draw.node is None:
             yield "the rest of a machine draws nothing, for nobody says how much it does: run.power.node"
+
+    def to_dict(self, tokens: float) -> dict[str, Any]:
+        """Return the JSON of runs that train on that many tokens."""
+        kwh = float(self.total.mean())
+        return {
+            "kwh": kwh,
+            "standing_by_kwh": float(self.kwh[STANDING_BY].mean()),
+            "joules_per_token": kwh * 3.6e6 / tokens if tokens else None,
+            "pue": self.pue,
+            "average_w": self.average,
+            "step_low_w": self.low,
+            "peak_w": self.peak,
+            "swing_1s_w": self.swing(1.0),
+            "checkpoint_w": self.watts("checkpoint") + self.standing_by,
+            "restart_w": self.watts("restart") + self.standing_by,
+            "draw": self.draw.model_dump(exclude={"source"}),
+            "assumed": list(self.assumed()),
+            "source": self.draw.source,
+        }
 
     def over(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
         """Return the power from ``begin`` to ``end`` (wall seconds) of the run of ``log``: at_s, watts, what (a fate).
@@ -205,3 +226,11 @@ class RunMoney:
         """Return the money of runs with checkpoints of ``size`` bytes; None where nothing has a price."""
         prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
         return None if all(price is None for price in prices) else cls(run, outcomes, section, size, energy)
+
+    def to_dict(self, held: PriceOfMfu | None) -> dict[str, Any]:
+        """Return the JSON, with the price of what falls short of an achievable MFU."""
+        return {
+            **{what: self.parts.get(what) for what in PRICES},
+            "lost_to_failures": self.failures,
+            "price_of_mfu": None if held is None else asdict(held),
+        }

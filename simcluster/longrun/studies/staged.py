@@ -1,8 +1,7 @@
-"""Simulated runs of several stages: the sums of their stages, as numbers, text and JSON."""
+"""Simulated runs of several stages: the sums of their stages, in numbers, tables and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.shown import Shown
-from simcluster.base.units import DAY, HOUR, format_seconds
+from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.cost_text import format_energy, format_power
-from simcluster.longrun.studies.run_numbers import table_of_means
-from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
-from simcluster.results.file import assumed_lines, merge_assumptions
+from simcluster.longrun.studies.training_run import TrainingRun, table_of_means
+from simcluster.longrun.text import plain
+from simcluster.results.file import merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
 from simcluster.scenario.scenario import Scenario
@@ -71,10 +67,6 @@ class StagedTraining(Shown):
             goodput=sum(stage.goodput * stage.gpu_hours for stage in stages) / mean,
             effective_mfu=sum(stage.effective_mfu * stage.gpu_hours for stage in stages) / mean,
         )  # fmt: skip
-
-    def summary(self) -> str:
-        """Return a text that is read in half a minute."""
-        return text_of_blocks(_whole(self), _stages(self), assumed_lines(self.assumed))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "A run of stages"."""
@@ -206,65 +198,3 @@ class StagedTraining(Shown):
 
 def _sum(each: list[Floats]) -> Floats:
     return np.asarray(sum(each), dtype=np.float64)
-
-
-def _whole(training: StagedTraining) -> Iterator[str]:
-    scenario, count = training.scenario, training.played
-
-    def between(name: str, form: str) -> str:
-        """Return the mean, and the range of nine runs of ten."""
-        row = row_of(training.numbers, name)
-        mean, low, high = (row[each] for each in ("mean", "p5", "p95"))
-        spread = f" ({form.format(low)} to {form.format(high)} in nine runs of ten)" if high - low > 1e-6 * mean else ""
-        return form.format(mean) + spread
-
-    yield scenario.title
-    runs = f"{count:,} run{'s' * (count > 1)} of {len(training.stages)} stages"
-    yield f"{scenario.cluster.built.name}; {runs} played, seed {scenario.seed}"
-    yield f"  time         days {between('days', '{:.4g}')}, for {format_tokens(training.tokens)} tokens"
-    hours = f"GPU-hours {between('gpu_hours', '{:,.0f}')}"
-    if training.spare_gpu_hours:
-        hours += f"; {training.spare_gpu_hours:,.0f} of spares beside"
-    if training.dollars is None:
-        yield f"  money        {hours}; for dollars say what one costs: run.price"
-    else:
-        lost = f"{whole_dollars(training.lost_to_failures or 0.0)} of it lost to what fails"
-        yield f"  money        {whole_dollars(float(training.dollars.mean()))}, {lost}; {hours}"
-    yield f"  failures     {between('failures', '{:,.0f}')}"
-    effective = f"effective MFU {training.effective_mfu:.1%} over the wall"
-    yield f"  goodput      {training.goodput:.2%} of all GPU-hours; {effective}"
-    if training.kwh is not None:
-        kwh = float(training.kwh.mean())
-        average = kwh * 3.6e6 / float(training.wall.mean())
-        yield f"  energy       {format_energy(kwh)}: {format_power(average)} on average"
-
-
-def _stages(training: StagedTraining) -> Iterator[str]:
-    priced, drawn = training.dollars is not None, training.kwh is not None
-    header = ["stage", "tokens", "a step", "sequence", "GPUs", "step", "MFU", "steps", "days", "goodput", "failures",
-              "million GPU-hours", *(["costs"] * priced), *(["MWh"] * drawn)]  # fmt: skip
-    rows = [
-        [str(number), format_tokens(row["tokens"]), format_tokens(row["tokens_per_step"]),
-         f"{row['sequence_length']:,}", f"{row['gpus']:,}", format_seconds(row["step_time_s"]),
-         f"{row['step_mfu']:.1%}", f"{row['steps']:,.0f}", f"{row['days']:.2f}", f"{row['goodput']:.2%}",
-         f"{row['failures']:.1f}", f"{row['gpu_hours'] / 1e6:.3f}",
-         *([whole_dollars(row["dollars"])] if priced else []),
-         *([f"{row['kwh'] / 1e3:,.1f}"] * drawn)]
-        for number, row in enumerate(training.table.to_dict(orient="records"), 1)
-    ]  # fmt: skip
-    yield from in_columns(header, rows)
-    for number, stage in enumerate(training.specs, 1):
-        said = ", ".join(f"{path}: {_shown(value)}" for path, value in stage.set.items()) or "as the scenario"
-        change = f", after {format_seconds(stage.change)} for the change" if stage.change else ""
-        yield f"  stage {number}: {said}{change}"
-    if not any(stage.change for stage in training.specs):
-        yield "  stages follow each other without a pause (run.stages.change)"
-    yield "  each stage begins as the run says: its parts as old, its spares all there"
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "left out"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,7 +16,7 @@ from simcluster.longrun.studies.build import asked_runs, long_run_of, section_of
 from simcluster.longrun.studies.chunks import RunPlayer, Workers, player_of
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.training_run import Training, TrainingRun
+from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.run_section import tokens_of_stages
 from simcluster.scenario.scenario import Scenario, from_document
@@ -101,4 +101,4 @@ def stage_scenarios(scenario: Scenario) -> list[Scenario]:
     return found
 
 
-__all__ = ["StagedTraining", "Training", "TrainingRun", "train", "train_stages"]
+__all__ = ["StagedTraining", "TrainingRun", "train", "train_stages"]

@@ -1,83 +1,307 @@
-"""Simulated runs of one stage: what comes of a scenario's ``run:`` section, as numbers, text and JSON."""
+"""Simulated runs of one stage: what comes of a scenario's ``run:`` section, in numbers, tables and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from simcluster.base.counts import format_tokens, whole_dollars
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
-from simcluster.base.units import DAY, format_bytes, format_seconds
-from simcluster.longrun.ending import restart_seconds, stop_rate
+from simcluster.base.units import DAY
+from simcluster.longrun.defaults import assumptions_of
+from simcluster.longrun.ending import stop_rate
+from simcluster.longrun.eventlog import COLUMNS, incidents_of
+from simcluster.longrun.events import simulate_with_log
+from simcluster.longrun.run import FATES, LongRun, Outcomes, names_of
 from simcluster.longrun.scaling.asked import loss_bought
 from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.cost_text import columns_of, cost_document, energy_lines, money_lines
-from simcluster.longrun.studies.run_numbers import RunNumbers
-from simcluster.longrun.text import in_columns, plain, row_of, text_of_blocks
-from simcluster.results.file import assumed_lines
-from simcluster.results.result import VERSION
+from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
+from simcluster.longrun.text import plain
+from simcluster.results.distribution import half_width
+from simcluster.results.result import VERSION, Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
+from simcluster.scenario.job import facts_of, real_tokens_per_step
+from simcluster.scenario.scenario import Scenario
 
-_BAR = 30  # characters of the longest bar
-_CAUSES = 8
-FATE_WORDS = {
-    "productive": "productive",
-    "checkpoint": "checkpoints, stopped",
-    "write": "checkpoints, slower",
-    "verification": "verification",
-    "validation": "validations",
-    "lost": "lost and done again",
-    "slow": "slow devices",
-    "detection": "detection",
-    "diagnosis": "wrong diagnoses",
-    "waiting": "waiting for machines",
-    "restart": "restarts",
-    "pause": "pauses",
-    "maintenance": "maintenance",
-}
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.longrun.events.record import RunRow
+
+
+def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
+    """Return mean, low, high, p5, p50 and p95 of the runs, a row for each measure that is known."""
+    rows = {
+        name: [*_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
+        for name, values in measured.items()
+        if values is not None
+    }
+    return _table(rows, "what", "mean low high p5 p50 p95")
+
+
+def _table(rows: dict[str, list[Any]], index: str, columns: str) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns.split()).rename_axis(index)
+
+
+def _interval(values: Floats) -> tuple[float, float, float]:
+    """Return mean, low and high of the 95 % interval of the mean; of a single run the mean alone."""
+    mean = float(values.mean())
+    half = half_width(values) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)
-class TrainingRun(RunNumbers, Shown):
-    """Simulated runs: their numbers, text and JSON."""
+class TrainingRun(Shown):
+    """Simulated runs of ``scenario``, which is ``run`` in numbers.
 
-    def summary(self) -> str:
-        """Return a text that is read in half a minute: the result, a wall-clock breakdown, closed forms, states."""
-        head = [line for part in (_job, _time, money_lines, _checkpoint, _failures, _goodput) for line in part(self)]
-        notes = [*assumed_lines(self.assumed), *(f"note: {note}" for note in self.notes)]
-        lines = [*head, *energy_lines(self)]
-        return text_of_blocks(lines, _where(self), _causes(self), _restart(self), _expected(self), _states(self), notes)
+    ``states`` are the states of the cluster that the step simulator simulated (by words, seconds per step),
+    ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the number of the first run (not 0
+    for the runs of a stage), ``notes`` what was taken for granted.
+
+    Of the runs there are ``played``; means over them are ``days`` of wall time, ``goodput`` (the share of the wall
+    time that is productive: what the kept steps take on the healthy cluster), ``ettr`` (the effective training time
+    ratio: the share that goes into kept steps, slow ones too), ``step_mfu`` of the healthy step and ``effective_mfu``
+    of the whole run, ``tokens`` of the kept steps, ``gpu_hours`` of the job and ``spare_gpu_hours`` of spare nodes.
+    ``price`` is dollars per GPU-hour, if the scenario states it.  Of each run there are ``wall`` seconds,
+    ``goodput_by_run``, ``shares`` of the wall by fate, and ``failures_by_run``, the number of failures that stopped the
+    job.  ``numbers`` has the 95 % intervals and percentiles of the means.
+    """
+
+    scenario: Scenario
+    run: LongRun
+    states: Mapping[str, float]
+    outcomes: Outcomes
+    step: Result | None = field(default=None, repr=False)
+    first: int = 0
+    notes: tuple[str, ...] = ()
+    played: int = field(init=False)
+    wall: Floats = field(init=False, repr=False)
+    shares: dict[str, Floats] = field(init=False, repr=False)
+    goodput_by_run: Floats = field(init=False, repr=False)
+    failures_by_run: Floats = field(init=False, repr=False)
+    days: float = field(init=False)
+    goodput: float = field(init=False)
+    ettr: float = field(init=False)
+    step_mfu: float = field(init=False)
+    effective_mfu: float = field(init=False)
+    tokens: float = field(init=False)
+    gpu_hours: float = field(init=False)
+    spare_gpu_hours: float = field(init=False)
+    price: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        run, outcomes, wall = self.run, self.outcomes, self.outcomes.wall
+        shares = {fate: seconds / wall for fate, seconds in outcomes.spent().items()}
+        stops = [number for number, cause in enumerate(run.causes) if cause.stops]
+        days, goodput = float(wall.mean()) / DAY, float(shares["productive"].mean())
+        facts = facts_of(self.scenario, self.scenario.cluster.device)
+        step_mfu = facts.model_flops / run.pattern.step / (facts.ranks * facts.peak_flops)
+        spares = 0.0 if run.spares.unlimited else run.spares.count * (run.gpus / run.machines) * days * 24
+        vars(self).update(
+            played=len(wall), wall=wall, shares=shares, goodput_by_run=shares["productive"],
+            failures_by_run=np.asarray(outcomes.strikes[:, stops].sum(axis=1), dtype=np.float64),
+            days=days, goodput=goodput,
+            ettr=float(sum(shares[fate].mean() for fate in ("productive", "slow", "write"))),
+            step_mfu=step_mfu, effective_mfu=step_mfu * goodput,
+            tokens=float(outcomes.steps.mean()) * real_tokens_per_step(self.scenario),
+            gpu_hours=days * 24 * run.gpus, spare_gpu_hours=spares, price=section_of(self.scenario).price,
+        )  # fmt: skip
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Assumptions that the answer depends on and the scenario does not state."""
+        return tuple(assumptions_of(section_of(self.scenario), self.run))
+
+    @property
+    def loss(self) -> float | None:
+        """The loss after these tokens, by the run's law of loss; None if the run names neither a law nor a loss."""
+        found = loss_bought(self.scenario, self.tokens)
+        return None if found is None else found.loss
+
+    @cached_property
+    def energy(self) -> RunEnergy | None:
+        """kWh by fate, and the power of the job; None if the power of its GPUs is not known."""
+        return RunEnergy.of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
+
+    @cached_property
+    def money(self) -> RunMoney | None:
+        """Dollars by fate and by cause; None if nothing has a price."""
+        section = section_of(self.scenario)
+        size = checkpoint_bytes(self.scenario, section.checkpoint)
+        return RunMoney.of(self.run, self.outcomes, section, size, self.energy)
+
+    @property
+    def dollars(self) -> float | None:
+        """Dollars of everything that has a price in the scenario; None if nothing has."""
+        return None if self.money is None else float(self.money.total.mean())
+
+    @property
+    def dollars_by_run(self) -> Floats | None:
+        """Dollars of each run."""
+        return None if self.dollars is None else self.dollars / self.days / DAY * self.wall
+
+    @property
+    def price_of_mfu(self) -> PriceOfMfu | None:
+        """What the run would cost at the achievable MFU; None without that, or without a price."""
+        achievable = section_of(self.scenario).achievable_mfu
+        if achievable is None or self.dollars is None:
+            return None
+        return PriceOfMfu.of(self.dollars, self.effective_mfu, achievable)
+
+    @cached_property
+    def numbers(self) -> pd.DataFrame:
+        """Days, steps, goodput, failures, strikes, outages, and dollars and kWh if known: mean, low and high (95 %),
+        p5, p50, p95 of the runs."""
+        outcomes = self.outcomes
+        return table_of_means({
+            "days": self.wall / DAY,
+            "steps": outcomes.steps,
+            "goodput": self.goodput_by_run,
+            "failures": self.failures_by_run,
+            "strikes": outcomes.strikes.sum(axis=1).astype(np.float64),
+            "outages": outcomes.outages.sum(axis=1).astype(np.float64),
+            "dollars": None if self.money is None else self.money.total,
+            "kwh": None if self.energy is None else self.energy.total,
+        })  # fmt: skip
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """By fate: mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90;
+        dollars and kwh (nan if not known)."""
+        spent, money, energy = self.outcomes.spent(), self.money, self.energy
+        rows = {
+            fate: [float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
+                   math.nan if money is None else money.by_fate[fate],
+                   math.nan if energy is None else float(energy.kwh[fate].mean())]
+            for fate, share in self.shares.items()
+        }  # fmt: skip
+        return _table(rows, "fate", "mean_s share low high p10 p90 dollars kwh")
+
+    @cached_property
+    def causes(self) -> pd.DataFrame:
+        """By cause, the most expensive first: strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``,
+        ``share`` of the wall time, dollars (nan if not known)."""
+        import pandas as pd
+
+        outcomes, names = self.outcomes, names_of(self.run)
+        seconds = outcomes.fates.mean(axis=0)  # [fate, cause]
+        strikes = np.zeros(len(names))
+        strikes[: outcomes.strikes.shape[1]] = outcomes.strikes.mean(axis=0)
+        table = {
+            "strikes": strikes,
+            "outages": outcomes.outages.mean(axis=0),
+            **{f"{fate}_s": seconds[number] for number, fate in enumerate(FATES)},
+            "all_s": seconds.sum(axis=0),
+            "share": seconds.sum(axis=0) / self.wall.mean(),
+            "dollars": math.nan if self.money is None else list(self.money.by_cause.values()),
+        }
+        frame = pd.DataFrame(table, index=pd.Index(names, name="cause"))
+        return frame.sort_values("all_s", ascending=False, kind="stable")
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """By part of a restart: mean_s of a run, each_s of a restart."""
+        import pandas as pd
+
+        names, seconds = [part.name for part in self.run.restart], self.outcomes.parts.mean(axis=0)
+        count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
+        return pd.DataFrame({"mean_s": seconds, "each_s": seconds / count}, index=pd.Index(names, name="part"))
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """By week: goodput (mean), p10, p90, and the number of runs that began it; the last week of a run is as long
+        as the run continues in it.
+
+        Work that is lost to a failure counts against the week in which it strikes.
+        """
+        import pandas as pd
+
+        rows = []
+        for number, (good, lasts) in enumerate(zip(*(each.T for each in self.outcomes.by_week()), strict=True), 1):
+            begun = good[lasts > 1e-6 * self.run.week]
+            if len(begun):
+                rows.append([number, float(begun.mean()), *np.quantile(begun, (0.1, 0.9)), len(begun)])
+        frame = pd.DataFrame(rows, columns=["week", "goodput", "p10", "p90", "runs"])
+        return frame.astype({"week": int, "runs": int})
+
+    @cached_property
+    def expected(self) -> pd.DataFrame:
+        """Closed forms: value, simulated, half_width of its 95 % interval, holds (for what), why (it differs)."""
+        return closed_forms_of(self.run, self.outcomes)
+
+    @cached_property
+    def log(self) -> pd.DataFrame:
+        """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock);
+        and the steps and snapshots of a stretch of training."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows, columns=list(COLUMNS))
+
+    @cached_property
+    def incidents(self) -> pd.DataFrame:
+        """Run 0 as a log of incidents: time and lasts (s; nan: not known), cause, device.  A CSV file of it can be
+        replayed."""
+        import pandas as pd
+
+        columns = ["time", "cause", "device", "lasts"]
+        return pd.DataFrame([asdict(each) for each in incidents_of(self.run, self._rows)], columns=columns)
+
+    @cached_property
+    def _rows(self) -> list[RunRow]:
+        return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
+
+    def restart_for(self, ettr: float) -> float:
+        """Return the seconds from a strike to training again, detection included, that an effective training time
+        ratio allows.
+
+        All outages become longer (or shorter) by the same time, in which nothing strikes; may be negative.
+        """
+        outages = float(self.outcomes.outages.sum(axis=1).mean())
+        if not outages:
+            raise InputError(
+                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; play more of them, "
+                "or longer ones"
+            )
+        fates = ["detection", "diagnosis", "restart", "waiting"]
+        now = float(self.breakdown.loc[fates, "mean_s"].sum()) / outages
+        return now + (self.ettr / ettr - 1) * float(self.wall.mean()) / outages
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "A run of weeks"."""
         pattern, rate, scenario = self.run.pattern, stop_rate(self.run), self.scenario
+        money, energy, keep = self.money, self.energy, pattern.keep
+
+        def values(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         found = {
             "name": scenario.name,
             "gpus": self.run.gpus,
             "played": self.played,
             "seed": scenario.seed,
-            "days": self.days,
-            "goodput": self.goodput,
-            "ettr": self.ettr,
+            **values("days", "goodput", "ettr"),
             "step_time_s": pattern.step,
-            "step_mfu": self.step_mfu,
-            "effective_mfu": self.effective_mfu,
-            "tokens": self.tokens,
-            "loss": self.loss,
-            "gpu_hours": self.gpu_hours,
-            "spare_gpu_hours": self.spare_gpu_hours,
+            **values("step_mfu", "effective_mfu", "tokens", "loss", "gpu_hours", "spare_gpu_hours"),
             "price_per_gpu_hour": self.price,
             "dollars": self.dollars,
-            **cost_document(self),
+            "money": None if money is None else money.to_dict(self.price_of_mfu),
+            "energy": None if energy is None else energy.to_dict(self.tokens),
             "mtbf_s": 1 / rate if rate else None,
             "checkpoint": {
                 "size_bytes": checkpoint_bytes(scenario, section_of(scenario).checkpoint),
                 "stall_s": pattern.storage.stall,
                 "write_s": pattern.storage.write,
-                "steps": pattern.steps if pattern.keep else None,
-                "interval_s": pattern.steps * pattern.each if pattern.keep else None,
+                "steps": pattern.steps if keep else None,
+                "interval_s": pattern.steps * pattern.each if keep else None,
             },
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown": self.breakdown.to_dict(orient="index"),
@@ -92,150 +316,3 @@ class TrainingRun(RunNumbers, Shown):
             "version": VERSION,
         }
         return dict(plain(found))
-
-
-Training = TrainingRun
-"""A shorter name; ``scenario.sections.Training`` is the section of a document."""
-
-
-# --- the answer -------------------------------------------------------------------------------------------------------
-
-
-def _job(training: RunNumbers) -> Iterator[str]:
-    scenario, of, count = training.scenario, training.scenario.training, training.played
-    yield scenario.title
-    runs = f"{count:,} run{'s' * (count > 1)}"
-    yield f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {runs} played, seed {scenario.seed}"
-    yield (
-        f"  batch        {scenario.tokens_per_step:,} tokens a step ({of.global_batch:,} = micro batch "
-        f"{of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
-        f"{row_of(training.numbers, 'steps')['mean']:,.0f} steps, {format_tokens(training.tokens)} tokens"
-    )
-    if scenario.data is not None and scenario.data.unique:
-        epochs, unique = training.tokens / scenario.data.unique, format_tokens(scenario.data.unique)
-        yield f"  data         {epochs:.3g} epochs of {unique} tokens"
-    if (bought := loss_bought(scenario, training.tokens)) is not None:
-        yield f"  loss         {bought.loss:.4f} by {bought.words}"
-        yield from (f"               {note}" for note in bought.notes)
-
-
-def _days(number: float) -> str:
-    """Four digits, and all of those before the point: 54, 682.1, 18,230."""
-    return f"{number:,.0f}" if number >= 9999.5 else f"{number:.4g}"
-
-
-def _time(training: RunNumbers) -> Iterator[str]:
-    step, row = training.run.pattern.step, row_of(training.numbers, "days")
-    steps = row_of(training.numbers, "steps")["mean"] * step / DAY
-    varies = row["p95"] - row["p5"] > 1e-6 * row["mean"]
-    spread = f" ({_days(row['p5'])} to {_days(row['p95'])} in nine runs of ten)" if varies else ""
-    days = f"{_days(row['mean'])} days{spread}"
-    yield f"  time         {days}, of which {_days(steps)} days of steps at {format_seconds(step)}"
-
-
-def _checkpoint(training: RunNumbers) -> Iterator[str]:
-    pattern, section = training.run.pattern, section_of(training.scenario)
-    saving, validation = pattern.storage, section.validation
-    if pattern.keep:
-        size = format_bytes(checkpoint_bytes(training.scenario, section.checkpoint))
-        takes = f"stops training for {format_seconds(saving.stall)}"
-        if saving.write:
-            takes += f", is written in {format_seconds(saving.write)} behind it"
-        seconds = format_seconds(pattern.steps * pattern.each)
-        every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {seconds}"
-        if pattern.memory is not None:
-            every += f" to peers' memory, one in {pattern.cycles} to storage"
-        yield f"  checkpoint   {size}, {takes}; {every}"
-        best = training.expected.query("unit == 's'")
-        said = (
-            f"{name.removeprefix('best interval, ')} {format_seconds(value)}"
-            for name, value in zip(best["closed_form"], best["value"], strict=True)
-        )
-        if len(best):
-            yield f"               best interval by closed form: {', '.join(said)}"
-    else:
-        yield "  checkpoint   none is written: nothing fails"
-    if validation is not None:
-        seconds = format_seconds(pattern.validation * validation.every)
-        yield f"  validation   {seconds} every {validation.every:,} steps, spread evenly over them"
-
-
-def _failures(training: RunNumbers) -> Iterator[str]:
-    run, rate = training.run, stop_rate(training.run)
-    if not rate:
-        yield "  failures     nothing stops the job"
-        return
-    failures, outages = (row_of(training.numbers, name) for name in ("failures", "outages"))
-    own = training.causes.loc[[cause.name for cause in run.causes if cause.stops]]
-    lost = float(own["lost_s"].sum()) / max(float(own["outages"].sum()), 1e-12)
-    yield (
-        f"  failures     MTBF {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h a GPU): {failures['mean']:,.1f} "
-        f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in nine runs of ten); "
-        f"{outages['mean']:,.1f} outages with what is planned"
-    )
-    back = sum(restart_seconds(run)) / 60
-    yield f"               each loses {lost / 60:.3g} min of work and takes {back:.3g} min to detect and restart"
-
-
-def _goodput(training: RunNumbers) -> Iterator[str]:
-    row = row_of(training.numbers, "goodput")
-    half, low, high = 100 * (row["high"] - row["mean"]), row["p5"], row["p95"]
-    spread = f"+- {half:.2g} points; {low:.2%} to {high:.2%} in nine runs of ten"
-    yield f"  goodput      {row['mean']:.2%} ({spread}); ETTR {training.ettr:.2%}"
-    effective, healthy = training.effective_mfu, training.step_mfu
-    yield f"               effective MFU {effective:.1%} over the wall: the healthy step's {healthy:.1%} x goodput"
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def _where(training: RunNumbers) -> Iterator[str]:
-    shown = training.breakdown.query("share > 1e-9")
-    most = max(shown["share"].drop("productive", errors="ignore"), default=1.0)
-    yield "  where the wall went (mean of the runs; bars: what is not productive)"
-    for fate in map(str, shown.index):
-        row = row_of(shown, fate)
-        bar = "" if fate == "productive" else "█" * round(_BAR * row["share"] / most) or "▏"
-        hours = f"{row['mean_s'] / 3600:,.2f} h"
-        cost = columns_of(training, fate)
-        yield f"    {FATE_WORDS[fate]:<20} {hours:>12} {row['share']:>8.2%}{cost}  {bar}".rstrip()
-
-
-def _causes(training: RunNumbers) -> list[str]:
-    table = training.causes[training.causes["all_s"] > 0]
-    rest, priced = table.iloc[_CAUSES:], training.money is not None
-    named = [(str(cause), row_of(table, cause)) for cause in table.index[:_CAUSES]]
-    named += [(f"{len(rest)} others", {str(name): float(rest[name].sum()) for name in rest})] if len(rest) else []
-    rows = []
-    for cause, row in named:
-        counts = [f"{row[name]:.1f}" for name in ("strikes", "outages")]
-        hours = [f"{row[f'{name}_s'] / 3600:.2f}" for name in ("lost", "detection", "waiting", "restart", "all")]
-        rows.append([cause, *counts, *hours, f"{row['share']:.2%}", *([whole_dollars(row["dollars"])] * priced)])
-    header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
-    return in_columns([*header, *(["costs"] * priced)], rows)
-
-
-def _restart(training: RunNumbers) -> list[str]:
-    known = zip(training.parts.index, training.parts["each_s"], strict=True)
-    each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
-    return [f"  a restart: {each}"] if each else []
-
-
-def _expected(training: RunNumbers) -> list[str]:
-    rows = []
-    for row in training.expected.query("unit != 's'").to_dict(orient="records"):
-        percent, both = row["unit"] == "fraction", (row["value"], row["simulated"])
-        numbers = [f"{value:.2%}" if percent else f"{value:.4g} {row['unit']}".rstrip() for value in both]
-        half = float(row["half_width"]) * (100 if percent else 1)
-        noise = f"+- {half:.2g}" if math.isfinite(half) else "one run"
-        rows.append([row["closed_form"], *numbers, noise, row["why"]])
-    return in_columns(["by closed form", "value", "simulated", "", "why it differs"], rows)
-
-
-def _states(training: RunNumbers) -> list[str]:
-    count = len(training.states)
-    each = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
-    return [f"  {count} state{'s' * (count > 1)} of the cluster played, a step each: {each}"]
-
-
-__all__ = ["Training", "TrainingRun"]

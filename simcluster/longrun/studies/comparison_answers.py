@@ -1,0 +1,151 @@
+"""The answers that compare runs of weeks: a replayed log, policies on the same failures, and advice."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+from simcluster.base.units import DAY
+from simcluster.cli.common import on_one_line
+from simcluster.longrun.studies.comparing import MEASURES, Measure, PolicyComparison
+from simcluster.longrun.studies.policies import Advice
+from simcluster.longrun.studies.replayed import struck_in
+from simcluster.longrun.studies.replays import FailureReplay
+from simcluster.longrun.studies.training_answer import FATE_WORDS
+from simcluster.longrun.text import Columns, remarks, row_of, rows_of, table_block, within
+from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
+
+_MOST = 5  # causes that are named
+_DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of others two
+
+
+# --- a replayed log ---------------------------------------------------------------------------------------------------
+
+
+def replay_answer(replay: FailureReplay) -> Answer:
+    """Return the blocks about a log that was simulated again."""
+    was, changed = replay.as_it_was, replay.changed.items()
+    struck = Counter(each.cause for each in struck_in(was.run, replay.log))
+    rest = len(struck) - _MOST
+    named = ", ".join(f"{cause} {count}" for cause, count in struck.most_common(_MOST))
+    head = f"{replay.name} simulated again: {struck.total():,} failures in {replay.log.end / DAY:.4g} days"
+    changes = ", ".join(f"{path} = {value if isinstance(value, str) else json.dumps(value)}" for path, value in changed)
+    facts = [Fact("failures", f"{named}{f', {rest} others' if rest > 0 else ''}")]
+    return [
+        Lines([was.scenario.name, f"{head}; {was.played:,} run{'s' * (was.played > 1)}"], "head"),
+        Figures([*facts, *[Fact("what if", changes)] * bool(changes)]),
+        *_measures(replay),
+        remarks(replay.assumed, replay.notes),
+        Lines([] if replay.what_if is None else [_worth(replay)]),
+    ]
+
+
+def _measures(replay: FailureReplay) -> list[TableBlock]:
+    words, rows, known = {**FATE_WORDS, "stood": "the job stood"}, [], ("logged", "as_it_was", "what_if")
+    for row in rows_of(replay.table):
+        measure = row["measure"]
+        hours, name = measure.endswith("_h"), measure.removesuffix("_h")
+        if hours and not any(abs(row[each]) > 1e-6 for each in known):  # comparisons with nan are false
+            continue
+        digits, scale = _DIGITS.get(name, 2), 100 if measure == "goodput" else 1
+        form = "{:.2%}" if measure == "goodput" else f"{{:,.{digits}f}}"
+        half = scale * row["half_width"]
+        rows.append({
+            "measure": f"{words[name]}, h" if hours else name,
+            **{each: "" if math.isnan(row[each]) else form.format(row[each]) for each in known},
+            "difference": f"{scale * row['difference']:+,.{digits}f}",
+            "noise": f"+- {half:,.{digits}f}" if half >= 0.5 * 10**-digits else "",
+        })  # fmt: skip
+    columns = [("", "{measure}"), ("logged", "{logged}"), ("as it was", "{as_it_was}")]
+    then = [("what if", "{what_if}"), ("difference", "{difference}"), ("", "{noise}")]
+    return table_block(rows, columns if replay.what_if is None else [*columns, *then])
+
+
+def _worth(replay: FailureReplay) -> str:
+    ends = math.isfinite(replay.last.run.until)
+    row, steps = (row_of(replay.table, name) for name in ("goodput" if ends else "days", "steps"))
+    gap, half = row["difference"], row["half_width"]
+    scale, unit = (100, "points of goodput") if ends else (1, "days")
+    noise = "" if math.isnan(half) else f" +- {scale * half:.3f}"
+    known = "" if math.isnan(half) or abs(gap) > half else ": too close to say"
+    more = f", {steps['difference']:+,.0f} steps" if ends else ""
+    return f"With the same failures the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def policies_answer(found: PolicyComparison) -> Answer:
+    """Return the blocks about policies: which is best, a table, and what was refused."""
+    head = f"{next(iter(found.runs))}: {len(found.runs)} policies, {found.played:,} runs of each on the same failures"
+    columns, rows = [("policy", "{policy}")], [{"policy": name} for name in found.runs]
+    for measure in found.tables:
+        columns += _add_measure(found, measure, rows)
+    refused = [f"  {name}: {on_one_line(why)}" for name, why in found.refused.items()]
+    return [
+        Lines([head], "head"),
+        Lines([found.sentence]),
+        *table_block(rows, columns, notes=["+- is half a 95 % interval; ~ zero is in it"], indent=0),
+        Lines(["refused", *refused] if refused else []),
+        remarks(found.assumed),
+    ]
+
+
+def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str, str]]) -> Columns:
+    """Add the cells of a measure to the rows of a table, and return its columns; differences where there are any."""
+    scale, unit = MEASURES[measure]
+    digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
+    fine = 0 if measure == "dollars" else 3
+    records = rows_of(found.tables[measure])
+    for row, known in zip(rows, records, strict=True):
+        half, gap, of_gap = (scale * known[name] for name in ("half_width", "difference", "difference_half_width"))
+        noise = f" +- {half:,.{digits}f}" if half > 1e-12 * abs(scale * known["mean"]) else ""
+        row[measure] = f"{scale * known['mean']:,.{digits}f}{noise}{suffix}"
+        row[f"{measure} gap"] = (
+            f"{'~ ' * (abs(gap) <= of_gap)}{gap:+,.{fine}f} +- {of_gap:,.{fine}f}" if gap or of_gap else "0"
+        )
+    rows[0][f"{measure} gap"] = ""
+    differ = any(abs(known["difference"]) > 1e-12 * known["mean"] for known in records)
+    return [(measure, f"{{{measure}}}"), *[(f"against the first, {unit}", f"{{{measure} gap}}")] * differ]
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------
+
+_HEADS = {
+    "interval_s": "interval, s", "interruption_s": "interruption, s", "mean_s": "mean, s", "hours": "slow, h",
+    "left": "left, GPU-h", "at_once": "at once, GPU-h", "checkpoint": "checkpoint, GPU-h", "gpus_plain": "whole GPUs",
+    "gpus": "GPUs", "short": "short of nodes", "erlang_b": "Erlang B", "gain_per_min": "gain a minute",
+}  # fmt: skip
+_SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", "gain_per_min", "blocking", "snapshot")
+
+
+def advice_answer(found: Advice) -> Answer:
+    """Return the blocks about a question: the sentence, its tables, and what they rest on."""
+    tables = [found.table] if found.second is None else [found.table, found.second]
+    wide = {"goodput": "half_width"} | {line.column: line.wide for line in found.picture.lines}
+    blocks = []
+    for table in tables:
+        halves = {column: wide.get(column, f"{column}_half_width") for column in map(str, table)}
+        kept = [column for column in halves if column not in halves.values()]
+        rows = [
+            {column: _advice_cell(column, row[column], row.get(halves[column])) for column in kept}
+            for row in rows_of(table)
+        ]
+        columns = [(_HEADS.get(column, column.replace("_", " ")), f"{{{column}}}") for column in kept]
+        blocks += table_block(rows, columns, indent=0)
+    head = f"{found.name}: {found.question}, {found.played:,} runs each"
+    return [Lines([head], "head"), Lines([found.sentence]), *blocks, remarks(found.assumed, found.notes)]
+
+
+def _advice_cell(column: str, value: Any, half: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "-"
+    share = column in _SHARES or column.endswith("_closed_form")
+    digits, scale = (3, 100) if share else (0 if isinstance(value, int) else 1 if abs(value) >= 100 else 3, 1)
+    known = half is not None and math.isfinite(half)
+    text = within(scale * value, scale * half, digits) if known else f"{scale * value:,.{digits}f}"
+    return text + (" %" if share else "")

@@ -1,0 +1,296 @@
+"""The answers about runs of weeks: of a run of one stage, and of one of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from simcluster.base.counts import format_tokens, whole_dollars
+from simcluster.base.units import DAY, format_bytes, format_seconds
+from simcluster.longrun.ending import restart_seconds, stop_rate
+from simcluster.longrun.scaling.asked import loss_bought
+from simcluster.longrun.studies.build import section_of
+from simcluster.longrun.studies.run_costs import PRICES, RunMoney
+from simcluster.longrun.studies.staged import StagedTraining
+from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.longrun.text import cells_of, format_energy, format_power, remarks, row_of, rows_of, table_block
+from simcluster.scenario.checkpoint_plan import checkpoint_bytes
+from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
+
+_CAUSES = 8
+FATE_WORDS = {
+    "productive": "productive",
+    "checkpoint": "checkpoints, stopped",
+    "write": "checkpoints, slower",
+    "verification": "verification",
+    "validation": "validations",
+    "lost": "lost and done again",
+    "slow": "slow devices",
+    "detection": "detection",
+    "diagnosis": "wrong diagnoses",
+    "waiting": "waiting for machines",
+    "restart": "restarts",
+    "pause": "pauses",
+    "maintenance": "maintenance",
+}
+
+
+def training_answer(training: TrainingRun) -> Answer:
+    """Return the blocks about runs of one stage: the result, a wall-clock breakdown, closed forms, states."""
+    scenario, known = training.scenario, training.parts["each_s"].items()
+    each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
+    simulated = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
+    count = len(training.states)
+    facts = [fact for part in (_job, _time, _money, _checkpoint, _failures, _energy) for fact in part(training)]
+    return [
+        Lines([scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_runs(training)}"], "head"),
+        Figures(facts),
+        *_breakdown(training),
+        *_causes(training),
+        Lines([f"  a restart: {each}"] if each else []),
+        *_expected(training),
+        Lines([f"  {count} state{'s' * (count > 1)} of the cluster simulated, a step each: {simulated}"]),
+        remarks(training.assumed, training.notes),
+    ]
+
+
+def _runs(training: TrainingRun | StagedTraining) -> str:
+    stages = f" of {len(training.stages)} stages" if isinstance(training, StagedTraining) else ""
+    count = training.played
+    return f"{count:,} run{'s' * (count > 1)}{stages} simulated, seed {training.scenario.seed}"
+
+
+def _between(training: TrainingRun | StagedTraining, name: str, form: str, least: float = 1e-6) -> tuple[str, str]:
+    """Return the mean of a number, and the range of nine runs of ten where they differ by a share of ``least``."""
+    row = row_of(training.numbers, name)
+    mean, low, high = (form.format(row[each]) for each in ("mean", "p5", "p95"))
+    varies = row["p95"] - row["p5"] > least * row["mean"]
+    return mean, f" ({low} to {high} in nine runs of ten)" if varies else ""
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _job(training: TrainingRun) -> Iterator[Fact]:
+    scenario, of = training.scenario, training.scenario.training
+    steps = row_of(training.numbers, "steps")["mean"]
+    yield Fact(
+        "batch",
+        f"{scenario.tokens_per_step:,} tokens",
+        f" a step ({of.global_batch:,} = micro batch {of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
+        f"{steps:,.0f} steps, {format_tokens(training.tokens)} tokens",
+    )
+    if scenario.data is not None and scenario.data.unique:
+        epochs, unique = training.tokens / scenario.data.unique, format_tokens(scenario.data.unique)
+        yield Fact("data", f"{epochs:.3g} epochs", f" of {unique} tokens")
+    if (bought := loss_bought(scenario, training.tokens)) is not None:
+        yield Fact("loss", f"{bought.loss:.4f}", f" by {bought.words}")
+        yield from (Fact("", note) for note in bought.notes)
+
+
+def _time(training: TrainingRun) -> Iterator[Fact]:
+    step = training.run.pattern.step
+    days, spread = _between(training, "days", "{:,.0f}" if training.days >= 9999.5 else "{:.4g}")
+    steps = row_of(training.numbers, "steps")["mean"] * step / DAY
+    healthy = f"{steps:,.0f}" if steps >= 9999.5 else f"{steps:.4g}"
+    yield Fact("time", f"{days} days", f"{spread}, of which {healthy} days of steps at {format_seconds(step)}")
+
+
+def _checkpoint(training: TrainingRun) -> Iterator[Fact]:
+    pattern, section = training.run.pattern, section_of(training.scenario)
+    saving, validation = pattern.storage, section.validation
+    if pattern.keep:
+        behind = f", is written in {format_seconds(saving.write)} behind it" if saving.write else ""
+        every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)}"
+        every += f" = {format_seconds(pattern.steps * pattern.each)}"
+        if pattern.memory is not None:
+            every += f" to peers' memory, one in {pattern.cycles} to storage"
+        size = format_bytes(checkpoint_bytes(training.scenario, section.checkpoint))
+        yield Fact("checkpoint", size, f", stops training for {format_seconds(saving.stall)}{behind}; {every}")
+        best = ", ".join(
+            f"{row['closed_form'].removeprefix('best interval, ')} {format_seconds(row['value'])}"
+            for row in rows_of(training.expected.query("unit == 's'"))
+        )
+        yield from [Fact("", f"best interval by closed form: {best}")] * bool(best)
+    else:
+        yield Fact("checkpoint", "none", " is written: nothing fails")
+    if validation is not None:
+        seconds = format_seconds(pattern.validation * validation.every)
+        yield Fact("validation", seconds, f" every {validation.every:,} steps, spread evenly over them")
+
+
+def _failures(training: TrainingRun) -> Iterator[Fact]:
+    run, rate, row = training.run, stop_rate(training.run), row_of(training.numbers, "goodput")
+    if rate:
+        failures, outages = (row_of(training.numbers, name) for name in ("failures", "outages"))
+        own = training.causes.loc[[cause.name for cause in run.causes if cause.stops]]
+        lost = float(own["lost_s"].sum()) / max(float(own["outages"].sum()), 1e-12) / 60
+        yield Fact(
+            "failures",
+            f"MTBF {1 / rate / 3600:.4g} h",
+            f" ({run.gpus / rate / 3600:,.0f} h a GPU): {failures['mean']:,.1f} "
+            f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in nine runs of ten); "
+            f"{outages['mean']:,.1f} outages with what is planned",
+        )
+        back = sum(restart_seconds(run)) / 60
+        yield Fact("", f"each loses {lost:.3g} min of work and takes {back:.3g} min to detect and restart")
+    else:
+        yield Fact("failures", "none", ": nothing stops the job")
+    half = f"+- {100 * (row['high'] - row['mean']):.2g} points"
+    spread = f" ({half}; {row['p5']:.2%} to {row['p95']:.2%} in nine runs of ten); ETTR {training.ettr:.2%}"
+    yield Fact("goodput", f"{row['mean']:.2%}", spread)
+    healthy = f"the healthy step's {training.step_mfu:.1%} x goodput"
+    yield Fact("", f"effective MFU {training.effective_mfu:.1%} over the wall: {healthy}")
+
+
+def _money(training: TrainingRun) -> Iterator[Fact]:
+    """Yield GPU-hours, dollars by what has a price, and what failures and a low MFU cost."""
+    hours = f"{training.gpu_hours:,.0f} GPU-hours"
+    spares = f", {training.spare_gpu_hours:,.0f} of spares beside" if training.spare_gpu_hours else ""
+    money, total = training.money, training.dollars or 0.0
+    if money is None:
+        yield Fact("money", hours, f"{spares}; for dollars say what one costs: run.price")
+        return
+    spread = _between(training, "dollars", "${:,.0f}", 1e-3)[1]
+    at = f" at ${training.price:.2f} a GPU-hour" if training.price is not None else ""
+    yield Fact("money", whole_dollars(total), f"{spread}{at} ({hours}{spares})")
+    named = {"GPUs" if what == "gpus" else what: dollars for what, dollars in money.parts.items() if dollars}
+    without = ", ".join(path for what, path in PRICES.items() if what not in money.parts)
+    parts = ", ".join(f"{what} {whole_dollars(dollars)}" for what, dollars in named.items())
+    yield Fact("", f"{parts}{f'; not in it, for want of a price: {without}' if without else ''}")
+    yield from (Fact("", words) for words in _lost_money(training, money, total))
+
+
+def _lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterator[str]:
+    if money.failures > 0:
+        count = row_of(training.numbers, "failures")["mean"]
+        each = f", {whole_dollars(money.failures / count)} a failure" if count >= 1 else ""
+        yield f"lost to what fails {whole_dollars(money.failures)} ({money.failures / total:.2%}{each})"
+    if (held := training.price_of_mfu) is None:
+        return
+    if not held.lost:
+        yield f"held to an MFU of {held.achievable:.0%}: nothing is lost"
+        return
+    lost = f"{whole_dollars(held.lost)} is lost ({held.lost / total:.1%}; {held.more:.1%} more training for the money)"
+    yield f"at an MFU of {held.achievable:.0%} the same tokens cost {whole_dollars(held.dollars)}: {lost}"
+    step = max(0.0, total * training.goodput * (1 - training.step_mfu / held.achievable))
+    yield f"of it {whole_dollars(step)} in the step, {whole_dollars(held.lost - step)} in what is not productive"
+
+
+def _energy(training: TrainingRun) -> Iterator[Fact]:
+    """Yield kWh, the power of the whole job, how it swings, and what is assumed in that."""
+    if training.energy is None:
+        yield Fact("energy", "?", ": nobody says what these GPUs draw: run.power.idle and run.power.full, in W")
+        return
+    found = training.energy.to_dict(training.tokens)
+    joules, pue = found["joules_per_token"], found["pue"]
+    of_token = "" if joules is None else f", {joules:.3g} J a token"
+    watts = {name.removesuffix("_w"): format_power(value) for name, value in found.items() if name.endswith("_w")}
+    building = f"PUE {pue:.2f}" if pue != 1 else "machines alone: PUE 1"
+    used = f" ({building}): {watts['average']} on average, {watts['peak']} at most{of_token}"
+    yield Fact("energy", format_energy(found["kwh"]), used)
+    swing = f"{watts['swing_1s']} from peak to peak in means of {format_seconds(1.0)}"
+    yield Fact("", f"in a step between {watts['step_low']} and {watts['peak']}, {swing}")
+    yield Fact("", f"at a checkpoint that stops the job {watts['checkpoint']}, in a restart {watts['restart']}")
+    yield from (Fact("", f"assumed: {words}") for words in found["assumed"])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _breakdown(training: TrainingRun) -> list[Block]:
+    """Return where the wall went; bars are of what is not productive."""
+    mega = training.energy is not None and float(training.energy.total.mean()) >= 1e4
+    productive, *rows = (
+        {"what": FATE_WORDS[row["fate"]], **row, "energy": row["kwh"] / (1e3 if mega else 1.0)}
+        for row in rows_of(training.breakdown.query("share > 1e-9"))
+    )
+    columns = [("where the wall went", "{what}"), ("a run", "{mean_s:hours} h"), ("share", "{share:.2%}")]
+    columns += [("costs", "{dollars:dollars}")] * (training.money is not None)
+    columns += [("energy", f"{{energy:,.2f}} {'MWh' if mega else 'kWh'}")] * (training.energy is not None)
+    title = [f"  where the wall went (mean of the runs): productive {', '.join(cells_of(productive, columns)[1:])}"]
+    bars = [TableBar(0.0, row["share"]) for row in rows]
+    return [*table_block(rows, columns, title=title, indent=4, bars=bars, chart=True)] or [Lines(title)]
+
+
+def _causes(training: TrainingRun) -> list[TableBlock]:
+    table = training.causes[training.causes["all_s"] > 0]
+    rest, rows = table.iloc[_CAUSES:], rows_of(table.iloc[:_CAUSES])
+    rows += [{"cause": f"{len(rest)} others", **{str(name): float(rest[name].sum()) for name in rest}}] * bool(
+        len(rest)
+    )
+    columns = [("cause", "{cause}"), ("strikes", "{strikes:.1f}"), ("outages", "{outages:.1f}")]
+    columns += [(f"{fate} h", f"{{{fate}_s:hours}}") for fate in ("lost", "detection", "waiting", "restart", "all")]
+    columns += [("of the wall", "{share:.2%}")]
+    return table_block(rows, [*columns, *[("costs", "{dollars:dollars}")] * (training.money is not None)])
+
+
+def _expected(training: TrainingRun) -> list[TableBlock]:
+    rows = []
+    for row in rows_of(training.expected.query("unit != 's'")):
+        share = row["unit"] == "fraction"
+        half = row["half_width"] * (100 if share else 1)
+        form = "{:.2%}" if share else f"{{:.4g}} {row['unit']}".rstrip()
+        both = {name: form.format(row[name]) for name in ("value", "simulated")}
+        rows.append({**row, **both, "noise": f"+- {half:.2g}" if math.isfinite(half) else "one run"})
+    columns = [("by closed form", "{closed_form}"), ("value", "{value}"), ("simulated", "{simulated}"), ("", "{noise}")]
+    return table_block(rows, columns, notes=[f"  {row['closed_form']}: {row['why']}" for row in rows if row["why"]])
+
+
+# --- runs of several stages -------------------------------------------------------------------------------------------
+
+
+def staged_answer(training: StagedTraining) -> Answer:
+    """Return the blocks about runs of several stages."""
+    scenario = training.scenario
+    head = [scenario.title, f"{scenario.cluster.built.name}; {_runs(training)}"]
+    return [Lines(head, "head"), Figures([*_whole(training)]), *_stages(training), remarks(training.assumed)]
+
+
+def _whole(training: StagedTraining) -> Iterator[Fact]:
+    days, spread = _between(training, "days", "{:.4g}")
+    yield Fact("time", f"{days} days", f"{spread}, for {format_tokens(training.tokens)} tokens")
+    hours = "{} GPU-hours{}".format(*_between(training, "gpu_hours", "{:,.0f}"))
+    hours += f", {training.spare_gpu_hours:,.0f} of spares beside" if training.spare_gpu_hours else ""
+    if training.dollars is None:
+        yield Fact("money", hours, "; for dollars say what one costs: run.price")
+    else:
+        lost = f", {whole_dollars(training.lost_to_failures or 0.0)} of it lost to what fails; {hours}"
+        yield Fact("money", whole_dollars(float(training.dollars.mean())), lost)
+    yield Fact("failures", *_between(training, "failures", "{:,.0f}"))
+    effective = f"; effective MFU {training.effective_mfu:.1%} over the wall"
+    yield Fact("goodput", f"{training.goodput:.2%}", f" of all GPU-hours{effective}")
+    if training.kwh is not None:
+        kwh = float(training.kwh.mean())
+        average = format_power(kwh * 3.6e6 / float(training.wall.mean()))
+        yield Fact("energy", format_energy(kwh), f": {average} on average")
+
+
+def _stages(training: StagedTraining) -> list[TableBlock]:
+    columns = [
+        ("stage", "{stage}"), ("tokens", "{tokens:tokens}"), ("a step", "{tokens_per_step:tokens}"),
+        ("sequence", "{sequence_length:,}"), ("GPUs", "{gpus:,}"), ("step", "{step_time_s:seconds}"),
+        ("MFU", "{step_mfu:.1%}"), ("steps", "{steps:,.0f}"), ("days", "{days:.2f}"), ("goodput", "{goodput:.2%}"),
+        ("failures", "{failures:.1f}"), ("million GPU-hours", "{millions:.3f}"),
+        *[("costs", "{dollars:dollars}")] * (training.dollars is not None),
+        *[("MWh", "{kwh:MWh}")] * (training.kwh is not None),
+    ]  # fmt: skip
+    rows = rows_of(training.table.assign(millions=training.table["gpu_hours"] / 1e6))
+    notes = []
+    for number, stage in enumerate(training.specs, 1):
+        said = ", ".join(f"{path}: {_shown(value)}" for path, value in stage.set.items()) or "as the scenario"
+        change = f", after {format_seconds(stage.change)} for the change" if stage.change else ""
+        notes.append(f"  stage {number}: {said}{change}")
+    if not any(stage.change for stage in training.specs):
+        notes.append("  stages follow each other without a pause (run.stages.change)")
+    return table_block(
+        rows, columns, notes=[*notes, "  each stage begins with parts as old as the run says, and with all spares"]
+    )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "default"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
