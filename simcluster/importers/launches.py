@@ -160,7 +160,8 @@ def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tup
         overruled = {key: words for key, words in added.options.items() if key in OF_THE_CONFIGURATION}
         return {**added.options, **options, **overruled}
     if name:
-        state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: it is not there"] = None
+        where = "it is not there, and no edit of a template is read (DeepSpeed prints it: a log of the run has it)"
+        state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: {where}"] = None
     return options
 
 

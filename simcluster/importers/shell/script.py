@@ -1,8 +1,8 @@
 """A launch script read from its top to its end: what it assigns, and which commands it comes to.
 
 Read are assignments, arrays, defaults, whole numbers, tests on known words, functions, loops over known words,
-here-documents and scripts that it starts.  What commands print is not known: ``bash -x`` prints the command that a
-script comes to.
+here-documents and scripts that it starts.  Files are taken to exist, and what the script never sets as empty.  What
+commands print is not known: ``bash -x`` prints the command that a script comes to.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.imported import deciding_word
 from simcluster.importers.processes import batch_lines, batch_variables
-from simcluster.importers.shell.conditions import is_met
 from simcluster.importers.shell.started import files_written, start
 from simcluster.importers.shell.state import State, Value
 from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, array_words, parse
-from simcluster.importers.shell.words import pattern_of, text_of, whole_number, words_of
+from simcluster.importers.shell.words import is_met, pattern_of, text_of, whole_number, words_of
 
 _MOST_ROUNDS, _MOST_CALLS, _MOST_DEPTH = 200, 20, 8
 _DECLARES = frozenset(["export", "local", "declare", "typeset", "readonly"])
@@ -34,7 +33,7 @@ _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 def read_script(text: str, state: State) -> State:
     """Read the whole script into the state, which is returned; InputError for what cannot be read at all."""
     asked = [word for line in batch_lines(text) for word in line.split()]
-    state.variables = batch_variables(asked) | state.variables
+    state.variables = {**batch_variables(asked), **state.variables}
     state.around += asked
     _run(parse(text, state.source), state)
     return state
@@ -56,15 +55,10 @@ def _run(statement: Statement, state: State) -> bool | None:
     state.spend()
     if state.stopped or state.leaving:
         return True
-    parts = statement.parts
+    parts, words = statement.parts, statement.words
     match statement.kind:
-        case "list" | "{":
+        case "list" | "{" | "(":
             return ([_run(part, state) for part in parts] or [True])[-1]
-        case "(":
-            kept, stopped = dict(state.variables), state.stopped
-            found = _run(parts[0], state)
-            state.variables, state.stopped = state.variables | kept, stopped
-            return found
         case "pipeline":
             return files_written(parts, state, read_text) or [_run(part, state) for part in parts][-1]
         case "not":
@@ -73,25 +67,18 @@ def _run(statement: Statement, state: State) -> bool | None:
         case "&&" | "||":
             return _run_joined(statement, state)
         case "[[":
-            return is_met(statement.words, state, double=True)
+            return is_met(words, state, double=True)
         case "arithmetic":
-            number = _assign_number(statement.words[0], state)
+            number = _assign_number(words[0], state)
             return None if number is None else number != 0
         case "if":
             return _run_if(statement, state)
         case "case":
             _run_case(statement, state)
-        case "for":
-            name, *words = statement.words or [""]
-            values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
-            for value in values[: 1 if name in state.fixed else _MOST_ROUNDS]:
-                state.put(name, value)
-                if _leaves_loop(parts[0], state):
-                    break
-        case "while" | "until" | "counted":
-            _run_while(statement, state)
+        case "for" | "while" | "until":
+            _run_loop(statement, state)
         case "function":
-            state.functions[statement.words[0]] = parts[0]
+            state.functions[words[0]] = parts[0]
         case _:
             return files_written([statement], state, read_text) or _run_command(statement, state)
     return True
@@ -118,7 +105,7 @@ def _is_check(condition: Statement, body: Statement, state: State, leaned: int) 
     if state.leaned > leaned:
         return _ends(body, state)
     asks = _ASKS.search(condition.text or " ".join(condition.words)) is not None
-    return asks and _ends(body, state, returns=not state.calls)
+    return asks and _ends(body, state, returns=not state.hidden)
 
 
 def _ends(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
@@ -159,37 +146,40 @@ def _run_case(statement: Statement, state: State) -> None:
     if text is None:
         _undecided(f"case {statement.words[0]}", " ".join(part.text for part in statement.parts), state, statement.line)
         return
-    for patterns, body in zip(statement.patterns, statement.parts, strict=True):
-        known = [state.taken_as_unset(pattern_of(pattern, state)) for pattern in patterns]
+    for body in statement.parts:
+        known = [state.taken_as_unset(pattern_of(pattern, state)) for pattern in body.words]
         if any(fnmatch.fnmatchcase(text, pattern) for pattern in known if pattern is not None):
             if text or not _ends(body, state):
                 _run(body, state)
             return
 
 
-def _run_while(statement: Statement, state: State) -> None:
-    """``while`` and ``until``, and ``for ((BEGIN; TEST; STEP))``."""
-    counted, condition, body = statement.kind == "counted", statement.parts[0], statement.parts[-1]
-    begin, test, step = [*statement.words[0].split(";"), "", ""][:3] if counted else ("", condition.text, "")
-    _assign_number(begin, state)
-    for _ in range(_MOST_ROUNDS):
-        number = whole_number(test, state) if counted else None
-        met = _run(condition, state) if not counted else None if number is None else number != 0
+def _run_loop(statement: Statement, state: State) -> None:
+    """``for NAME in WORDS``, ``for ((BEGIN; TEST; STEP))``, ``while`` and ``until``."""
+    name, *words = statement.words or [""]
+    body, over_words = statement.parts[-1], name.isidentifier()
+    values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
+    begin, test, step = [*name.split(";"), "", ""][:3] if statement.kind == "for" else ("", statement.parts[0].text, "")
+    _assign_number("" if over_words else begin, state)
+    for number in range(_MOST_ROUNDS):
+        if over_words:
+            met: bool | None = number < len(values) and not (number and name in state.fixed)
+        elif statement.kind == "for":
+            met = None if (counted := whole_number(test, state)) is None else counted != 0
+        else:
+            met = _run(statement.parts[0], state)
         if met is None:
             _undecided(test, body.text, state, statement.line)
-        if state.stopped or met is not (statement.kind != "until") or _leaves_loop(body, state):
+        if state.stopped or met is not (statement.kind != "until"):
             return
-        if test in ("true", ":", "[ 1 ]", "1"):  # it starts again what has ended
+        if over_words:
+            state.put(name, values[number])
+        _run(body, state)
+        last = state.leaving in ("break", "return")
+        state.leaving = state.leaving if state.leaving == "return" else ""
+        if last or (not over_words and test in ("true", ":", "[ 1 ]", "1")):  # it starts again what has ended
             return
         _assign_number(step, state)
-
-
-def _leaves_loop(body: Statement, state: State) -> bool:
-    """Read the body of a loop once, and return whether it leaves the loop."""
-    _run(body, state)
-    last = state.leaving in ("break", "return")
-    state.leaving = state.leaving if state.leaving == "return" else ""
-    return last
 
 
 # --- assignments ------------------------------------------------------------------------------------------------------
@@ -203,30 +193,21 @@ def _assign(raw: str, match: re.Match[str], state: State) -> None:
     if found and text.strip('"') != found[0]:  # OPTIONS="$OPTIONS --more"
         state.put(name, "")
         old = state.get(name)
+    raw_words = array_words(text[1:].removesuffix(")")) if text.startswith("(") else []
+    keyed = [pair for word in raw_words if (pair := re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL))]
     value: Value
-    if text.startswith("("):
-        words = array_words(text[1:].removesuffix(")"))
-        pairs = [re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL) for word in words]
-        keyed = {text_of(pair[1], state): text_of(pair[2], state) for pair in pairs if pair}
-        value = keyed if keyed and None not in pairs else [each for word in words for each in words_of(word, state)]
+    if key is not None or keyed:  # only by its keys is such an array known
+        for each, element in [(key, text)] if key else [(pair[1], pair[2]) for pair in keyed]:
+            state.put(f"{name}[{text_of(each, state)}]", text_of(element, state))
+        value, adds = state.not_read(name), ""
+    elif text.startswith("("):
+        value = [each for word in raw_words for each in words_of(word, state)]
     else:
         value = text_of(text, state)
-    if key is not None:
-        value = _with_element(old, text_of(key, state), text_of(text, state), state)
-    elif adds and old is not None:
-        value = old + value if isinstance(old, str) and isinstance(value, str) else [*_elements(old), *_elements(value)]
+    if adds and old is not None:
+        both = [each if isinstance(each, list) else [each] for each in (old, value)]
+        value = old + value if isinstance(old, str) and isinstance(value, str) else [*both[0], *both[1]]
     state.put(name, value)
-
-
-def _elements(value: Value) -> list[str]:
-    return [value] if isinstance(value, str) else list(value.values() if isinstance(value, dict) else value)
-
-
-def _with_element(old: Value | None, key: str, value: str, state: State) -> Value:
-    number = whole_number(key, state)
-    if isinstance(old, list) and number is not None and 0 <= number <= len(old):
-        return [*old[:number], value, *old[number + 1 :]]
-    return {**(old if isinstance(old, dict) else {}), key: value}
 
 
 def _assign_number(text: str, state: State) -> int | None:
@@ -236,8 +217,19 @@ def _assign_number(text: str, state: State) -> int | None:
         return whole_number(text, state)
     name, step, sign, right = found.groups()
     value = whole_number(f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right, state)
-    state.put(name, str(value) if value is not None else f"$(({name}))")
+    state.put(name, str(value) if value is not None else state.not_read(text))
     return value
+
+
+def _declare(name: str, words: list[str], state: State) -> None:
+    for each in words:
+        if state.hidden and name not in ("export", "readonly"):
+            own = re.split(r"\W", each)[0]
+            state.hidden[-1].setdefault(own, state.variables.get(own))
+        if match := ASSIGNMENT.match(each):
+            _assign(each, match, state)
+        elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
+            state.put(pair[1], pair[2])
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -273,17 +265,6 @@ def _run_command(statement: Statement, state: State) -> bool | None:
     return None if name == "read" else True
 
 
-def _declare(name: str, words: list[str], state: State) -> None:
-    for each in words:
-        if state.hidden and name not in ("export", "readonly"):
-            own = re.split(r"\W", each)[0]
-            state.hidden[-1].setdefault(own, state.variables.get(own))
-        if match := ASSIGNMENT.match(each):
-            _assign(each, match, state)
-        elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
-            state.put(pair[1], pair[2])
-
-
 def _run_builtin(name: str, words: list[str], state: State) -> bool:
     """Read a command of the shell itself, and return whether it is one."""
     match name:
@@ -291,7 +272,7 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
             state.stopped = f"line {state.line} of the script ends it"
         case "break" | "continue":
             state.leaving = name
-        case "return" if state.calls:
+        case "return" if state.hidden:
             state.leaving, state.returned = name, words[:1] in ([], ["0"])
         case "shift":
             state.positional = state.positional[int(words[0]) if words and words[0].isdecimal() else 1 :]
@@ -304,7 +285,7 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
                 _assign_number(word, state)
         case "read" | "mapfile" | "readarray":
             for each in filter(str.isidentifier, words):
-                state.put(each, f"$({name}...:{state.line})")
+                state.put(each, state.not_read(name))
         case "eval":
             read_text(" ".join(words), state)
         case "source" | "." if words:
@@ -322,13 +303,12 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
 def _call(body: Statement, words: list[str], state: State) -> bool | None:
     """Read a function with its arguments, and return whether it succeeds."""
     kept, state.positional = state.positional, words
-    state.depth, state.calls = state.depth + 1, state.calls + 1
+    state.depth += 1
     state.hidden.append({})
     found = _run(body, state)
     hidden = state.hidden.pop()
     own = {name: value for name, value in state.variables.items() if name not in hidden}
     state.variables = own | {name: value for name, value in hidden.items() if value is not None}
     found = state.returned if state.leaving == "return" else found
-    state.depth, state.calls = state.depth - 1, state.calls - 1
-    state.positional, state.leaving = kept, ""
+    state.depth, state.positional, state.leaving = state.depth - 1, kept, ""
     return found

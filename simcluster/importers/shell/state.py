@@ -10,12 +10,10 @@ from simcluster.base.errors import InputError
 from simcluster.importers.imported import Beside, nothing_beside
 from simcluster.importers.shell.syntax import Statement
 
-Value = str | list[str] | dict[str, str]
-"""Of a variable: a text, or the elements of an array by place or key; what only a shell knows is ``$NAME`` in it."""
-REFERENCE = re.compile(r"\$\{?(\w+)\}?")
-UNKNOWN = re.compile(r"\$\(|\$\{|\$\w|`")
-_MOST_STEPS = 20_000
-_LONGEST = 200_000
+Value = str | list[str]
+"""Of a variable: a text, or the elements of an array; what only a shell knows is ``$NAME`` in it."""
+_REFERENCE = re.compile(r"\$\{?(\w+)\}?")
+_MOST_STEPS, _LONGEST = 20_000, 200_000
 _OF_THE_MACHINE = frozenset(
     ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0", "PIPESTATUS", "BASH_VERSION")
 )  # fmt: skip
@@ -26,7 +24,8 @@ class State:
     """One script as it is read.
 
     ``fixed`` are values that the user gives: what the script assigns to those names is ignored.  ``beside`` gives the
-    text of another file by its name, or None.  ``leaned`` counts decisions that rest on an assumption.
+    text of another file by its name, or None.  ``leaned`` counts decisions that rest on an assumption.  An element of
+    an array that is assigned by its key is a variable ``NAME[KEY]``.
     """
 
     source: str
@@ -54,7 +53,6 @@ class State:
     returned: bool = True
     leaned: int = 0
     depth: int = 0
-    calls: int = 0
     hidden: list[dict[str, Value | None]] = field(default_factory=list)
     """For each function being read the values that its own variables hide."""
     line: int = 0
@@ -84,16 +82,18 @@ class State:
         if name not in self.fixed:
             self.variables[name] = value
 
+    def not_read(self, what: str) -> str:
+        """Return the word for a value that only a shell knows: what gives it, and the line."""
+        return f"$({re.sub(r'[^!-~]|[()]', '', what)[:30]}...:{self.line})"
+
     def taken_as_unset(self, text: str) -> str | None:
         """Return a text without the variables that nothing sets, which are noted; None for a command's output."""
-        if "$(" in text or "`" in text:
-            self.leaned += 1
+        names = _REFERENCE.findall(text)
+        self.leaned += bool(names or "$(" in text)
+        if "$(" in text:
             return None
-        for name in REFERENCE.findall(text):
-            self.leaned += 1
-            if name not in _OF_THE_MACHINE:
-                self.unset[name] = None
-        return REFERENCE.sub("", text)
+        self.unset |= dict.fromkeys(name for name in names if name not in _OF_THE_MACHINE)
+        return _REFERENCE.sub("", text)
 
     def assumed_unset(self) -> tuple[str, ...]:
         """Return a sentence on the variables that are taken as unset, if there are any.
@@ -101,18 +101,14 @@ class State:
         Raises InputError where the script requires one of them and a test rests on it.
         """
         called = {name: f"argument {name}" if name.isdecimal() else name for name in (*self.unset, *self.required)}
-        needed = [name for name in self.required if name in self.unset]
-        if needed:
+        if needed := [name for name in self.required if name in self.unset]:
             names, given = ", ".join(called[name] for name in needed), " ".join(f"--arg {name}=..." for name in needed)
-            it = "it" if len(needed) == 1 else "them"
             raise InputError(
-                f"{self.source}: requires {names}, which nothing sets and a test of the script rests on; set {it} with "
-                f"{given}"
+                f"{self.source}: requires {names}, which nothing sets and a test of the script rests on; set "
+                f"{'it' if len(needed) == 1 else 'them'} with {given}"
             )
-        if not called:
-            return ()
         names = ", ".join(called.values())
-        return (f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)",)
+        return (f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)",) if names else ()
 
     def text_named(self, name: str, *, wanted: bool = True) -> str | None:
         """Return a file that the script writes, or one beside it or in a folder around it; None where neither exists.
@@ -121,9 +117,8 @@ class State:
         """
         if name in self.files or name.startswith("<("):
             return self.files.get(name)
-        parts = name.split("/")
-        known = next((n for n in range(len(parts), 0, -1) if UNKNOWN.search(parts[n - 1])), 0)
-        path = "/".join(part for part in parts[known:] if part not in ("", ".", ".."))
+        known = re.sub(r".*\$[^/]*", "", name)
+        path = "/".join(part for part in known.split("/") if part not in ("", ".", ".."))
         text = self.beside(path) if path else None
         if text is None and path and wanted:
             self.missing[path] = None
@@ -132,9 +127,9 @@ class State:
 
 def is_unset(value: Value | None) -> bool:
     """Return whether a shell without that variable would find nothing there."""
-    return not value or (isinstance(value, str) and re.fullmatch(r"\$\{?\w+\}?", value) is not None)
+    return not value or (isinstance(value, str) and _REFERENCE.fullmatch(value) is not None)
 
 
 def joined(value: Value) -> str:
     """Return a value as one text."""
-    return value if isinstance(value, str) else " ".join(value.values() if isinstance(value, dict) else value)
+    return value if isinstance(value, str) else " ".join(value)

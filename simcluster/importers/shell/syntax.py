@@ -16,29 +16,26 @@ _SCRIPT = re.compile(
     r"|^(?:sh|bash|srun|sbatch|nohup|time)\s.*\.(?:sh|slurm|sbatch)\b",
     re.MULTILINE,
 )
-_NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])")
-_ESCAPED = re.compile(r"\$'(?:\\.|[^'\\])*+'?", re.DOTALL)
-_BLANK, _BLANK_IN_TEST = re.compile(r"(?:[^\S\n]|\\\n)*(?:#.*)?(?:[^\S\n]|\\\n)*"), re.compile(r"(?:\s|\\\n)*")
+_NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])?")
+_BLANK = re.compile(r"(?:[^\S\n]|\\\n)*(?:#.*)?(?:[^\S\n]|\\\n)*")
 _REDIRECT = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|>\||[<>](?!\())|&>>?")
 _OPERATOR = re.compile(rf"{_REDIRECT.pattern}|&&|\|\||;;&?|;&|\|&|[;&|()\n]")
 _PLAIN = re.compile(r"[^\\'\"$`\s;&|<>()]+")
-_BRACKETS = {"(": ")", "{": "}", "[": "]"}
+_CLOSES = {"(": ")", "{": "}"}
 
 
 @dataclass
 class Statement:
-    """A statement: its words as written, the statements in it, and the patterns of a case's branches."""
+    """A statement: its words as written and the statements in it; a branch of ``case`` has its patterns as words."""
 
     kind: str
     line: int
     words: list[str] = field(default_factory=list)
     parts: list[Statement] = field(default_factory=list)
-    patterns: list[list[str]] = field(default_factory=list)
     redirects: list[tuple[str, str]] = field(default_factory=list)
     """Operator and word of each; ``<<`` with the body, ``<<'`` where nothing in the body is expanded."""
     text: str = ""
-    end: str = ""
-    """Of a list: its text, and the word that ends it."""
+    """Text of a list."""
 
 
 def is_script(text: str) -> bool:
@@ -68,8 +65,8 @@ def array_words(text: str) -> list[str]:
     return found
 
 
-def piece_end(text: str, place: int, *, quoted: bool = False) -> int:
-    """Return where the quotation or expansion that begins at a place ends; ``quoted``: between double quotes."""
+def piece_end(text: str, place: int) -> int:
+    """Return the place after the quotation or expansion that begins at a place."""
     char, after = text[place], text[place + 1 : place + 2]
     if char == "\\":
         return place + 2
@@ -78,11 +75,11 @@ def piece_end(text: str, place: int, *, quoted: bool = False) -> int:
     if char in '"`':
         place, special = place + 1, "\\$`" if char == '"' else "\\"
         while place < len(text) and text[place] != char:
-            place = piece_end(text, place, quoted=True) if text[place] in special else place + 1
+            place = piece_end(text, place) if text[place] in special else place + 1
         return place + 1
-    if after in ("(", "{", "["):
+    if after in _CLOSES:
         return _closing(text, place + 1)
-    found = (_NAME if after != "'" or quoted else _ESCAPED).match(text, place)
+    found = _NAME.match(text, place)
     return found.end() if found else place + 1
 
 
@@ -97,7 +94,7 @@ def _closing(text: str, place: int) -> int:
         if char == "#" and opens == "(" and text[place - 1].isspace():
             place = text.find("\n", place) if "\n" in text[place:] else len(text)
             continue
-        depth += (char == opens) - (char == _BRACKETS[opens])
+        depth += (char == opens) - (char == _CLOSES[opens])
         place += 1
         if depth == 0:
             return place
@@ -114,98 +111,80 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A script, and a place in it."""
+    """A script, and the token that is next in it."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._place, self._seen = text, 0, dict[tuple[int, bool], _Token]()
+        self._text = text
         self._documents: list[tuple[Statement, int]] = []
         """Redirects whose bodies begin in the next line."""
+        self._ended_by = ""
+        self._next = self._token(0)
 
-    def _peek(self, *, test: bool = False) -> _Token:
-        """Return the token at the place; ``test``: between double brackets, where spaces alone end a word."""
-        if (token := self._seen.get((self._place, test))) is None:
-            token = self._seen[self._place, test] = self._token(test=test)
-        return token
-
-    def _token(self, *, test: bool) -> _Token:
-        text, blank = self._text, (_BLANK_IN_TEST if test else _BLANK).match(self._text, self._place)
-        begin = place = blank.end() if blank else self._place
+    def _token(self, place: int) -> _Token:
+        text, blank = self._text, _BLANK.match(self._text, place)
+        begin = place = blank.end() if blank else place
         if place == len(text):
             return _Token("end", "", begin, place)
-        if test and text.startswith("]]", place):
-            return _Token("word", "]]", begin, place + 2)
-        if not test and text.startswith("((", place):
+        if text.startswith("((", place):
             end = _closing(text, place)
             return _Token("arithmetic", text[place + 2 : end - 2], begin, end)
-        if not test and (operator := _OPERATOR.match(text, place)):
+        if operator := _OPERATOR.match(text, place):
             return _Token("operator", operator[0], begin, operator.end())
-        if text.startswith(("<(", ">("), place) and not test:
+        if text.startswith(("<(", ">("), place):
             place = _closing(text, place + 1)
         while place < len(text):
-            char = text[place]
-            if char in "\\'\"$`":
+            if text[place] in "\\'\"$`":
                 place = piece_end(text, place)
-            elif char == "(" and not test and ASSIGNMENT.fullmatch(text, begin, place):
+            elif text[place] == "(" and ASSIGNMENT.fullmatch(text, begin, place):
                 place = _closing(text, place)
             elif plain := _PLAIN.match(text, place):
                 place = plain.end()
-            elif test and not char.isspace():
-                place += 1
             else:
                 break
         place = min(place, len(text))
         return _Token("word", text[begin:place], begin, place)
 
-    def take(self, *, test: bool = False) -> _Token:
-        """Return the token at the place and pass it, with the here-documents that begin behind it."""
-        token = self._peek(test=test)
-        self._place = token.end
+    def take(self) -> _Token:
+        """Return the next token and pass it, with the here-documents that begin after it."""
+        token, place = self._next, self._next.end
         if token.text == "\n":
             for statement, number in self._documents:
-                statement.redirects[number] = self._document(*statement.redirects[number])
+                operator, word = statement.redirects[number]
+                until, body, line = re.sub(r"[\"'\\]", "", word), "", ""
+                while place < len(self._text) and line.rstrip("\n") != until:
+                    end = self._text.find("\n", place) + 1 or len(self._text)
+                    body, line, place = body + line, self._text[place:end], end
+                    line = line.lstrip("\t") if operator == "<<-" else line
+                body += line if line.rstrip("\n") != until else ""
+                statement.redirects[number] = ("<<'" if word[:1] in "'\"\\" else "<<", body)
             self._documents = []
+        self._next = self._token(place)
         return token
 
-    def _document(self, operator: str, word: str) -> tuple[str, str]:
-        """Return ``<<``, or ``<<'`` where nothing is expanded, and the body of a here-document."""
-        until, body = re.sub(r"[\"'\\]", "", word), list[str]()
-        while self._place < len(self._text):
-            end = self._text.find("\n", self._place) + 1 or len(self._text)
-            line, self._place = self._text[self._place : end], end
-            line = line.lstrip("\t") if operator.endswith("-") else line
-            if line.rstrip("\n") == until:
-                break
-            body.append(line)
-        return "<<'" if word[:1] in "'\"\\" else "<<", "".join(body)
-
     def _at(self, *texts: str) -> bool:
-        token = self._peek()
-        return token.text in texts and token.kind != "end"
+        return self._next.text in texts and self._next.kind != "end"
 
-    @property
-    def _ended(self) -> bool:
-        return self._peek().kind == "end"
-
-    def _take_all(self, *texts: str) -> None:
+    def _take_all(self, *texts: str) -> bool:
+        found = self._at(*texts)
         while self._at(*texts):
             self.take()
+        return found
 
     def _statement(self, kind: str, *parts: Statement) -> Statement:
-        return Statement(kind, self._text.count("\n", 0, self._peek().begin) + 1, parts=list(parts))
+        return Statement(kind, self._text.count("\n", 0, self._next.begin) + 1, parts=list(parts))
 
     def statements(self, *ends: str) -> Statement:
         """Return the statements up to one of these words, which is taken."""
-        found, begin = self._statement("list"), self._peek().begin
-        while not self._ended and not self._at(*ends):
-            if self._at("\n", ";", "&"):
-                self.take()
+        found, begin = self._statement("list"), self._next.begin
+        while self._next.kind != "end" and not self._at(*ends):
+            if self._take_all("\n", ";", "&"):
                 continue
-            before = self._place
+            before = self._next
             found.parts.append(self._joined())
-            if self._place == before:  # what has no meaning here
+            if self._next is before:  # it has no meaning here
                 self.take()
-        found.text = self._text[begin : self._place].strip("; \n")
-        found.end = self.take().text if ends else ""
+        found.text = self._text[begin : self._next.begin].strip("; \n")
+        self._ended_by = self.take().text if ends else ""
         return found
 
     def _joined(self) -> Statement:
@@ -228,7 +207,7 @@ class _Parser:
         return found if len(found.parts) > 1 else found.parts[0]
 
     def _command(self) -> Statement:
-        token, found = self._peek(), self._statement("command")
+        token, found = self._next, self._statement("command")
         if token.kind == "arithmetic":
             found.kind, found.words = token.kind, [self.take().text]
         elif token.kind == "word" and re.compile(r"[ \t]*\([ \t]*\)").match(self._text, token.end):
@@ -236,61 +215,51 @@ class _Parser:
         elif token.text in ("(", "{", "if", "while", "until", "for", "case", "function", "[["):
             found.kind = self.take().text
             self._compound(found)
-        while (kind := self._peek().kind) == "word" or (kind == "operator" and _REDIRECT.match(self._peek().text)):
-            if kind == "operator":
-                self._redirect(found)
-            elif found.kind == "command":
-                found.words.append(self.take().text)
-            else:
+        while self._next.kind == "word" or _REDIRECT.match(self._next.text):
+            token = self._next
+            if token.kind == "word" and found.kind != "command":
                 break
+            if self.take().kind == "word":
+                found.words.append(token.text)
+            elif self._next.kind == "word":
+                self._documents += [(found, len(found.redirects))] if token.text in ("<<", "<<-") else []
+                found.redirects.append((token.text, self.take().text))
         return found
-
-    def _redirect(self, found: Statement) -> None:
-        operator = self.take().text
-        if self._peek().kind == "word":
-            self._documents += [(found, len(found.redirects))] if operator in ("<<", "<<-") else []
-            found.redirects.append((operator, self.take().text))
 
     def _compound(self, found: Statement) -> None:
         match found.kind:
             case "(" | "{":
                 found.parts = [self.statements(")" if found.kind == "(" else "}")]
             case "[[":
-                while self._peek(test=True).kind != "end" and (word := self.take(test=True).text) != "]]":
-                    found.words.append(word)
+                while self._next.kind != "end" and (word := self.take().text) != "]]":
+                    found.words += [word] if word != "\n" else []
             case "if":  # conditions and bodies in turn, and the body of else
                 end = "elif"
                 while end == "elif":
                     found.parts += [self.statements("then", "fi"), self.statements("elif", "else", "fi")]
-                    end = found.parts[-1].end
+                    end = self._ended_by
                 found.parts += [self.statements("fi")] if end == "else" else []
             case "while" | "until":
                 found.parts = [self.statements("do", "done"), self.statements("done")]
             case "for":  # its words begin with the variable; none but that mean the arguments of the script
-                found.kind = "counted" if self._peek().kind == "arithmetic" else "for"
-                while not self._ended and not self._at("do", ";", "\n", "done"):
+                while self._next.kind != "end" and not self._at("do", ";", "\n", "done"):
                     found.words.append(self.take().text)
                 self._take_all(";", "\n", "do")
                 found.parts = [self.statements("done")]
             case "case":
-                self._case(found)
+                found.words = [self.take().text]
+                self._take_all("\n", "in")
+                self._ended_by = ""
+                while self._next.kind != "end" and self._ended_by != "esac" and not self._take_all("esac"):
+                    patterns: list[str] = []
+                    while self._next.kind != "end" and not self._at(")", "esac"):
+                        patterns += [token.text] if (token := self.take()).kind == "word" else []
+                    self._take_all(")")
+                    found.parts.append(self.statements(";;", ";&", ";;&", "esac"))
+                    found.parts[-1].words = patterns
+                    self._take_all("\n")
             case _:
                 self._function(found)
-
-    def _case(self, found: Statement) -> None:
-        found.words = [self.take().text]
-        self._take_all("\n", "in")
-        while not self._ended and not self._at("esac"):
-            patterns: list[str] = []
-            while not self._ended and not self._at(")", "esac"):
-                patterns += [token.text] if (token := self.take()).kind == "word" else []
-            self._take_all(")")
-            found.patterns.append(patterns)
-            found.parts.append(self.statements(";;", ";&", ";;&", "esac"))
-            if found.parts[-1].end == "esac":
-                return
-            self._take_all("\n")
-        self._take_all("esac")
 
     def _function(self, found: Statement) -> None:
         found.kind, found.words = "function", [self.take().text]

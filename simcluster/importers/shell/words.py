@@ -1,4 +1,8 @@
-"""Words of a launch script with its variables expanded, as far as they are known."""
+"""Words of a launch script with its variables expanded, and tests of them, as far as they are known.
+
+Read are ``$NAME``, arrays, defaults (``${X:-4}``, ``${X:+...}``), ``${X,,}`` and whole numbers.  Any other expansion
+and what commands print stay unknown: ``$(what...:line)``.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,23 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from simcluster.importers.shell.state import UNKNOWN, State, Value, is_unset, joined
+from simcluster.importers.shell.state import State, Value, is_unset, joined
 from simcluster.importers.shell.syntax import piece_end
 
-_ANSI = {"n": "\n", "t": "\t"}
-_MOST, _LONGEST = 1_000, 2_000
 _PARAMETER = re.compile(
-    r"([#!]?)(\w+|[@*#?$-])(?:\[((?:\$\{[^}]*\}|\$\(\([^)]*\)\)|[^]])*)\])?(:?[-=?+]|##?|%%?|//?|:|\^\^?|,,?)?",
-    re.DOTALL,
+    r"(\w+|[@*#?$-])(?:\[((?:\$\{[^}]*\}|\$\(\([^)]*\)\)|[^]])*)\])?(?:(:?[-=?+]|,,|\^\^)(.*))?", re.DOTALL
 )
 _OUTSIDE, _IN_QUOTES = re.compile(r"[\\'\"$`]"), re.compile(r"[\\$`]")
-_SLASH = re.compile(r"(?<!\\)/")
 _COUNTS_GPUS = re.compile(r"device_count|(^|[|;&])\s*(nvidia|rocm)-smi|/dev/nvidia")
-_COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)", re.DOTALL)
-_DOCUMENT = re.compile(r"cat\s+<<-?\s*(['\"\\]?)(\w+)['\"]?\n(.*?)\t*\2", re.DOTALL)
-_PRINTED = re.compile(r"\$\([\w.-]*\.\.\.:\d+\)")
-"""Placeholder of a command's output: the command and its line."""
+_NOT_READ = re.compile(r"\$\([^\s()]*\.\.\.:\d+\)")
 _IDENTIFIER = re.compile(r"(?<![\w$])(?<!\$\()[A-Za-z_]\w*")
-_LARGEST, _MOST_CHARACTERS = 10**18, 400
+_LARGEST, _MOST_CHARACTERS, _LONGEST = 10**18, 400, 1_000
+_NUMBERS = {name: getattr(operator, name[1:]) for name in ("-eq", "-ne", "-gt", "-ge", "-lt", "-le")}
+_SIGNS = frozenset(["=", "==", "!=", "<", ">", "=~", *_NUMBERS])
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: lambda left, right: abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1),
     ast.Mod: lambda left, right: abs(left) % abs(right) * (1 if left >= 0 else -1),
-    ast.Pow: lambda left, right: left**right if 0 <= right <= 60 and abs(left) <= 1024 else _LARGEST + 1,
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }  # fmt: skip
@@ -62,20 +60,21 @@ def pattern_of(raw: str, state: State) -> str:
     return "".join(re.sub(r"([*?[])", r"[\1]", text) if kind == "quoted" else text for text, kind in parts)
 
 
+def document_text(text: str, state: State) -> str:
+    """Return the body of a here-document with its variables expanded."""
+    return "".join(joined(content) for content, _ in _pieces(text, state, quoted=True, escapes="\\$`"))
+
+
 def _pieces(
     raw: str, state: State, *, quoted: bool = False, escapes: str = '\\$`"'
 ) -> Iterator[tuple[str | list[str], str]]:
     """Yield the parts of a word, each ``plain``, ``quoted`` or an ``expansion``, which a shell splits at spaces."""
     place, kind = 0, "quoted" if quoted else "plain"
-    while place < len(raw):
-        special = (_IN_QUOTES if quoted else _OUTSIDE).search(raw, place)
-        if special is None or special.start() > place:
-            yield raw[place : special.start() if special else len(raw)], kind
-        if special is None:
-            return
-        place, char = special.start(), special[0]
-        end = piece_end(raw, place, quoted=quoted)
-        piece, place = raw[place:end], end
+    while special := (_IN_QUOTES if quoted else _OUTSIDE).search(raw, place):
+        if special.start() > place:
+            yield raw[place : special.start()], kind
+        char, place = special[0], piece_end(raw, special.start())
+        piece = raw[special.start() : place]
         if char == "\\":
             kept = quoted and piece[1:] not in (*escapes, "\n")
             yield piece if kept else piece[1:].replace("\n", ""), "quoted"
@@ -83,33 +82,133 @@ def _pieces(
             yield piece[1:].removesuffix("'"), "quoted"
         elif char == '"':
             yield from list(_pieces(piece[1:].removesuffix('"'), state, quoted=True)) or [("", "quoted")]
-        elif piece.startswith("$'"):
-            yield re.sub(r"\\(.)", lambda found: _ANSI.get(found[1], found[1]), piece[2:].removesuffix("'")), "quoted"
         elif len(piece) == 1:
             yield piece, kind
         else:
-            content = expanded(piece, state)
+            content = _expanded(piece, state)
             if isinstance(content, list) and (not quoted or re.match(r"\$(?:\*|\{\w*\[?\*)", piece)):
                 content = " ".join(content)
             yield content, "quoted" if quoted else "expansion"
+    if place < len(raw):
+        yield raw[place:], kind
 
 
-def document_text(text: str, state: State) -> str:
-    """Return the body of a here-document with its variables expanded."""
-    return "".join(joined(content) for content, _ in _pieces(text, state, quoted=True, escapes="\\$`"))
-
-
-def expanded(piece: str, state: State) -> str | list[str]:
-    """Return the value of an expansion, a list of an array; what is not known stays as written, without spaces."""
+def _expanded(piece: str, state: State) -> Value:
+    """Return the value of an expansion, a list of an array; what is not known has no spaces."""
     state.spend()
-    if piece.startswith(("$((", "$[")):
-        inner = piece[3:].removesuffix("))") if piece[1] == "(" else piece[2:].removesuffix("]")
-        plain = _with_numbers(inner, state)
-        printed, number = _PRINTED.search(plain), worked_out(plain)
-        return str(number) if number is not None else printed[0] if printed else f"$(({''.join(inner.split())}))"
+    if piece.startswith("$(("):
+        plain = _with_numbers(piece[3:].removesuffix("))"), state)
+        unknown, number = _NOT_READ.search(plain), worked_out(plain)
+        return str(number) if number is not None else unknown[0] if unknown else "".join(piece.split())
     if piece.startswith(("$(", "`")):
         return _output(piece[2:].removesuffix(")") if piece[0] == "$" else piece.strip("`"), state)
-    return _parameter(piece[2:].removesuffix("}") if piece.startswith("${") else piece[1:], state)
+    inner = piece[2:].removesuffix("}") if piece.startswith("${") else piece[1:]
+    match = _PARAMETER.fullmatch(inner)
+    if not match:
+        return state.not_read(f"${{{inner}}}")
+    name, subscript, sign, rest = match.groups()
+    if name in ("#", "?", "$", "-"):
+        return {"#": str(len(state.positional)), "?": "0"}.get(name, f"${name}")
+    value = list(state.positional) if name in "@*" else state.get(name)
+    if name in "@*" or subscript in ("@", "*"):
+        value = [value] if isinstance(value, str) else value or []
+    elif subscript is not None:
+        value = _element(name, value, subscript, state)
+    elif isinstance(value, list):
+        value = value[0] if value else ""
+    return _or_default(name, value, sign, rest, state) if sign else f"${name}" if value is None else value
+
+
+def _element(name: str, value: Value | None, subscript: str, state: State) -> Value | None:
+    own, number = state.get(f"{name}[{text_of(subscript, state)}]"), whole_number(subscript, state)
+    if own is not None or not isinstance(value, list):
+        return value if own is None else own
+    if number is None:
+        return state.not_read(f"{name}[{subscript}]")
+    return value[number] if -len(value) <= number < len(value) else ""
+
+
+def _or_default(name: str, value: Value | None, sign: str, rest: str, state: State) -> Value:
+    """Return a variable or, by the sign, what is there in place of it."""
+    unset = is_unset(value) if sign[0] == ":" or isinstance(value, list) else value != "" and is_unset(value)
+    if sign[-1] == "+":
+        return "" if unset else text_of(rest, state)
+    if sign[-1] == "?":
+        state.required |= {name: None} if unset else {}
+        return f"${name}" if value is None else value
+    if sign in (",,", "^^"):
+        text = joined(value or f"${name}")
+        return text if unset else text.upper() if sign == "^^" else text.lower()
+    if not unset:
+        return value or ""
+    default = text_of(rest, state)
+    if sign[-1] == "=":
+        state.put(name, default)
+    return default
+
+
+def _output(inner: str, state: State) -> str:
+    """Return what a command prints where that is a sum, the folder or a number of GPUs; a word that names it else."""
+    words = inner.split()
+    number = whole_number(inner.strip()[4:], state) if words[:1] == ["expr"] else None
+    if words == ["pwd"] or number is not None:
+        return "$PWD" if number is None else str(number)
+    if _NOT_READ.fullmatch(f"$({inner})"):
+        return f"$({inner})"
+    if _COUNTS_GPUS.search(inner) and state.gpus_per_node:
+        said = "those of the cluster, or of --gpus where these are fewer"
+        state.assumed[f"{state.gpus_per_node} GPUs in a machine where the script counts them: {said}"] = None
+        return str(state.gpus_per_node)
+    name = re.search(r"[\w.-]*$", words[0]) if words else None
+    return state.not_read(name[0] if name else "")
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+
+def is_met(words: list[str], state: State, *, double: bool) -> bool | None:
+    """Return whether a test of words as written is met, between double brackets or single ones; None if unknown."""
+    for signs, decides in ((("||", "-o"), True), (("&&", "-a"), False)):
+        if place := next((place for place, word in enumerate(words) if word in signs and place), 0):
+            left = is_met(words[:place], state, double=double)
+            right = decides if left is decides else is_met(words[place + 1 :], state, double=double)
+            return right if left is not None or right is decides else None
+    if words[:1] == ["!"]:
+        found = is_met(words[1:], state, double=double)
+        return None if found is None else not found
+    if {"(", "\\(", "=~"} & set(words):
+        return None
+    if len(words) > 1 and re.fullmatch("-[a-zA-Z]", words[0]) and words[1] not in _SIGNS:
+        sign, operand = words[0], " ".join(each for word in words[1:] for each in words_of(word, state))
+        if sign not in ("-n", "-z"):
+            state.leaned += 1
+            return bool(operand)
+        text = state.taken_as_unset(operand)
+        return (text is None or bool(text)) == (sign == "-n")  # a command's output is taken to exist
+    plain = (
+        words if len(words) > 2 and words[1] in _SIGNS else [each for word in words for each in words_of(word, state)]
+    )
+    if len(plain) > 2 and plain[1] in _SIGNS:
+        return _compared(plain[0], plain[1], plain[2], state, double=double)
+    text = state.taken_as_unset(" ".join(plain))
+    return None if text is None else bool(text.strip())
+
+
+def _compared(left: str, sign: str, right: str, state: State, *, double: bool) -> bool | None:
+    equal = sign in ("=", "==", "!=")
+    one = state.taken_as_unset(text_of(left, state))
+    other = state.taken_as_unset(pattern_of(right, state) if double and equal else text_of(right, state))
+    if one is None or other is None or not (equal or sign in _NUMBERS):
+        return None
+    if equal:
+        same = fnmatch.fnmatchcase(one[:_LONGEST], other[:_LONGEST]) if double else one == other
+        return same == (sign != "!=")
+    # a shell complains of what is no number, and continues with what follows else
+    numbers = [int(text) for text in (one, other) if re.fullmatch(r"\s*-?\d{1,18}\s*", text)]
+    return len(numbers) == 2 and bool(_NUMBERS[sign](*numbers))
+
+
+# --- whole numbers, worked out without a shell ------------------------------------------------------------------------
 
 
 def whole_number(text: str, state: State) -> int | None:
@@ -119,137 +218,13 @@ def whole_number(text: str, state: State) -> int | None:
 
 def _with_numbers(text: str, state: State) -> str:
     """Return an arithmetic expression with its variables replaced, by names alone, too."""
-    plain = re.sub(r"\$\[(.*)\]", r"(\1)", text_of(text, state) if len(text) < _MOST else "$")
 
     def number(found: re.Match[str]) -> str:
         value = joined(state.get(found[0]) or "").strip()
-        known = re.fullmatch(r"-?\d{1,18}", value) or _PRINTED.fullmatch(value)
+        known = re.fullmatch(r"-?\d{1,18}", value) or _NOT_READ.fullmatch(value)
         return f"({value})" if known else f" {found[0]} "
 
-    return _IDENTIFIER.sub(number, plain)
-
-
-def _parameter(inner: str, state: State) -> str | list[str]:
-    """Return the value of ``${...}``."""
-    match = _PARAMETER.match(inner)
-    if not match:
-        return "${" + "".join(inner.split()) + "}"
-    before, name, subscript, sign = match.groups()
-    rest = inner[match.end() :]
-    if name in "#?" or (name in "$-" and not before):
-        return {"#": str(len(state.positional)), "?": "0"}.get(name, f"${name}")
-    value: Value | None = list(state.positional) if name in "@*" else state.get(name)
-    if name in "@*" or subscript in ("@", "*"):
-        return _elements(value, before, sign or "", rest, state, arguments=name in "@*")
-    if subscript is not None:
-        value = _element(value, text_of(subscript, state), state)
-    elif isinstance(value, list):
-        value = value[0] if value else ""
-    text = None if value is None else joined(value)
-    if before == "#":
-        return f"${{#{name}}}" if text is None else str(len(text))
-    if before == "!":
-        other = state.get(text) if text is not None else None
-        return f"${name}" if other is None else joined(other)
-    return _operated(sign, text, rest, name, state) if sign else f"${name}" if text is None else text
-
-
-def _elements(
-    value: Value | None, before: str, sign: str, rest: str, state: State, *, arguments: bool
-) -> str | list[str]:
-    """Return the elements of an array, their keys or places, or their number."""
-    found = [] if value is None else [value] if isinstance(value, str) else list(value)
-    if before == "!":
-        return found if isinstance(value, dict) else [str(place) for place in range(len(found))]
-    if before == "#":
-        return str(len(found))
-    found = list(value.values()) if isinstance(value, dict) else found
-    if sign == ":":
-        return _part(["$0", *found] if arguments else found, rest, state) or []
-    if sign[-1:] in ("-", "+"):
-        return text_of(rest, state) if bool(found) == (sign[-1] == "+") else found
-    return found
-
-
-def _part(value: str | list[str], rest: str, state: State) -> str | list[str] | None:
-    """Return ``${NAME:BEGIN:LENGTH}``; None where the numbers are not known."""
-    begin, colon, length = rest.partition(":")
-    first, count = whole_number(begin, state), whole_number(length, state) if colon else None
-    return None if first is None or (colon and count is None) else value[first:][:count]
-
-
-def _element(value: Value | None, key: str, state: State) -> str | None:
-    if isinstance(value, dict):
-        return value.get(key)
-    number = whole_number(key, state)
-    elements = value if isinstance(value, list) else [] if value is None else [value]
-    return elements[number] if number is not None and -len(elements) <= number < len(elements) else ""
-
-
-def _operated(sign: str, value: str | None, rest: str, name: str, state: State) -> str:
-    """Return a variable with a default, without a part, or in other letters."""
-    colon = len(sign) > 1 and sign[0] == ":"
-    unset = is_unset(value) if colon else value is None or (is_unset(value) and value != "")
-    if sign[-1] in "-=":
-        default = text_of(rest, state)
-        if unset and sign[-1] == "=":
-            state.put(name, default)
-        return default if unset else value or ""
-    if sign[-1] == "+":
-        return "" if unset else text_of(rest, state)
-    if sign[-1] == "?" and unset:
-        state.required[name] = None
-    if value is None:
-        return f"${name}"
-    if sign[0] in "#%":
-        return _cut(value, pattern_of(rest, state), sign)
-    if sign == ":":
-        part = _part(value, rest, state)
-        return part if isinstance(part, str) else f"${name}"
-    if sign[0] == "/":
-        old, new = [*(text_of(part.replace("\\/", "/"), state) for part in _SLASH.split(rest, maxsplit=1)), ""][:2]
-        if not old or len(value) > _LONGEST or old.count("*") > 1:
-            return value
-        like = fnmatch.translate(old)[: -len(r"\Z")]
-        return re.sub(like, lambda _: new, value, count=0 if sign == "//" else 1)
-    if is_unset(value):
-        return value  # a name that nothing sets stays as written
-    return value.upper() if sign == "^^" else value.lower() if sign == ",," else value
-
-
-def _cut(value: str, pattern: str, sign: str) -> str:
-    """Return a value without the shortest or longest part at an end that matches the pattern."""
-    lengths = range(min(len(value), _LONGEST) + 1)
-    for length in lengths if len(sign) == 1 else reversed(lengths):
-        part = value[:length] if sign[0] == "#" else value[len(value) - length :]
-        if fnmatch.fnmatchcase(part, pattern):
-            return value[length:] if sign[0] == "#" else value[: len(value) - length]
-    return value
-
-
-def _output(inner: str, state: State) -> str:
-    """Return what a command prints where that is a sum, a document or a number of GPUs; a word that names it else."""
-    words = inner.split()
-    if words == ["pwd"] or _PRINTED.fullmatch(f"$({inner})"):
-        return "$PWD" if words == ["pwd"] else f"$({inner})"
-    if document := _DOCUMENT.fullmatch(inner.strip()):
-        return (document[3] if document[1] else document_text(document[3], state)).rstrip("\n")
-    number = whole_number(inner.strip()[4:], state) if words[:1] == ["expr"] else None
-    if number is not None:
-        return str(number)
-    listed = _COUNTS_LIST.search(inner)
-    visible = state.get(listed[1]) if listed else None
-    if isinstance(visible, str) and not UNKNOWN.search(visible):
-        return str(len([each for each in visible.split(",") if each.strip()]))
-    if (_COUNTS_GPUS.search(inner) or listed) and state.gpus_per_node:
-        said = "those of the cluster, or of --gpus where these are fewer"
-        state.assumed[f"{state.gpus_per_node} GPUs in a machine where the script counts them: {said}"] = None
-        return str(state.gpus_per_node)
-    name = re.search(r"[\w.-]*$", words[0]) if words else None
-    return f"$({name[0] if name else ''}...:{state.line})"
-
-
-# --- whole numbers, worked out without a shell ------------------------------------------------------------------------
+    return _IDENTIFIER.sub(number, text_of(text[:1000], state))
 
 
 def worked_out(text: str) -> int | None:
@@ -258,14 +233,8 @@ def worked_out(text: str) -> int | None:
     if question:
         chosen = worked_out(condition)
         return None if chosen is None else worked_out(rest.partition(":")[0 if chosen else 2])
-    python = re.sub(r"\b0+(?=\d)", "", text.replace("&&", " and ").replace("||", " or "))
     try:
-        tree = (
-            ast.parse(re.sub(r"!(?!=)", " not ", python).strip(), mode="eval")
-            if len(text) <= _MOST_CHARACTERS
-            else None
-        )
-        return _value(tree.body) if tree else None
+        return _value(ast.parse(re.sub(r"\b0+(?=\d)", "", text[:_MOST_CHARACTERS]).strip(), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, KeyError):
         return None
 
@@ -276,12 +245,8 @@ def _value(node: ast.AST) -> int:
             pass
         case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
             result = _OPERATORS[type(sign)](_value(left), _value(right))
-        case ast.UnaryOp(op=sign, operand=operand):
-            inner = _value(operand)
-            result = -inner if isinstance(sign, ast.USub) else int(not inner) if isinstance(sign, ast.Not) else inner
-        case ast.BoolOp(op=sign, values=values):
-            numbers = [_value(value) for value in values]
-            result = all(numbers) if isinstance(sign, ast.And) else any(numbers)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            result = -_value(operand)
         case _:
             raise ValueError
     if abs(result) > _LARGEST:
