@@ -145,8 +145,6 @@ def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:
 @pytest.mark.parametrize(
     ("launcher", "gpus"),
     [
-        ("jsrun --nrs 8 --tasks_per_rs 1 --rs_per_host 4 python", 8),
-        ("jsrun -n 2 -a 4 python", 8),
         ("mpiexec -n 24 --ppn 12 python", 24),
         ("mpirun -np 16 --map-by ppr:8:node python", 16),
         ("mpirun -N 4 -np 8 python", 8),

@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 
 _MAX_CHARACTERS = 200_000
 _SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
-_PRINTED = re.compile(r"\$\(([\w.-]*)\.\.\.:(\d+)\)")
-"""Placeholder of a command's output in the words of a script."""
+_NOT_READ = re.compile(r"\$\(([^\s()]*)\.\.\.:(\d+)\)")
+"""Placeholder of a value that only a shell knows, in the words of a script."""
 _COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
 _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
 _SPACE = "\x1f"  # in what a shell would run, which is one word
@@ -89,8 +89,8 @@ def parse_arguments(text: str, source: str) -> Arguments:
 
 
 def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
-    """The arguments in the words of one command; ``repeated``: of an option that is given again the last counts, as in
-    a script that adds to what it has, and otherwise that is a problem."""
+    """Return the arguments in the words of one command; ``repeated``: of an option that is given again the last counts,
+    as in a script that adds to what it has, and otherwise that is a problem."""
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
     modules = [place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module")][-1:]
     modules = [place for place in modules if not words[place].startswith(_LAUNCHERS)]
@@ -103,15 +103,16 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
 
 
 def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
-    """The arguments with the options among what the user gives (``--num-layers`` and its value) over their own."""
+    """Return the arguments with the options that the user gives (``--num-layers`` and its value) over their own."""
     own = {name[2:].replace("_", "-"): tuple(value.split()) for name, value in given.items() if name.startswith("--")}
     return replace(arguments, options={**arguments.options, **own}) if own else arguments
 
 
 def for_a_shell(word: str) -> str:
     """Return the complaint about a value that only a shell knows; empty where the word is plain."""
-    if printed := _PRINTED.search(word):
-        what = f"line {printed[2]} takes what {printed[1] or 'a command'} prints, and nothing is run here"
+    if found := _NOT_READ.search(word):
+        gives = "gives" if "{" in found[1] else "prints"
+        what = f"line {found[2]} takes what {found[1] or 'a command'} {gives}, and nothing is run here"
         return f"{what}; give it with --arg NAME=VALUE, or import the command that bash -x prints, or the run's log"
     shell = _SHELL.search(word)
     what = "is for a shell to fill in, and nothing is run here; write its value (of a script: --arg NAME=VALUE)"

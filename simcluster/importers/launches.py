@@ -96,11 +96,9 @@ def _known(words: Sequence[str]) -> int:
 def _is_empty(word: str, before: str, state: State) -> bool:
     """Return whether a word is an unset variable, which bash expands to no word, and not an option's value."""
     found = _ALONE.fullmatch(word)
-    if not found:
-        return False
     is_value = before.startswith("--") and "=" not in before
     is_value = is_value and MAPPED.get(before.lstrip("-").replace("_", "-")) != "flag"
-    if is_value and not _MAY_BE_NOTHING.search(found[1]):
+    if not found or (is_value and not _MAY_BE_NOTHING.search(found[1])):
         return False
     state.unset[found[1]] = None
     return True
@@ -109,16 +107,23 @@ def _is_empty(word: str, before: str, state: State) -> bool:
 def _nothing(text: str, state: State) -> str:
     """Return why a script starts no training, and what would help."""
     words = [word for command, _ in state.commands for word in command]
-    remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+    if state.stopped and state.unset:  # what it tests and nobody gives
+        holders = {
+            value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)
+        }
+        unset = list(state.unset)[:4]
+        names = [f"argument {name}{holders.get(name, '')}" if name.isdecimal() else name for name in unset]
+        it, is_ = ("them", "are") if len(names) > 1 else ("it", "is")
+        given = " ".join(f"--arg {name}=..." for name in unset)
+        return f"it tests {', '.join(names)}, which {is_} not given; give {it} with {given}"
     tool = next((kind for kind, names in _OTHER_TOOLS.items() if re.search(names, " ".join(words))), "")
-    if state.stopped and state.unset:
-        return _tested(state)
+    remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
     if tool:
         remedy = f"its program is not Megatron-LM's: write simcluster import {tool}, with what that takes"
     if state.missing:
-        put = "put that there" if len(state.missing) == 1 else "put them there"
+        them = "that" if len(state.missing) == 1 else "them"
         missing = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
-        return f"{missing}; {put}, or {remedy}"
+        return f"{missing}; put {them} there, or {remedy}"
     programs = dict.fromkeys(word for word in words if word.endswith(".py"))
     if not programs and not state.positional and _PASSED.search(text):
         given = "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
@@ -133,15 +138,6 @@ def _nothing(text: str, state: State) -> str:
     return f"no command in it has options such as --num-layers{starts}; {remedy}"
 
 
-def _tested(state: State) -> str:
-    """Return what a script that ends itself has tested and nobody gives, and how it is given."""
-    holders = {value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)}
-    names = [f"argument {name}{holders.get(name, '')}" if name.isdecimal() else name for name in state.unset][:4]
-    given = " ".join(f"--arg {name}=..." for name in list(state.unset)[:4])
-    it, is_ = ("them", "are") if len(names) > 1 else ("it", "is")
-    return f"it tests {', '.join(names)}, which {is_} not given; give {it} with {given}"
-
-
 def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tuple[str, ...]]:
     """Return the options with those of the YAML file and of the DeepSpeed configuration that they name."""
     options = dict(found)
@@ -152,8 +148,7 @@ def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tup
     if (named := _configured(options)) and (fields := state.text_named(named[1])):
         options = {**options_of_fields(fields, named[1]), **options}
     name = " ".join(options.get("deepspeed-config", ()))
-    config = state.text_named(name) if name else None
-    if config:
+    if config := state.text_named(name) if name else None:
         added = added_to_megatron(config, name, state.source, options)
         state.assumed |= dict.fromkeys(added.assumed)
         state.unknown |= dict.fromkeys(added.unknown)

@@ -32,15 +32,16 @@ _SETS = {
     "--gres": ("SLURM_GPUS_ON_NODE",),
 }
 """Variables by option."""
-_PER_NODE, _TOTAL = ("ntasks-per-node", "npernode", "ppn"), ("ntasks", "np", "n")
-_STARTERS = frozenset(["srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "jsrun"])
-_PER_HOST = re.compile(r"(?:ppr:)?(\d{1,3}):node")
-_DIGITS = re.compile(r"\d{1,7}")
+_PER_NODE = ("ntasks-per-node", "npernode", "ppn")
+_TOTAL = ("ntasks", "np", "n", "num-processes")
+_STARTERS = frozenset(["srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "accelerate"])
+_FILL = frozenset(["llamafactory-cli", "accelerate"])
+"""Launchers that start a process on each GPU of a machine where they are told no number."""
 
 
 def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
-    """What is taken where ``each`` of so many machines gets other than all GPUs of one of the cluster's; empty where it
-    does not matter."""
+    """Return the assumption where ``each`` of the nodes gets other than all GPUs of one of the cluster's; empty where
+    it does not matter."""
     if not gpus_per_node or each == gpus_per_node or (nodes == 1 and each < gpus_per_node):
         return ""
     machines = f"each of {nodes} machines" if nodes > 1 else "one machine"
@@ -53,10 +54,10 @@ def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None
 
 
 def processes_in(state: State) -> dict[str, str]:
-    """Return what variables of a script tell a command that starts its own processes, as those of ms-swift do."""
+    """Return the processes that variables set for a command that starts its own, as those of ms-swift do."""
     names = {"NNODES": "nnodes", "NPROC_PER_NODE": "nproc-per-node"}
     said = {name: joined(state.get(variable) or "") for variable, name in names.items()}
-    return {name: value for name, value in said.items() if _DIGITS.fullmatch(value)}
+    return {name: value for name, value in said.items() if value.isdecimal()}
 
 
 def started_by(
@@ -72,67 +73,47 @@ def started_by(
 
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """Return ``nnodes`` and ``nproc-per-node``, as the launcher, srun or the head of a batch script sets them."""
-    own, outer = _by_slurm(launcher), _by_slurm(around)
+    own, outer = _options(launcher), _options(around)
     names = {word.rsplit("/", 1)[-1] for word in launcher}
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nnodes", "num-nodes", "nodes", "N")
-    nodes = nodes or _number(own, "nodes", "N")
+    nodes = nodes or _number(own, "nodes", "N", "num-machines")
     each = _number(own, "nproc-per-node", "num-gpus") or _number(outer, "nproc-per-node", "num-gpus")
-    nodes, each = _included(own.get("include", "")) or (nodes, each)
-    if each is None and (total := _number(own, "num-processes")):  # of accelerate, on all machines together
-        machines = _number(own, "num-machines") or 1
-        nodes, each = (machines, total // machines) if total % machines == 0 else (nodes, None)
-    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or names & {"llamafactory-cli", "accelerate"}):
+    slots = {host.partition(":")[2].count(",") + 1 for host in own.get("include", "").split("@") if ":" in host}
+    if len(slots) == 1 and "$" not in own["include"]:  # of deepspeed, as in worker-0:0,1@worker-1:0,1
+        nodes, each = own["include"].count("@") + 1, slots.pop()
+    if names & _STARTERS or {word.rsplit("/", 1)[-1] for word in around} & _STARTERS:
+        nodes = nodes or (1 if "num-processes" in own else None)
+        if each is None and "nproc-per-node" not in own:
+            each = _number(own, *_PER_NODE) or _number(outer, *_PER_NODE, "gpus-per-node", "gres")
+            total = _number(own, *_TOTAL) or _number(outer, *_TOTAL) or 0
+            if total and not (each and nodes):
+                nodes = nodes or (total // each if each and total % each == 0 else None if each else 1)
+                each = each or (total // nodes if nodes and total % nodes == 0 else None)
+            if each is None and (nodes or "deepspeed" in names):
+                each = gpus_per_node
+    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or names & _FILL):
         each = gpus_per_node
-    starts_each = names | {word.rsplit("/", 1)[-1] for word in around}
-    if each is None and starts_each & _STARTERS and "nproc-per-node" not in own:
-        each = _number(own, *_PER_NODE) or _number(outer, *_PER_NODE, "gpus-per-node") or _of_gres(outer)
-        total = _number(own, *_TOTAL) or _number(outer, *_TOTAL) or 0
-        if total and not (each and nodes):
-            one = nodes or (total // each if each and total % each == 0 else None if each else 1)
-            each = each or (total // one if one and total % one == 0 else None)
-            nodes = one
-        if each is None and (nodes or "deepspeed" in names):
-            each = gpus_per_node
     found = {"nnodes": nodes, "nproc-per-node": each}
     return {name: str(value) for name, value in found.items() if value}
 
 
-def _by_slurm(words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a launcher; those of jsrun (in sets of resources) and mpirun by Slurm's names."""
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Return the options of a launcher, with mpirun's processes per node by another name than srun's nodes."""
     found = launcher_options(words)
-    names = {word.rsplit("/", 1)[-1] for word in words}
-    if "jsrun" in names:
-        tasks = _number(found, "tasks-per-rs", "a") or 1
-        counts = {"ntasks": _number(found, "nrs", "n"), "ntasks-per-node": _number(found, "rs-per-host", "r")}
-        return found | {name: str(count * tasks) for name, count in counts.items() if count}
-    if names & {"mpirun", "mpiexec"}:
-        each = _PER_HOST.match(found.get("map-by", ""))
-        per_node = each[1] if each else found.pop("N", "")
-        return {**({"npernode": per_node} if per_node else {}), **found}
-    return found
+    if {"mpirun", "mpiexec"}.isdisjoint(word.rsplit("/", 1)[-1] for word in words):
+        return found
+    each = re.match(r"(?:ppr:)?(\d{1,3}):node", found.get("map-by", ""))
+    per_node = each[1] if each else found.pop("N", "")
+    return {**({"npernode": per_node} if per_node else {}), **found}
 
 
 def _number(options: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of these that is a plain number; the greater end of a range of nodes."""
+    """Return the first of these that is a whole number: the greater end of a range, the GPUs of ``gpu:h100:8``."""
     for name in names:
-        found = re.fullmatch(r"(?:\d+[-:])?(\d{1,7})", options.get(name, ""))
+        found = re.fullmatch(r"(?:\d+[-:]|gpu:(?:[\w.-]+:)*)?(\d{1,7})", options.get(name, ""))
         if found and int(found[1]):
             return int(found[1])
     return None
-
-
-def _included(text: str) -> tuple[int, int] | None:
-    """Machines and GPUs of each in deepspeed's --include, as in ``worker-0:0,1@worker-1:0,1``; None where it says no
-    GPUs or not as many of each."""
-    slots = {len(host.partition(":")[2].split(",")) if ":" in host else 0 for host in text.split("@")}
-    each = slots.pop() if len(slots) == 1 and "$" not in text else 0
-    return (text.count("@") + 1, each) if each else None
-
-
-def _of_gres(options: Mapping[str, str]) -> int | None:
-    """Return the GPUs of ``--gres=gpu:8``."""
-    kind, *rest = options.get("gres", "").split(":")
-    return int(rest[-1]) if kind == "gpu" and rest and _DIGITS.fullmatch(rest[-1]) else None
 
 
 # --- the head of a batch script ---------------------------------------------------------------------------------------
