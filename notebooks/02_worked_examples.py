@@ -36,7 +36,7 @@ from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_pe
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.parameters import parameters, stage_parameters_per_tp_rank
+from simcluster.model.layers import parameters, stage_parameters_per_tp_rank
 from simcluster.topology import parse_topology
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)

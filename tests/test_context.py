@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import InputError, load, simulate
-from simcluster.model.context import context_of
-from simcluster.model.core_sections import fused_core
+from simcluster.model.context import context_of, fused_core
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernel_seconds, load_device
-from simcluster.model.ends import lm_head_block
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.kernels import Block, Kernel
+from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.memory import activation_parts
 from simcluster.model.transformer import Model

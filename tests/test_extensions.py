@@ -188,7 +188,7 @@ from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import both_ways, linear, local_sizes, matmul
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import tensor_shard
 
 STATE, CHUNK, WINDOW = 128, 256, 4
 

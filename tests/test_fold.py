@@ -13,7 +13,7 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.multiset_hash import bits, mixed
+from simcluster.base.arrays import bits, mixed
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step import simulation

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.model.layers import RankShape
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import RankShape, parameters
 from simcluster.model.recipes import recipe_named
 from simcluster.model.transformer import Model
 from simcluster.planning.footprint import Footprint, stage_footprint

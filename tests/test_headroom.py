@@ -13,7 +13,7 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.scenario.fits import held
-from simcluster.scenario.headroom import HEADROOM, OVER, TIGHT, headroom_of, mark, usable
+from simcluster.scenario.memory_plan import HEADROOM, OVER, TIGHT, headroom_of, mark, usable
 from simcluster.studies.whatif.preflight import preflight
 
 GB = 1e9

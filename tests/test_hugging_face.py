@@ -8,7 +8,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config, parse_config
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
 
 LLAMA_8B: dict[str, Any] = {

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.arrays import Int32s
-from simcluster.base.in_turn import in_turn
+from simcluster.base.arrays import Int32s, in_turn
 
 OWNERS = 6
 

@@ -16,7 +16,7 @@ from simcluster.importers.named_models import published_model, published_names
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import load, load_text

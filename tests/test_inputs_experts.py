@@ -16,8 +16,8 @@ from simcluster.documents.catalogue import presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config
 from simcluster.importers.layer_lists import parse_layer_list, places
+from simcluster.model.layers import parameters
 from simcluster.model.mixture import Moe
-from simcluster.model.parameters import parameters
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario, from_document, load_text
 from simcluster.step.simulate import simulate

@@ -19,10 +19,16 @@ from simcluster.importers.hugging_face import (
     parameters_of_config,
     told_of_length,
 )
-from simcluster.model.ends import embedding_block
 from simcluster.model.flops import layer_flops
-from simcluster.model.layers import RankShape, attention_block, kinds_of, mlp_block
-from simcluster.model.parameters import parameters, stage_parameters_per_tp_rank
+from simcluster.model.layer_block import embedding_block
+from simcluster.model.layers import (
+    RankShape,
+    attention_block,
+    kinds_of,
+    mlp_block,
+    parameters,
+    stage_parameters_per_tp_rank,
+)
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate

@@ -16,7 +16,7 @@ from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario, load, load_text
 

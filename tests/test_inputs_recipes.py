@@ -11,7 +11,7 @@ from simcluster.importers.imported import Imported
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.model.shards import padded_vocab
+from simcluster.model.transformer import padded_vocab
 from simcluster.scenario.scenario import from_document
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.importers.imported import Imported
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.scenario import Scenario, load_text
 
 LLAMA_8B = """

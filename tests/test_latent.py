@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from simcluster import InputError, load, simulate
 from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import RankShape, attention_block
+from simcluster.model.layers import RankShape, attention_block, parameters
 from simcluster.model.memory import activation_parts
-from simcluster.model.parameters import parameters
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes

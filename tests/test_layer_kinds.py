@@ -20,9 +20,8 @@ from simcluster.base.errors import InputError
 from simcluster.model.flops import layer_flops
 from simcluster.model.kept import is_kept
 from simcluster.model.layer_kind import LayerKind
-from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of
+from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of, parameters
 from simcluster.model.mixture import Mla, Moe
-from simcluster.model.parameters import parameters
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import fold, plan

@@ -19,8 +19,8 @@ import pytest
 from activation_bytes import activation_bytes_per_layer, gradients_of
 from ruamel.yaml import YAML
 
-from simcluster.model.ends import embedding_block, head_working_bytes, lm_head_block, prediction_block
 from simcluster.model.kernels import Block, Section
+from simcluster.model.layer_block import embedding_block, head_working_bytes, lm_head_block, prediction_block
 from simcluster.model.layers import LAYER_KINDS, RankShape, all_kinds, attention_block, mlp_block
 from simcluster.model.memory import (
     activation_parts,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.documents.catalogue.models import model_document
-from simcluster.model.ends import embedding_block, lm_head_block
 from simcluster.model.flops import layer_flops, lm_head_flops
 from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layer_block import embedding_block, lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.transformer import Model
 

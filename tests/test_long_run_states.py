@@ -18,7 +18,7 @@ from simcluster.longrun.studies import states as states_module
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.in_theory import Interval, Savings, interval_of
 from simcluster.longrun.studies.states import Parts, StepStates, fabric_of
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.run_times import FixedTime

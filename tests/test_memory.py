@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
-from simcluster.model.ends import head_working_bytes
+from simcluster.model.layer_block import head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.recipes import RECIPES, recipe_named, state_bytes

@@ -23,7 +23,7 @@ import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.model.ends import head_working_bytes
+from simcluster.model.layer_block import head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, tensors
 from simcluster.planning.ops import MemoryChange

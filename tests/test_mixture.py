@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from simcluster import InputError, Scenario, load, simulate
 from simcluster.model.flops import layer_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import RankShape
+from simcluster.model.layers import RankShape, parameters
 from simcluster.model.memory import activation_parts
 from simcluster.model.mixture_sections import mixture
-from simcluster.model.parameters import parameters
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.owned_parameters import of_layers, of_stage

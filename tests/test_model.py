@@ -17,14 +17,13 @@ from simcluster.model.flops import (
     model_flops_per_sequence,
     torchtitan_flops_per_sequence,
 )
-from simcluster.model.parameters import (
+from simcluster.model.layers import (
     embedding_parameters_per_tp_rank,
     layer_parameters_per_tp_rank,
     parameters,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.shards import padded_vocab, tensor_shard
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, padded_vocab, tensor_shard
 
 SMALL: dict[str, Any] = {"layers": 2, "hidden_size": 64, "heads": 8, "vocab_size": 1000, "sequence_length": 128}
 

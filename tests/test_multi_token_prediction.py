@@ -12,8 +12,7 @@ from simcluster.documents.catalogue.models import model_document
 from simcluster.model.choices import RECOMPUTE_MODULES
 from simcluster.model.flops import layer_flops, lm_head_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import LAYER_KINDS, RankShape
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import LAYER_KINDS, RankShape, parameters
 from simcluster.model.transformer import Model
 from simcluster.planning.segments import Pass, Passes
 from simcluster.scenario.job import planned_footprints

@@ -15,8 +15,7 @@ from test_reference import compare_scenario
 from simcluster import InputError, Scenario, load, simulate
 from simcluster.devices.device import kernels_seconds, load_device, memory_seconds
 from simcluster.documents.catalogue.models import model_document
-from simcluster.model.layers import matrices_of
-from simcluster.model.parameters import expert_parameters_per_rank, layer_parameters_per_tp_rank
+from simcluster.model.layers import expert_parameters_per_rank, layer_parameters_per_tp_rank, matrices_of
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
 from simcluster.planning.muon import MuonOptimizer, newton_schulz

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.devices.device import memory_seconds
 from simcluster.documents.catalogue.models import model_document
-from simcluster.model.ends import head_working_bytes
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
+from simcluster.model.layer_block import head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.recipes import RECIPES, recipe_named
-from simcluster.model.shards import padded_vocab
-from simcluster.model.transformer import Model
-from simcluster.planning.buffers import kept_by_megatron_te, nccl_buffer_bytes
+from simcluster.model.transformer import Model, padded_vocab
 from simcluster.planning.footprint import Footprint
+from simcluster.planning.owned_parameters import kept_by_megatron_te, nccl_buffer_bytes
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document

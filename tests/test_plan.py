@@ -13,7 +13,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.scenario.headroom import HEADROOM
+from simcluster.scenario.memory_plan import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import text_of
 from simcluster.show.plan_answer import held_from_one_gpu_up, layout_table, name_of, plan_answer, standing, why

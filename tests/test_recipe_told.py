@@ -10,7 +10,7 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.model.parameters import stage_parameters_per_tp_rank
+from simcluster.model.layers import stage_parameters_per_tp_rank
 from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import change_words, recipe_words
 from simcluster.studies.whatif.difference import diff

@@ -17,7 +17,7 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.documents.shipped import shipped_folder
 from simcluster.faults import FAULTS
 from simcluster.longrun.launch.first import first_scenario
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys

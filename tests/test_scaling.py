@@ -19,7 +19,7 @@ from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun.scaling.scale import Scaling, scaling
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.states import StepStates
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 

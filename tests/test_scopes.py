@@ -17,8 +17,7 @@ from simcluster.faults import FAULTS
 from simcluster.planning.works import WORKS
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
-from simcluster.step.planned import fold, plan
-from simcluster.step.proved_for import FOLDING
+from simcluster.step.planned import FOLDING, fold, plan
 from simcluster.studies.scopes import QUICK
 
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)

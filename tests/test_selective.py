@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster.devices.device import kernel_seconds
 from simcluster.devices.software import load_software, software_names
-from simcluster.model.core_sections import fused_core
+from simcluster.model.context import fused_core
 from simcluster.model.flops import layer_flops
 from simcluster.model.layer_sections import local_sizes
 from simcluster.results.result import Result

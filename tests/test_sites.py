@@ -12,7 +12,7 @@ from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
 from simcluster.longrun.studies.amortised import amortised, amortised_answer
 from simcluster.longrun.studies.states import StepStates
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.job import planned_footprints
 from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.whatif.extra_steps import outer_seconds

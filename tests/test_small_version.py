@@ -8,7 +8,7 @@ import pytest
 
 import simcluster
 from simcluster.longrun.launch.small import STEPS, document_of, layout_on, small_version
-from simcluster.model.parameters import layer_parameters_per_tp_rank
+from simcluster.model.layers import layer_parameters_per_tp_rank
 from simcluster.scenario.scenario import Scenario, from_document
 
 JOBS = (

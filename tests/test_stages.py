@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.model.parameters import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.model.layers import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Slices, balanced
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram

@@ -12,7 +12,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.longrun.studies.states import StepStates, fabric_of
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
     bytes_by_rank,

@@ -17,8 +17,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import Result
 from simcluster.scenario.loading import host_tokens
 from simcluster.scenario.scenario import from_document, load
-from simcluster.step.loading import BEFORE
-from simcluster.step.simulate import simulate
+from simcluster.step.simulate import BEFORE, simulate
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 

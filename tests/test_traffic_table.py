@@ -16,7 +16,7 @@ from simcluster import cli
 from simcluster.base.arrays import Ints
 from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.tree import Chained
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.results.traffic import AxisTraffic, sent_share

@@ -13,12 +13,11 @@ from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.measured import InlineTable
 from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps, StudyFile
-from simcluster.model.ends import lm_head_block
 from simcluster.model.kernels import Kernel
+from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.recipes import RECIPES
-from simcluster.model.shards import padded_vocab
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, padded_vocab
 from simcluster.planning.segments import Pass
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.planned import OwnTimes, choices_of, plan_job

@@ -17,7 +17,7 @@ from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named, state_bytes
 from simcluster.scenario.run_times import FixedTime
 from simcluster.step.simulate import simulate

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
-from simcluster.base.multiset_hash import compact, firsts
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers, compact, firsts
 
 
 class LinkValues:

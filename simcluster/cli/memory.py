@@ -12,9 +12,8 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
 from simcluster.cli.overrides import overrides_of
 from simcluster.planning.footprint import Footprint
-from simcluster.scenario.headroom import mark
+from simcluster.scenario.memory_plan import mark, recipe_words
 from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
-from simcluster.scenario.memory_plan import recipe_words
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import layout

@@ -15,7 +15,7 @@ from simcluster.cli.common import on_one_line, write_table
 from simcluster.cli.overrides import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
-from simcluster.scenario.headroom import headroom_of
+from simcluster.scenario.memory_plan import headroom_of
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import cells, headings
 from simcluster.studies.sweep.playing import measured

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import begins
-from simcluster.base.multiset_hash import compact
+from simcluster.base.arrays import begins, compact
 
 
 @cache

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, parse_json, read_document, unique_keys, validate
 from simcluster.importers.hf_families import FAMILIES, FURTHER, Config, add_mixture, add_window, predicted
-from simcluster.model.parameters import ParameterCount, parameters
+from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data

@@ -9,8 +9,7 @@ from typing import ClassVar, assert_never
 from simcluster.documents.kinds import Allowed
 from simcluster.model import eager_sections as eager
 from simcluster.model.choices import RecomputeModule
-from simcluster.model.context import Context, context_of
-from simcluster.model.core_sections import fused_core, has_fused_softmax, unfused_core
+from simcluster.model.context import Context, context_of, fused_core, has_fused_softmax, unfused_core
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import layer_block, norm_of
@@ -26,8 +25,7 @@ from simcluster.model.layer_sections import (
     local_sizes,
     rotation,
 )
-from simcluster.model.shards import tensor_shard
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, tensor_shard
 
 
 class Attention(LayerKind):

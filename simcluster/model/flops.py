@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from simcluster.base.errors import InputError
 from simcluster.model.choices import RecomputeModule
 from simcluster.model.layer_kind import AttentionBackward, Flops
-from simcluster.model.layers import kinds_of, sorts_of_layers
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import kinds_of, parameters, sorts_of_layers
 from simcluster.model.transformer import Model, Recompute
 
 

@@ -16,8 +16,7 @@ from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, WeightMatrix
 from simcluster.model.layer_sections import LocalSizes, RankShape, both_ways, join, linear, local_sizes, memory, norm
 from simcluster.model.mixture import Mla
-from simcluster.model.shards import tensor_shard
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, tensor_shard
 
 
 class LatentAttention(Attention):

@@ -1,4 +1,4 @@
-"""The block of a layer kind from its body: norm, casts of operands and residual add around it, and what runs again.
+"""Blocks on one GPU: of a layer kind from its body (norm, casts and residual add around it), and the ends of a model.
 
 Shapes are those of one rank: heads, MLP columns and vocabulary divided by tp; n = micro_batch x sequence / cp tokens in
 the body of a block, and n / tp in its entry and exit under sequence parallelism.  Communication is not here: it goes
@@ -9,11 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from simcluster.model import eager_sections as eager
+from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layer_sections import LocalSizes, RankShape, cast, join, linear, norm, residual_add
+from simcluster.model.layer_sections import (
+    FP32_BYTES,
+    LocalSizes,
+    RankShape,
+    both_ways,
+    cast,
+    dropout,
+    join,
+    linear,
+    local_sizes,
+    memory,
+    norm,
+    positions,
+    residual_add,
+)
 from simcluster.model.transformer import Model
 
 
@@ -132,3 +147,144 @@ def weight_casts(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel,
         for kernel in gradients
         if kernel.kind == "matmul" and not kernel.wide
     )  # fmt: skip
+
+
+def embedding_block(model: Model, shape: RankShape) -> Block:
+    """Return the look-up of token rows; then, on the reduced output, position rows and dropout.  Never recomputed.
+
+    W adds the output gradient into the rows that the tokens touched: every rank reads the gradient of all n tokens and
+    updates those in its share of the vocabulary, taken as an even share.  A framework that first makes a dense gradient
+    of the whole table pays more.
+    """
+    local = local_sizes(model, shape)
+    e = shape.element_bytes
+    touched = min(local.tokens, model.vocab_size) / shape.tp
+    size = local.tokens * local.hidden
+    lookup = Section(
+        forward=(memory("embedding", 2 * e * size),),
+        weight_grad=(memory("embedding_weight_grad", e * size + shape.gradient_bytes(touched * local.hidden)),),
+    )
+    pieces = [positions(model, shape, local)]
+    if model.embedding_norm:
+        pieces.append(norm_of("embedding_norm", model, shape, local, residual=False))
+    if shape.dropout:
+        pieces.append(dropout("embedding_dropout", shape, local.edge_tokens * local.hidden))
+    return Block("embedding", entry=Section(), body=lookup, exit=join(pieces, "none"))
+
+
+def prediction_block(model: Model, shape: RankShape) -> Block:
+    """Return the block in front of a layer of multi-token prediction: the next token's row, norms of it and of the
+    hidden state, and the product that makes one of both.  Never recomputed.
+
+    The product is column-parallel; its output is gathered, which is as much traffic as the reduction that is counted.
+    (Megatron-LM, core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
+    """
+    local = local_sizes(model, shape)
+    size = shape.element_bytes * local.tokens * local.hidden
+    touched = min(local.tokens, model.vocab_size) / shape.tp
+    rows = Section(
+        forward=(memory("prediction_rows", 2 * size),),
+        weight_grad=(memory("prediction_rows_weight_grad", size + shape.gradient_bytes(touched * local.hidden)),),
+    )
+    both = [norm_of(f"prediction_{name}_norm", model, shape, local, residual=False) for name in ("row", "hidden")]
+    product = linear("projection", shape, local.tokens, 2 * local.hidden, local.hidden // shape.tp, bias=False)
+    return Block("mtp", entry=join([rows, *both], "none"), body=product, exit=Section(), gathered=2 * local.hidden)
+
+
+def lm_head_block(model: Model, shape: RankShape) -> Block:
+    """Return the final norm; logits over the rank's share of the padded vocabulary, cross-entropy in fp32.
+
+    Never recomputed.
+    """
+    local = local_sizes(model, shape)
+    logits = local.tokens * local.vocab
+    product = linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False, wide=True)
+    entry = norm_of("final_norm", model, shape, local, residual=False)
+    return Block(
+        "lm_head", entry=entry, body=join((product, _loss(shape, shape.loss_shares * logits)), "none"), exit=Section()
+    )
+
+
+def _loss(shape: RankShape, logits: float) -> Section:
+    """Cross-entropy over so many logits.
+
+    In place: a fused loss reads them for maximum and sum, then reads them and writes their gradient over them; backward
+    scales it, a read and a write (Transformer Engine's and flash-attn's, which writes a tensor of its own).
+    Else as Megatron-LM does it, a kernel a step on fp32 logits (mpu/cross_entropy.py, later
+    core/tensor_parallel/cross_entropy.py).
+    """
+    e = shape.element_bytes
+    match shape.logits:
+        case "in-place":
+            return both_ways("cross_entropy", 3 * e * logits, 2 * e * logits)
+        case "fp32" | "gathered":
+            pass
+        case _:
+            assert_never(shape.logits)
+    if shape.kernels != "fused":
+        return eager.loss(shape, logits)
+    wide = FP32_BYTES
+    forward = {"to_fp32": e + wide, "maximum": wide, "less_maximum": 2 * wide, "exponentials": 2 * wide, "sum": wide,
+               "probabilities": 2 * wide}  # fmt: skip
+    backward = {"scaled": 2 * wide, "to_16_bits": wide + e}
+    return Section(
+        forward=tuple(memory(f"logits_{step}", size * logits) for step, size in forward.items()),
+        input_grad=tuple(memory(f"logits_grad_{step}", size * logits) for step, size in backward.items()),
+    )
+
+
+# --- what they keep --------------------------------------------------------------------------------------------------
+
+
+def embedding_tensors(model: Model, shape: RankShape) -> list[Tensor]:
+    """Return what the backward of the embedding reads.
+
+    All of it is W, which needs the gradient of the output whole on every rank of tp.
+    """
+    local = local_sizes(model, shape)
+    gradient = shape.element_bytes * local.tokens * local.hidden
+    norm_input = shape.element_bytes * local.edge_tokens * local.hidden
+    return [
+        *([Tensor("embedding", "embedding_norm_input", norm_input)] if model.embedding_norm else []),
+        *(replace(tensor, read="W") for tensor in mask("embedding", "embedding_dropout_mask", model, shape)),
+        Tensor("embedding", "embedding_output_grad", gradient, made="I", read="W"),
+    ]
+
+
+def prediction_tensors(model: Model, shape: RankShape) -> list[Tensor]:
+    """Return what the backward of ``prediction_block`` reads: inputs of two norms and a matmul."""
+    local, e = local_sizes(model, shape), shape.element_bytes
+    hidden = e * local.edge_tokens * local.hidden
+    both = (replace(each, bytes=2 * each.bytes) for each in operands("mtp", "prediction_input", model, shape))
+    made = Tensor(
+        "mtp", "prediction_output_grad", e * local.tokens * local.hidden / shape.tp, made="I", read="W", in_fp8="cast"
+    )
+    return [*(Tensor("mtp", f"prediction_{name}", hidden) for name in ("row", "hidden")), *both, made]
+
+
+def lm_head_tensors(model: Model, shape: RankShape) -> list[Tensor]:
+    """Return what the backward of the LM head reads."""
+    local = local_sizes(model, shape)
+    hidden = shape.element_bytes * local.edge_tokens * local.hidden
+    logits = local.tokens * local.vocab
+    gradient = Tensor("lm_head", "logits_grad", shape.element_bytes * logits, made="I", read="W")
+    loss = [Tensor("lm_head", "logits", FP32_BYTES * logits * shape.loss_shares), gradient]
+    if shape.logits == "in-place":
+        loss = [replace(gradient, name="logits", made="F")]
+    return [
+        Tensor("lm_head", "final_norm_input", hidden),
+        *operands("lm_head", "head_input", model, shape),
+        *loss,
+    ]
+
+
+def head_working_bytes(model: Model, shape: RankShape) -> float:
+    """Logits in the precision of the product, alive only until the loss has copied them to fp32.
+
+    As large, their gradient: made from the fp32 ones, and read by both products of the head's backward.  None where the
+    loss works in place.
+    """
+    if shape.logits == "in-place":
+        return 0.0
+    local = local_sizes(model, shape)
+    return shape.element_bytes * local.tokens * local.vocab * shape.loss_shares

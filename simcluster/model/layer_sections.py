@@ -26,8 +26,7 @@ from simcluster.model.choices import (
 )
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.shards import tensor_shard
-from simcluster.model.transformer import Model, Recompute
+from simcluster.model.transformer import Model, Recompute, tensor_shard
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()

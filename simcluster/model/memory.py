@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simcluster.model.choices import OffloadModule
-from simcluster.model.ends import embedding_tensors, head_working_bytes, lm_head_tensors, prediction_tensors
 from simcluster.model.kept import Tensor, as_kept, is_kept
+from simcluster.model.layer_block import embedding_tensors, head_working_bytes, lm_head_tensors, prediction_tensors
 from simcluster.model.layer_kind import incoming_bytes
 from simcluster.model.layer_sections import RankShape
 from simcluster.model.layers import all_kinds, kinds_of

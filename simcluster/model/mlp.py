@@ -14,8 +14,7 @@ from simcluster.model.kernels import Block
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape, activation, join, linear, local_sizes
-from simcluster.model.shards import tensor_shard
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, tensor_shard
 
 
 class Mlp(LayerKind):

@@ -1,10 +1,11 @@
-"""Transformer arithmetic: what a model is, its parameters, and the FLOPs of a step under each published convention.
+"""What a transformer model is, and the widths that one tensor-parallel rank holds of it.
 
 Pure counting, with no device and no time in it.  What one GPU launches is in ``layers``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import StrictBool, model_validator
@@ -220,3 +221,54 @@ class Model(Spec):
             return found
         widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size}
         return found + self.norm_parameters // self.hidden_size * widths[self.qk_norm]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorShard:
+    """The widths that one tensor-parallel rank holds: heads, key-value heads, MLP columns, (padded) vocabulary rows."""
+
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+
+
+def tensor_shard(model: Model, tp: int) -> TensorShard:
+    """What each of ``tp`` ranks holds of a layer and of the vocabulary.
+
+    With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does.
+    Raises InputError where heads, key-value heads or MLP columns do not divide.
+    """
+    if not _splits(model, tp):
+        fitting = listed(number for number in range(1, min(model.heads, 1024) + 1) if _splits(model, number))
+        widths = {"heads": model.heads, "kv_heads": model.kv_heads} | split_widths(model)
+        *most, last = (f"{name} {width}" for name, width in widths.items())
+        raise InputError(f"tp {tp} does not split {', '.join(most)} and {last} evenly; use one of {fitting}")
+    return TensorShard(
+        heads=model.heads // tp,
+        kv_heads=max(model.kv_heads // tp, 1),
+        ffn=model.ffn_hidden_size // tp,
+        vocab=padded_vocab(model, tp) // tp,
+    )
+
+
+def split_widths(model: Model) -> dict[str, int]:
+    """What tensor parallelism must divide of a model's MLPs, by key: dense ones, and experts that are shared."""
+    moe = model.moe
+    found = {} if model.moe_layers == model.layers else {"ffn_hidden_size": model.ffn_hidden_size}
+    return found | ({"moe.shared_ffn_hidden_size": moe.shared_width} if moe and moe.shared_width else {})
+
+
+def _splits(model: Model, tp: int) -> bool:
+    if tp < 1 or any(width % tp for width in (model.heads, *split_widths(model).values())):
+        return False
+    return model.kv_heads % tp == 0 or tp % model.kv_heads == 0
+
+
+def padded_vocab(model: Model, tp: int) -> int:
+    """The vocabulary rounded up to a multiple of ``vocab_multiple`` x tp, so that every rank's share is one of that.
+
+    Megatron-LM's ``--make-vocab-size-divisible-by``, 128 by default.
+    """
+    multiple = model.vocab_multiple * tp
+    return -(-model.vocab_size // multiple) * multiple

@@ -18,13 +18,12 @@ from simcluster.base.arrays import Floats
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
-from simcluster.planning.buffers import Overheads
 from simcluster.planning.job import Offload, Slices
 from simcluster.planning.offload import trips
 from simcluster.planning.offload_layers import LayerWindows, adjacent
 from simcluster.planning.ops import MemoryChange
 from simcluster.planning.optimizer import Optimizer
-from simcluster.planning.owned_parameters import of_stage
+from simcluster.planning.owned_parameters import Overheads, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import (
     Level,

@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Self
 from simcluster.documents.kinds import Allowed
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_kind import WeightMatrix
-from simcluster.model.layers import matrices_of
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import matrices_of, parameters
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from simcluster.model.parameters import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
+from simcluster.model.layers import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced, host_update, stream_update
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment

@@ -24,9 +24,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from simcluster.model.ends import embedding_block, lm_head_block, prediction_block
 from simcluster.model.kernels import Block, Kernel
-from simcluster.model.layer_block import weight_casts
+from simcluster.model.layer_block import embedding_block, lm_head_block, prediction_block, weight_casts
 from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape, all_kinds
 from simcluster.model.transformer import Model

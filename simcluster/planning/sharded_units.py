@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simcluster.model.parameters import (
+from simcluster.model.layers import (
     embedding_parameters_per_tp_rank,
     layer_matrices_per_tp_rank,
     lm_head_parameters_per_tp_rank,

@@ -23,9 +23,8 @@ from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
 from simcluster.scenario.effects import notes_without_effect
 from simcluster.scenario.files import assumed_of_model
 from simcluster.scenario.fits import Remedies, remedies
-from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
 from simcluster.scenario.likely import Likely, likely
-from simcluster.scenario.memory_plan import recipe_document
+from simcluster.scenario.memory_plan import HEADROOM, Fit, fit_of, recipe_document
 from simcluster.scenario.rules import uneven_racks
 from simcluster.scenario.sections import HostMemory
 from simcluster.schedules.comparison import OwnBubble, own_bubble

@@ -15,14 +15,13 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
-from simcluster.model.parameters import lm_head_parameters_per_tp_rank, parameters
+from simcluster.model.layers import lm_head_parameters_per_tp_rank, parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.optimizer import UpdateJob, optimizer_class
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
-from simcluster.scenario.headroom import usable
-from simcluster.scenario.memory_plan import recipe_of
+from simcluster.scenario.memory_plan import recipe_of, usable
 from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.effort import in_words, most_seconds, require_begun, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.model.flops import model_flops_per_sequence
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields

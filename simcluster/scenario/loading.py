@@ -1,4 +1,4 @@
-"""What of loading data a step waits for, by hosts and steps (``step.loading`` works it out), and what hosts load."""
+"""What of loading data a step waits for, by hosts and steps (``step.simulate`` works it out), and what hosts load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a scenario asks of memory: recipe, shape, overheads, from them the bytes that every stage holds, and the recipe
-in words.
+"""What a scenario asks of memory: recipe, shape, overheads, the bytes that every stage holds, and whether these fit.
 
-No device time and no clock is needed for it, so a plan can be judged at once.  Pure functions of a scenario.
+No device time and no clock is needed for it, so a plan can be judged at once.  What is counted is what a program
+allocates; a part of a GPU's memory (``HEADROOM``) is left free for the rest: the CUDA context, buffers of libraries,
+holes between allocations.  Pure functions of a scenario.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from simcluster.base.errors import InputError
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import moved_bytes
 from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
-from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.job import Job, Offload
 from simcluster.planning.optimizer import optimizer_class
+from simcluster.planning.owned_parameters import Overheads, nccl_buffer_bytes
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import residencies
 from simcluster.planning.sharded_units import unsharded_peak
@@ -30,6 +32,53 @@ from simcluster.traffic.nccl.platforms import Platform, load_platform
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
     from simcluster.scenario.training_section import Training
+
+HEADROOM = 0.1
+"""The part that is left free unless another is asked for: below it a run is "tight", and no search recommends it."""
+
+Fit = Literal["yes", "tight", "no"]
+"""Does a job fit: with the headroom left, without it, or not at all?"""
+
+OVER, TIGHT = " !", " ~"
+"""Marks behind bytes: more than the GPU has, and less than the headroom left."""
+
+
+def usable(capacity: float, headroom: float = HEADROOM) -> float:
+    """Bytes that may be used of a GPU's ``capacity``."""
+    return (1 - headroom) * capacity
+
+
+def fit_of(memory: float, capacity: float, headroom: float = HEADROOM) -> Fit:
+    """Whether so many bytes fit in a GPU's ``capacity``."""
+    if memory > capacity:
+        return "no"
+    return "tight" if memory > usable(capacity, headroom) else "yes"
+
+
+def mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
+    """What stands behind so many bytes in a table: "" where the headroom is left."""
+    return {"no": OVER, "tight": TIGHT, "yes": ""}[fit_of(memory, capacity, headroom)]
+
+
+def headroom_of(text: str) -> float:
+    """A part of memory as it is written: "10%" or 0.1; InputError unless it is from 0 to below all."""
+    number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
+    try:
+        part = float(number) / percent
+    except ValueError:
+        part = -1.0
+    return check_headroom(part, text)
+
+
+def check_headroom(part: float, written: object) -> float:
+    """The part itself; InputError unless it is from 0 to below 1."""
+    if not 0 <= part < 1:
+        raise InputError(
+            f"headroom {written!r} must be the part of a GPU's memory that is left free, from 0 to below all of it, as "
+            f'in "10%" or 0.1'
+        )
+    return part
+
 
 ELEMENT_BYTES = {
     "bf16-mixed": 2.0,

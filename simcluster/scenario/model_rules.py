@@ -15,7 +15,7 @@ from simcluster.documents.kinds import not_modelled
 from simcluster.documents.suggestions import near_divisors
 from simcluster.model.choices import CONTEXT_METHODS, absent_modules
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.model.shards import split_widths
+from simcluster.model.transformer import split_widths
 from simcluster.scenario.schedule_files import is_csv, is_function
 from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with

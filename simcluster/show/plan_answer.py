@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
-from simcluster.scenario.headroom import mark
+from simcluster.scenario.memory_plan import mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import UNKNOWN, cells, headings, layout
 from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written

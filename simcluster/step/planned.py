@@ -1,4 +1,7 @@
-"""A planned scenario, times of parts of its step, its equal ranks, and its tables for the compiled engine."""
+"""A planned scenario, times of parts of its step, its equal ranks, and its tables for the compiled engine.
+
+``FOLDING`` lists the scenarios that folding is proved for (tests/test_drawn.py); all others are simulated rank by rank.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,33 @@ from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, facts_with_memory, interference_of, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
+from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
-from simcluster.step.proved_for import FOLDING
 from simcluster.symmetry.folding import Folding, Symmetry
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
+
+_FAULTS = dict.fromkeys(
+    ("slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "nic_speeds", "link_flap", "background_load",
+     "sequence_lengths", "expert_imbalance"),
+    lambda fault: "",
+)  # fmt: skip
+
+_SAVED = paths("checkpoint: after mode to bytes_per_parameter place")
+_LOADED = paths("data.loader: batch rate workers prefetch jitter")  # stalls of hosts
+_OUTER = paths("training.outer: every workers bytes_per_parameter parts beside")
+_FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED | _OUTER
+
+FOLDING = Scope(
+    "folding",
+    free=_FREE,
+    limited={
+        "collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",)),
+        "model.mixer": Limited("", (None, "attention")),
+    },
+    faults=_FAULTS,
+)
 
 
 @dataclass(frozen=True, slots=True)

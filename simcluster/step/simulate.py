@@ -6,17 +6,47 @@ its faults), simulated (``step.simulation``: when each op begins and ends), and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from simcluster.base.clock import on_grid
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.documents.argument_types import checked
+from simcluster.reference.loader import late_batches
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
+from simcluster.scenario.loading import Loading, host_tokens, without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan
 from simcluster.step.simulation import simulate_step
+
+BEFORE = 100
+"""Steps that the loader has run before those that are played."""
+
+
+def with_loading(scenario: Scenario, alone: Callable[[Scenario], float]) -> tuple[Scenario, Loading | None]:
+    """(the scenario that is played, its loading); ``alone`` says what a step takes without a loader."""
+    if scenario.data is None or scenario.data.loader is None:
+        return scenario, None
+    loading = loading_of(scenario, alone(without_loader(scenario)))
+    return (loading.on(scenario) if loading else scenario), loading
+
+
+def loading_of(scenario: Scenario, step: float) -> Loading | None:
+    """The loader of a scenario whose step takes so many seconds without it; None if it has none."""
+    loader = scenario.data.loader if scenario.data else None
+    if loader is None:
+        return None
+    hosts, tokens = host_tokens(scenario)
+    alike = not loader.by_chance and len(set(tokens.tolist())) == 1
+    takes = loader.takes(tokens[:1] if alike else tokens, BEFORE + scenario.steps, scenario.seed)
+    found = late_batches(takes, loader.workers, loader.prefetch, step)[:, BEFORE:]
+    late = tuple(tuple(on_grid(seconds) for seconds in own) for own in found.tolist())
+    slowest = loader.seconds(float(tokens.max()))
+    return Loading(step, slowest, loader.workers, loader.prefetch > 0, late * len(hosts) if alike else late, hosts)
+
 
 ResultLike = ScenarioLike | Result
 """A result, or whatever says a scenario, which is simulated then."""

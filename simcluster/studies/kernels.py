@@ -16,9 +16,8 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW, Device, kernel_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.model.ends import embedding_block, lm_head_block, prediction_block
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layer_block import weight_casts
+from simcluster.model.layer_block import embedding_block, lm_head_block, prediction_block, weight_casts
 from simcluster.model.layers import RankShape, kinds_of
 from simcluster.model.transformer import Model
 from simcluster.scenario.given import ScenarioLike, scenario_of

@@ -13,9 +13,22 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Hashes, Int32s, Ints, Numbers, begins, within
+from simcluster.base.arrays import (
+    Floats,
+    Hashes,
+    Int32s,
+    Ints,
+    Numbers,
+    begins,
+    bits,
+    count,
+    mixed,
+    numbered,
+    ordered,
+    sums,
+    within,
+)
 from simcluster.base.link_columns import PerLink
-from simcluster.base.multiset_hash import bits, count, mixed, numbered, ordered, sums
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Load

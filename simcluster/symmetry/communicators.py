@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.multiset_hash import bits, firsts, mixed, numbered, ordered, rows_alike
+from simcluster.base.arrays import Floats, Int32s, Ints, bits, firsts, mixed, numbered, ordered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import Group, StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks

@@ -1,7 +1,7 @@
 """Accelerator: ranks, groups and links of a job that do alike are one class each, of which one member is played.
 
 Proved for collectives played in flow, on any fabric, with all that ``Disturbances`` can say of ranks and links
-(``step.proved_for`` lists the scenarios).  Classes are looked for in quotients of the job: through a window,
+(``step.planned`` lists the scenarios).  Classes are looked for in quotients of the job: through a window,
 by orbits (cells) where something is wrong with it, or as a whole.
 
 What groups do in a window does not depend on what is wrong, so it is kept for the next who looks (in Llama 3 405B on

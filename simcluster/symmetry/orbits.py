@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Ints, Numbers
+from simcluster.base.arrays import Bools, Ints, Numbers, firsts, mixed, numbered, ordered, places
 from simcluster.base.link_columns import LinkValues, PerLink
-from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.base.profiles import Profile
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.classes import flow_sums

@@ -22,9 +22,8 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints, Numbers, places
 from simcluster.base.link_columns import PerLink
-from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Plan, RankLayout, Ranks
 from simcluster.symmetry.turns import LinkImages, leaves_together, link_images
 from simcluster.topology.cluster import Cluster

@@ -13,9 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints, Numbers, compact
 from simcluster.base.link_columns import LinkValues, PerLink
-from simcluster.base.multiset_hash import compact
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.hops import Ground, Machines
 from simcluster.topology.regular import Regular

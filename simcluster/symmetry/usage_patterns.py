@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simcluster.base.arrays import Ints, Numbers
-from simcluster.base.multiset_hash import mixed, numbered, rows_alike
+from simcluster.base.arrays import Ints, Numbers, mixed, numbered, rows_alike
 from simcluster.collectives import Group
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.quotient import NotAlikeError, Quotient

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints, bits, different, mixed, sums
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
-from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.base.shown import Shown
 from simcluster.base.texts import nearest
 from simcluster.topology.access_paths import Spread

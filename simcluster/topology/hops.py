@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints, Numbers
-from simcluster.base.in_turn import in_turn
+from simcluster.base.arrays import Int32s, Ints, Numbers, compact, in_turn, mixed, numbered, places, rows_alike
 from simcluster.base.link_columns import LinkRows
-from simcluster.base.multiset_hash import compact, mixed, numbered, places, rows_alike
 from simcluster.topology.draft import Draft
 from simcluster.topology.numbering import LinkNumbers
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Ints, compact
 from simcluster.base.link_columns import LinkRows
-from simcluster.base.multiset_hash import compact
 from simcluster.topology.draft import Draft
 from simcluster.topology.links import Graph, called
 from simcluster.topology.numbering import LinkNumbers

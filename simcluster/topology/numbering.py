@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers
-from simcluster.base.in_turn import in_turn
+from simcluster.base.arrays import Int32s, Ints, Numbers, in_turn
 from simcluster.topology.draft import Draft
 
 _Column = tuple[int, int]

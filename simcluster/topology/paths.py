@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Floats, Ints, Numbers
+from simcluster.base.arrays import Floats, Ints, Numbers, compact, numbered, ordered
 from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.base.multiset_hash import compact, numbered, ordered
 from simcluster.topology.access_paths import WHOLE, Spread, split
 from simcluster.topology.hops import Ground
 from simcluster.topology.policies import Flow, RoutingSpec

@@ -11,9 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Bools, Floats, Ints, compact
 from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.base.multiset_hash import compact
 from simcluster.collectives.description import Columned, Hop, Listed, Phase
 from simcluster.collectives.tree import Chained
 from simcluster.traffic.traffic import Fabric

@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.base.multiset_hash import compact, ordered
+from simcluster.base.arrays import Bools, Floats, Ints, compact, ordered
 from simcluster.traffic.fairness import Usage
 
 

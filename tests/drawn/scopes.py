@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.scenario.scope import Scope
-from simcluster.step.proved_for import FOLDING
+from simcluster.step.planned import FOLDING
 from simcluster.studies.scopes import PLAN, QUICK, REPLICAS
 
 SCOPES: dict[str, Scope] = {

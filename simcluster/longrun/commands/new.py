@@ -8,7 +8,7 @@ import json
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
 from simcluster.longrun.launch.first import first_scenario
-from simcluster.scenario.headroom import headroom_of
+from simcluster.scenario.memory_plan import headroom_of
 from simcluster.scenario.schema import SCHEMA_FILE, scenario_schema
 from simcluster.show.blocks import Lines
 

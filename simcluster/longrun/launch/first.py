@@ -19,11 +19,10 @@ from simcluster.documents.composing import to_yaml
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.longrun.launch.layouts import FirstLayout, first_layout
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.files import load_cluster, load_topology
-from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.keys import description
-from simcluster.scenario.memory_plan import recompute_words
+from simcluster.scenario.memory_plan import HEADROOM, recompute_words
 from simcluster.scenario.rules import rack_of, trays_filled_by
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.schema import SCHEMA_FILE

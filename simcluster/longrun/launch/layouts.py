@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.fits import held
-from simcluster.scenario.headroom import HEADROOM, usable
+from simcluster.scenario.memory_plan import HEADROOM, usable
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay

@@ -21,7 +21,7 @@ from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.in_theory import Rates, Repairs, best_steps, short_share
 from simcluster.longrun.studies.train import stage_scenarios
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.memory_plan import recipe_of, recipe_words

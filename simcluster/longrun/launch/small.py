@@ -21,12 +21,11 @@ from simcluster.documents.composing import to_yaml
 from simcluster.documents.shipped import shipped_names
 from simcluster.documents.suggestions import divisors
 from simcluster.faults import SequenceLengths
-from simcluster.model.shards import padded_vocab
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, padded_vocab
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.fits import held
-from simcluster.scenario.headroom import usable
+from simcluster.scenario.memory_plan import usable
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules.specs import Rows
 from simcluster.step.simulate import replay

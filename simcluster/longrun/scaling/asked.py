@@ -14,7 +14,7 @@ from simcluster.base.units import DAY, format_seconds
 from simcluster.devices.device import load_device
 from simcluster.longrun.budget.critical_batch import kaplan_critical_batch
 from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, FLOP_PER_TOKEN, LossLaw, ModelSize, loss_law
-from simcluster.model.parameters import parameters as parameters_of
+from simcluster.model.layers import parameters as parameters_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import replay
 

@@ -27,8 +27,8 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
+from simcluster.model.layers import parameters
 from simcluster.model.packing import PACKING
-from simcluster.model.parameters import parameters
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
 from simcluster.schedules import SCHEDULES

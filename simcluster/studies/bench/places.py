@@ -15,8 +15,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Ints, begins
-from simcluster.base.multiset_hash import mixed, numbered
+from simcluster.base.arrays import Ints, begins, mixed, numbered
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Graph
 

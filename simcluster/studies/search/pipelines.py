@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.model.parameters import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.model.layers import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.planning.job import DataParallel, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_layers
 from simcluster.planning.works import Collective

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import is_number, parse_bytes, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.scenario.fits import remedies
-from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
+from simcluster.scenario.memory_plan import HEADROOM, check_headroom, headroom_of, usable
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.scopes import PLAN
 from simcluster.studies.search.frontier import BoundCache, Frontier

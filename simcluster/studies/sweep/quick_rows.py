@@ -14,7 +14,7 @@ from simcluster.scenario.contents import Contents
 from simcluster.scenario.data import no_longer_measured
 from simcluster.scenario.effects import notes_without_effect, refuse_without_effect
 from simcluster.scenario.fits import held
-from simcluster.scenario.headroom import mark
+from simcluster.scenario.memory_plan import mark
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import schedule_alone
 from simcluster.schedules import SCHEDULES

@@ -25,9 +25,8 @@ from simcluster.scenario.loading import without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
-from simcluster.step.loading import loading_of
 from simcluster.step.planned import choices_of
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, loading_of, replay, result_of
 from simcluster.studies.multi_job import Placed, simulate_placed
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
-from simcluster.model.parameters import parameters
+from simcluster.model.layers import parameters
 from simcluster.results.overlap import Key
 from simcluster.results.path_estimate import path_seconds_under
 from simcluster.results.result import Result
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
-from simcluster.scenario.headroom import HEADROOM
+from simcluster.scenario.memory_plan import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
 from simcluster.step.simulate import replay

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.proved_for import FOLDING
+from simcluster.step.planned import FOLDING
 from simcluster.step.simulate import replay
 
 if TYPE_CHECKING:
