@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from simcluster.base.errors import InputError
@@ -33,11 +33,9 @@ def at_most(seconds: float) -> Iterator[None]:
         _most.reset(before)
 
 
-@contextmanager
-def however_long(asked: bool = True) -> Iterator[None]:
-    """Inside, work is begun whatever its estimate says; ``asked`` False: it is as outside."""
-    with at_most(math.inf if asked else most_seconds()):
-        yield
+def however_long(asked: bool = True) -> AbstractContextManager[None]:
+    """Return a context in which work is begun whatever its estimate says; ``asked`` False: it is as outside."""
+    return at_most(math.inf if asked else most_seconds())
 
 
 def unless_asked(remedy: str) -> str:

@@ -21,19 +21,13 @@ def collector_off() -> Iterator[None]:
         yield
     finally:
         if before:
-            if not _Frozen.by_others():
+            if not _frozen_by_others and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()  # to the oldest generation
+            else:
+                _frozen_by_others.append(True)
             gc.enable()
 
 
-class _Frozen:
-    """Has somebody else put objects aside for good?  They are counted one by one (14 ms where there are many), so that
-    a yes is remembered."""
-
-    known = False
-
-    @classmethod
-    def by_others(cls) -> bool:
-        cls.known = cls.known or gc.get_freeze_count() > 0
-        return cls.known
+_frozen_by_others: list[bool] = []
+"""Not empty once the caller's program has frozen objects: counting many takes 14 ms, so that is remembered."""

@@ -79,8 +79,19 @@ class Profile(Protocol):
         ...
 
 
-STEADY = Window(1.0)
-"""Nothing ever changes."""
+class Steady:
+    """A factor of 1 at all times."""
+
+    def at(self, instant: float) -> float:
+        """Return 1."""
+        return 1.0
+
+    def after(self, instant: float) -> float:
+        """Return infinity: it never changes."""
+        return math.inf
+
+
+STEADY = Steady()
 _TURNS = 10_000
 _SPELL = 4e-5  # processor seconds per period; they take less, but all are kept in memory
 

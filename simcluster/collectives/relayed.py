@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import comb, fsum
 
+from simcluster.base.arrays import Floats
 from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.group import Group
 
@@ -131,3 +132,20 @@ def _phases(*hops: Sequence[Hop]) -> Sequence[Phase]:
 
 RELAYED = {DISPATCH: to_experts, COMBINE: from_experts}
 """The description of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedLinks:
+    """Seconds that a byte of a balanced call's size keeps each link busy: ``between`` machines, and ``inside`` them.
+
+    ``machines`` are the group's positions, machine by machine.
+    """
+
+    machines: tuple[tuple[int, ...], ...]
+    between: Floats
+    inside: Floats
+
+    def longer(self, between: float, inside: float) -> float:
+        """Return what multiplies the call's time when so many times the copies travel on each level, both at once."""
+        busy = self.between + self.inside
+        return float((between * self.between + inside * self.inside).max() / busy.max()) if busy.size else 1.0

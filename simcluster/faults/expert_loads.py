@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.collectives.relayed import RELAYED, TokenRoutes, experts_on
+from simcluster.collectives.relayed import RELAYED, RelayedLinks, TokenRoutes, experts_on
 from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens, Setting, acting
 from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective
-from simcluster.traffic.relayed_links import RelayedLinks
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""

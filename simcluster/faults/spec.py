@@ -20,14 +20,13 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile, Window
-from simcluster.collectives.relayed import TokenRoutes
+from simcluster.collectives.relayed import RelayedLinks, TokenRoutes
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.planning.ops import Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.perturbations import Computations
 from simcluster.topology import Cluster
-from simcluster.traffic.relayed_links import RelayedLinks
 
 Blocks = tuple[tuple[int, ...], ...]
 """Numbers of the experts of each rank, or machine, of an ep group."""

@@ -19,7 +19,6 @@ from simcluster.faults.data import Packing
 from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Batch
 from simcluster.faults.where import Number
-from simcluster.faults.words import in_words
 from simcluster.model.packing import WHOLE, Lengths, Packed
 from simcluster.scenario.run_section import Tokens
 
@@ -157,18 +156,6 @@ def same(one: SequenceLengths, other: SequenceLengths) -> bool:
     packings = {each.packing for each in (one, other)}
     alike = len(packings) == 1 or packings == {"balanced", "in_order"}
     return alike and (one.documents, one.seed) == (other.documents, other.seed)
-
-
-def data_in_words(data: Data) -> str:
-    """'documents lognormal median 1000.0 sigma 1.6, packing cut, 0.5T unique tokens'.
-
-    >>> data_in_words(Data(unique=5e11))
-    '5e+11 unique tokens'
-    """
-    drawn = data.drawn
-    parts = [] if drawn is None else [*in_words(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
-    return ", ".join([*parts, *([f"{data.unique:.4g} unique tokens"] if data.unique else []),
-                      *([data.loader.in_words()] if data.loader else [])])  # fmt: skip
 
 
 NOT_OF_THE_STEP = ("name", "measured", "run", "memory", "engine", "steps", "seed", "replicas")

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.texts import on_a_line
 from simcluster.base.units import format_bytes, format_seconds
-from simcluster.faults.words import all_in_words
+from simcluster.faults.words import all_in_words, in_words
 from simcluster.results.attention import attention_reached
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
-from simcluster.scenario.data import data_in_words
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words, recompute_words
 from simcluster.schedules.comparison import OwnBubble
@@ -21,6 +20,7 @@ from simcluster.show.cells import PARTS, gpus_of_cluster, layout
 if TYPE_CHECKING:
     from simcluster.results.played import Run
     from simcluster.results.result import Result
+    from simcluster.scenario.data import Data
     from simcluster.scenario.fits import MemoryRemedy, Remedies
     from simcluster.scenario.likely import Likely
     from simcluster.scenario.scenario import Scenario
@@ -72,9 +72,17 @@ def job_lines(scenario: Scenario) -> list[str]:
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
         f"{training.precision}, {recompute}",
-        *([f"data: {data}"] if scenario.data and (data := data_in_words(scenario.data)) else []),
+        *([f"data: {data}"] if scenario.data and (data := _data_in_words(scenario.data)) else []),
         *([f"faults: {all_in_words(scenario.given_faults)}"] if scenario.given_faults else []),
     ]
+
+
+def _data_in_words(data: Data) -> str:
+    """Return documents, packing and loader: "documents lognormal median 1000 sigma 1.6, packing cut"."""
+    drawn = data.drawn
+    parts = [] if drawn is None else [*in_words(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
+    parts += [f"{data.unique:.4g} unique tokens"] if data.unique else []
+    return ", ".join([*parts, *([data.loader.in_words()] if data.loader else [])])
 
 
 # --- numbers, known of results that were saved, too -------------------------------------------------------------------

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
 from simcluster.base.link_columns import LinkValues
-from simcluster.collectives.relayed import TokenRoutes, levels
+from simcluster.collectives.relayed import RelayedLinks, TokenRoutes, levels
 from simcluster.traffic.traffic import Fabric, group_of, patterns
-
-
-@dataclass(frozen=True, slots=True)
-class RelayedLinks:
-    """Seconds that a byte of a balanced call's size keeps each link busy: ``between`` machines, and ``inside`` them.
-
-    ``machines`` are the group's positions, machine by machine.
-    """
-
-    machines: tuple[tuple[int, ...], ...]
-    between: Floats
-    inside: Floats
-
-    def longer(self, between: float, inside: float) -> float:
-        """Return what multiplies the call's time when so many times the copies travel on each level, both at once."""
-        busy = self.between + self.inside
-        return float((between * self.between + inside * self.inside).max() / busy.max()) if busy.size else 1.0
 
 
 def relayed_links(fabric: Fabric, capacity: LinkValues, routes: TokenRoutes, gpus: Sequence[int]) -> RelayedLinks:
