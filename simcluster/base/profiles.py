@@ -79,7 +79,7 @@ class Profile(Protocol):
         ...
 
 
-class Steady:
+class SteadyProfile:
     """A factor of 1 at all times."""
 
     def at(self, instant: float) -> float:
@@ -91,7 +91,7 @@ class Steady:
         return math.inf
 
 
-STEADY = Steady()
+STEADY = SteadyProfile()
 _TURNS = 10_000
 _SPELL = 4e-5  # processor seconds per period; they take less, but all are kept in memory
 
