@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Self
 
@@ -189,7 +190,10 @@ class Adam(Optimizer):
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
 
 
+_resolved = cache(resolve_name)
+
+
 def optimizer_class(word: str) -> type[Optimizer]:
     """Return the optimizer that a word of ``OPTIMIZERS`` names."""
-    found: type[Optimizer] = resolve_name(OPTIMIZERS[word])
+    found: type[Optimizer] = _resolved(OPTIMIZERS[word])
     return found

@@ -11,7 +11,7 @@ two layers are timed op by op.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, pairwise
@@ -22,7 +22,7 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.kept import Kept
 from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Op, Segment
+from simcluster.planning.ops import MAIN, Op
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
@@ -36,11 +36,16 @@ from simcluster.scenario.schedule_plan import copies_of, plan_of, schedule_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import choices_of
 from simcluster.studies.scopes import QUICK
-from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork, StageOp
+from simcluster.studies.sweep.stage_network import (
+    Alone,
+    NotQuickError,
+    RepresentativeCalls,
+    RepresentativeNetwork,
+    StageOp,
+)
 from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
-    End,
     Items,
     Sent,
     StepTemplate,
@@ -85,133 +90,127 @@ class QuickSteps:
     """Step times, with all that variants share."""
 
     def __init__(self) -> None:
-        self._clusters, self._orders, self._templates = Kept(8), Kept(256), Kept(128)
+        self._clusters, self._orders, self._templates = Kept(8), Kept(512), Kept(128)
 
-    def _shared(self, cluster: ClusterSpec) -> _SharedCosts:
-        """Return what variants on this cluster share."""
-        shared: _SharedCosts = self._clusters.once(id(cluster), lambda: _SharedCosts(cluster, Kept(64), Kept(1024)))
+    def _shared(self, cluster: ClusterSpec) -> tuple[ClusterSpec, Kept]:
+        """Return what variants on this cluster share, and the cluster: it is kept since its identity is its name."""
+        shared: tuple[ClusterSpec, Kept] = self._clusters.once(id(cluster), lambda: (cluster, Kept(1024)))
         return shared
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return what MFU and throughput are computed from, which few variants change."""
         batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
-        return self._shared(scenario.cluster).costs.once(name, lambda: facts_of(scenario, scenario.cluster.device))
+        return self._shared(scenario.cluster)[1].once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
     def step(self, scenario: Scenario) -> float:
         """Return the step time (s); see ``quick_step``."""
-        why = QUICK.obstacle(scenario)
-        if why:
+        if why := QUICK.obstacle(scenario):
             raise NotQuickError(why)
-        schedule, overlap, stages = schedule_of(scenario), scenario.overlap, scenario.parallel.pp
-        name = scenario.pipeline, stages, scenario.microbatches
-        hops: _Hops = self._orders.once(name, lambda: _hops_of(schedule))
-        if copies_of(schedule) and (overlap.grad_reduce or overlap.param_gather):
-            raise NotQuickError(
-                f"{schedule.name} has copies of stages, whose gradients are reduced during the backward"
-            )
-        shared = self._shared(scenario.cluster)
-        costs = _StepCosts(scenario, schedule, hops, shared)
-        order = *name, overlap.pipeline, costs.casts
-        items: Items = self._orders.once(
-            order, lambda: schedule_items(schedule, casts=costs.casts, overlap=overlap.pipeline)
+        model, overlap, training, parallel = scenario.model, scenario.overlap, scenario.training, scenario.parallel
+        cluster, shared = self._shared(scenario.cluster)
+        of_passes = (
+            model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces, shape_of(scenario),
+            training.precision,
+        )  # fmt: skip
+        passes: _PassCosts = shared.once(of_passes, lambda: _PassCosts(scenario))
+        name = scenario.pipeline, parallel.pp, scenario.microbatches, overlap.pipeline, passes.casts
+        order: _Order = self._orders.once(
+            name, lambda: _order_of(schedule_of(scenario), overlap.pipeline, passes.casts)
         )
-        found = costs.of(items.works)
-        shapes = shapes_of(found)
-        template: StepTemplate = self._templates.once((order, shapes), lambda: StepTemplate(items, shapes, stages))
-        seconds = step_seconds(template, found, costs.drawn.capacity, shared.costs)
+        if order.copies and (overlap.grad_reduce or overlap.param_gather):
+            raise NotQuickError(
+                f"{order.schedule} has copies of stages, whose gradients are reduced during the backward"
+            )
+        grid = tuple([value for key, value in parallel if key not in ("zero", "sequence_parallel")])
+        of_network = scenario.gpus, grid, scenario.collectives, overlap.interference, order.hops, order.copies
+        network: RepresentativeNetwork = shared.once(
+            of_network,
+            lambda: RepresentativeNetwork(
+                plan_of(scenario, schedule_of(scenario)), cluster.built, choices_of(scenario)
+            ),
+        )
+
+        def stages_of(scenario: Scenario) -> _Stages:
+            of_stages = (
+                network, scenario.parallel, model, scenario.pipeline, overlap, scenario.software, training.precision,
+                training.memory_recipe,
+            )  # fmt: skip
+            found: _Stages = shared.once(
+                of_stages, lambda: _Stages(job_of(scenario, cluster.device, passes.passes), order.hops)
+            )
+            return found
+
+        stages, collectives = stages_of(scenario), passes.collectives(order.kinds)
+        calls: dict[Hashable, Callable[[], Iterable[StageOp]]] = {
+            collectives: lambda: [
+                (stage, Op(work, "", "", "")) for stage in range(parallel.pp) for work in collectives
+            ],
+            stages: stages.calls,
+        }
+        if network.blank:  # variants with another ZeRO are likely to follow
+            other = stages_of(scenario.model_copy(update={
+                "parallel": parallel.model_copy(update={"zero": 0 if parallel.zero else 1})
+            }))  # fmt: skip
+            calls[other] = other.calls
+        drawn = network.learn(calls)
+        sends = drawn.sends(order.sends, send_bytes_of(scenario, passes.passes), overlap=overlap.pipeline)
+        alone = passes.alone(collectives, drawn)
+        of_parts = name, stages.cut, passes.repeats, alone
+        parts: _Parts = self._orders.once(
+            of_parts, lambda: stages.parts(order.items.works, alone, repeats=passes.repeats)
+        )
+        costs = [*passes.of(parts, alone, drawn, whole=sends.quiet), *sends.costs, *stages.ends(drawn)]
+        shapes = shapes_of(costs)
+        template: StepTemplate = self._templates.once(
+            (name, shapes), lambda: StepTemplate(order.items, shapes, parallel.pp)
+        )
+        seconds = step_seconds(template, costs, drawn.capacity, shared)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
         return seconds
 
 
-_Hops = tuple[Sent, ...]
+class _Order(NamedTuple):
+    """The order of a schedule's items; ``hops`` are its sends between stages and those of other numbers of chunks."""
+
+    schedule: str
+    hops: tuple[Sent, ...]
+    copies: tuple[tuple[int, ...], ...]
+    kinds: tuple[str, ...]
+    sends: tuple[Sent, ...]
+    items: Items
 
 
-class _SharedCosts(NamedTuple):
-    """Networks and costs that variants on one cluster share; the cluster is kept since its identity is their name."""
-
-    cluster: ClusterSpec
-    networks: Kept
-    costs: Kept
-
-
-def _hops_of(schedule: Schedule) -> _Hops:
-    """Return the sends between stages, also those of variants whose chunks continue on the first stage.
-
-    NotQuickError for a schedule with chunks on two routes.
-    """
+def _order_of(schedule: Schedule, overlap: bool, casts: bool) -> _Order:
+    """Return the order of a schedule; NotQuickError if it has chunks on two routes."""
     stages, routes = schedule.num_stages, schedule.routes
     if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):
         raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
     around = [*pairwise(range(stages)), (stages - 1, 0)] if stages > 1 else []
     between = [(one, other) for route in routes for (one, _), (other, _) in pairwise(route) if one != other]
     pairs = dict.fromkeys((*around, *between))
-    return tuple([hop for one, other in pairs for hop in (Sent("F", one, other), Sent("B", other, one))])
+    hops = tuple([hop for one, other in pairs for hop in (Sent("F", one, other), Sent("B", other, one))])
+    items = schedule_items(schedule, casts=casts, overlap=overlap)
+    kinds = {work.kind for work in items.works if isinstance(work, ActionWork)}
+    sends = tuple([work for work in items.works if isinstance(work, Sent)])
+    return _Order(schedule.name, hops, copies_of(schedule), tuple(sorted(kinds)), sends, items)
 
 
-class _StepCosts:
-    """The costs of a scenario's step; NotQuickError where it needs a full run.
+class _Parts(NamedTuple):
+    """The layers of each action of a schedule; of equal ones (``number``) the ``first`` is timed."""
 
-    ``hops`` are those of the ``schedule``, ``shared`` is what variants on the same cluster share.
-    """
-
-    def __init__(self, scenario: Scenario, schedule: Schedule, hops: _Hops, shared: _SharedCosts) -> None:
-        overlap, training, parallel = scenario.overlap, scenario.training, scenario.parallel
-        of_passes = (
-            scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
-            shape_of(scenario), training.precision,
-        )  # fmt: skip
-        self._passes: _PassCosts = shared.costs.once(of_passes, lambda: _PassCosts(scenario))
-        passes, collectives = self._passes.passes, self._passes.collectives
-        self.casts = passes.casts
-        of_network = (
-            scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
-            scenario.collectives, overlap.interference, hops, copies_of(schedule),
-        )  # fmt: skip
-        plan = plan_of(scenario, schedule)
-        network: RepresentativeNetwork = shared.networks.once(
-            of_network, lambda: RepresentativeNetwork(plan, scenario.cluster.built, choices_of(scenario))
-        )
-        of_stages = (
-            network, parallel, scenario.model, scenario.pipeline, overlap, scenario.software, training.precision,
-            training.memory_recipe,
-        )  # fmt: skip
-        self._stages: _Stages = shared.costs.once(
-            of_stages, lambda: _Stages(job_of(scenario, scenario.cluster.device, passes))
-        )
-        self._send_bytes, self._overlaps = send_bytes_of(scenario, passes), overlap.pipeline
-        self.drawn = network.learn({
-            ("passes", *collectives): lambda: (
-                (stage, Op(work, "", "", "")) for stage in range(schedule.num_stages) for work in collectives
-            ),
-            of_stages: lambda: self._stages.calls(hops, others=network.blank),
-        })  # fmt: skip
-
-    def of(self, works: Sequence[Work]) -> list[Costs]:
-        """Return the costs of works.
-
-        Where sends interfere with computation, an action costs all of its ops.
-        """
-        drawn, size, overlap, passes = self.drawn, self._send_bytes, self._overlaps, self._passes
-        sends = {work: drawn.send(work, size, overlap=overlap) for work in works if isinstance(work, Sent)}
-        kinds = [op.communication for op in chain.from_iterable(sends.values())]
-        whole = not any(kind and (kind.pressure or kind.drag) for kind in kinds)
-        alone = [passes.numbers.setdefault(each, len(passes.numbers)) for each in drawn.alone(passes.collectives)]
-        found = []
-        for work in works:
-            if isinstance(work, Sent):
-                found.append(sends[work])
-            elif isinstance(work, End):
-                found.append(self._stages.end(work.stage, drawn))
-            else:
-                found.append(passes.of(work, self._stages.part(work), alone[work.stage], drawn, whole=whole))
-        return found
+    actions: list[tuple[ActionWork, Pass]]
+    number: list[int]
+    first: list[int]
 
 
 class _PassCosts:
-    """The costs of passes for one split of a model and one size of a microbatch."""
+    """The costs of passes for one split of a model and one size of a microbatch.
+
+    ``repeats``: every layer after the second takes as long as that.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         device = scenario.cluster.device
@@ -219,82 +218,99 @@ class _PassCosts:
         makers = passes.forward, passes.backward, passes.input_grad, passes.weight_grad
         self._make = dict(zip("FBIW", makers, strict=True))
         alike = interference_of(scenario, device) is None and scenario.software is None
-        self._repeats = alike and scenario.training.recompute_every == 1
-        everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
-        ops = [op for make in makers for op in make(everything).ops]
-        proved(ops)
-        self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
-        self.numbers: dict[Hashable, int] = {}  # of what collectives take alone: faster to look up
+        self.casts, self.repeats = passes.casts, alike and scenario.training.recompute_every == 1
+        self._whole_pass = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
         self._known: dict[Hashable, Costs] = {}
+        self._numbers: dict[Alone, int] = {}
+        self.collectives, self.alone = cache(self._collectives), cache(self._alone)
 
-    def of(self, work: ActionWork, part: Pass, alone: int, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
-        """Return the costs of an action on a stage, given the number of what its collectives take ``alone``.
+    def _collectives(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
+        """Return the collectives of passes of these kinds; NotQuickError for works that are not proved."""
+        ops = [op for kind in kinds for op in self._make[kind](self._whole_pass).ops]
+        proved(ops)
+        return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
 
-        It is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
+    def _alone(self, collectives: tuple[Collective, ...], drawn: RepresentativeCalls) -> tuple[int, ...]:
+        """Return the numbers of what every stage's collectives take alone."""
+        return tuple([self._numbers.setdefault(each, len(self._numbers)) for each in drawn.alone(collectives)])
+
+    def of(self, parts: _Parts, alone: Sequence[int], drawn: RepresentativeCalls, *, whole: bool) -> list[Costs]:
+        """Return the costs of actions, given what their stage's collectives take ``alone``.
+
+        An action is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
-        found = self._whole(work.kind, part, alone, drawn, work.stage) if whole else ()
-        if found:
-            return found
+        if not whole:
+            return [self._ops(*action, drawn) for action in parts.actions]
+        first = [self._whole(*parts.actions[at], alone, drawn) for at in parts.first]
+        if all(first):
+            return [first[number] for number in parts.number]
+        numbered = zip(parts.number, parts.actions, strict=True)
+        return [first[number] or self._ops(*action, drawn) for number, action in numbered]
+
+    def _ops(self, work: ActionWork, part: Pass, drawn: RepresentativeCalls) -> Costs:
         name = drawn, work.stage, work.kind, part
         if name not in self._known:
             self._known[name] = drawn.ops(work.stage, self._make[work.kind](part))
         return self._known[name]
 
-    def _whole(self, kind: str, part: Pass, alone: int, drawn: RepresentativeCalls, stage: int) -> Costs:
+    def _whole(self, work: ActionWork, part: Pass, alone: Sequence[int], drawn: RepresentativeCalls) -> Costs:
         """Return a pass as one op; no ops if its duration depends on others."""
-        layers = len(part.layers)
-        counted = layers if self._repeats else part.layers
-        name = kind, counted, part.embedding, part.lm_head, part.boundary, part.casts, alone
+        name = *_name_of(work, part, repeats=self.repeats), alone[work.stage]
         found = self._known.get(name)
         if found is None:
-            if self._repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
+            layers = len(part.layers)
+            if self.repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
                 plain = Pass(part.layers[:1], casts=part.casts)
-                parts = replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2])
-                few = [self._whole(kind, each, alone, drawn, stage) for each in parts]
+                few = replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2])
+                timed = [self._whole(work, each, alone, drawn) for each in few]
                 found = ()
-                if all(few):
-                    first, one, two = [op.seconds for op in chain.from_iterable(few)]
+                if all(timed):
+                    first, one, two = [op.seconds for op in chain.from_iterable(timed)]
                     found = (TimedOp(first + (layers - 1) * (two - one)),)
             else:
-                seconds = drawn.seconds(stage, self._make[kind](part))
+                seconds = drawn.seconds(work.stage, self._make[work.kind](part))
                 found = () if seconds is None else (TimedOp(seconds),)
             self._known[name] = found
         return found
 
 
+def _name_of(work: ActionWork, part: Pass, *, repeats: bool) -> tuple[Hashable, ...]:
+    """Return what the duration of an action depends on, but for its stage's collectives."""
+    layers = len(part.layers) if repeats else part.layers
+    return work.kind, layers, part.embedding, part.lm_head, part.boundary, part.casts
+
+
 class _Stages:
     """The layers of a layout's stages, and their ops after the last action, for any number of microbatches."""
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._ops = job, _ends(job)
-        self.part, self.end = cache(self._part), cache(self._end)
+    def __init__(self, job: Job, hops: Sequence[Sent]) -> None:
+        self._job, self._hops, self._ops = job, hops, _ends(job)
+        self.cut = job.slices, job.gather_boundary
+        self.ends = cache(self._ends)
 
-    def _part(self, work: ActionWork) -> Pass:
-        """Return the layers of an action."""
-        gathers = work.arrives and self._job.gather_boundary
-        return replace(self._job.whole(work.stage, work.chunk), boundary=gathers, casts=work.casts)
+    def parts(self, works: Sequence[Work], alone: Sequence[int], *, repeats: bool) -> _Parts:
+        """Return the layers of actions."""
+        job, numbers, number = self._job, dict[Hashable, int](), list[int]()
+        actions = []
+        for work in works:
+            if isinstance(work, ActionWork):
+                whole = job.whole(work.stage, work.chunk)
+                part = replace(whole, boundary=work.arrives and job.gather_boundary, casts=work.casts)
+                actions.append((work, part))
+                name = *_name_of(work, part, repeats=repeats), alone[work.stage]
+                number.append(numbers.setdefault(name, len(numbers)))
+        return _Parts(actions, number, [*map(number.index, range(len(numbers)))])
 
-    def calls(self, hops: _Hops, *, others: bool) -> Iterator[StageOp]:
-        """Yield a step's calls of the network outside passes, and those of ``others`` with another ZeRO."""
-        job, ends = self._job, [*enumerate(self._ops)]
-        for hop in hops:
-            yield (
-                hop.stage,
-                Op(Transfer(hop.target, job.send_bytes), "", "", "", lane=hop.lane(overlap=job.overlap_sends)),
-            )
-        if others:
-            own = job.data_parallel
-            ends += enumerate(_ends(replace(job, data_parallel=replace(own, zero=0 if own.zero else 1))))
-        yield from ((stage, op) for stage, ops in ends for _, op in ops if op.work.moves)
+    def calls(self) -> Iterator[StageOp]:
+        """Yield a step's calls of the network outside passes."""
+        for hop in self._hops:
+            lane = hop.lane(overlap=self._job.overlap_sends)
+            yield hop.stage, Op(Transfer(hop.target, self._job.send_bytes), "", "", "", lane=lane)
+        yield from ((stage, op) for stage, ops in enumerate(self._ops) for _, op in ops if op.work.moves)
 
-    def _end(self, stage: int, drawn: RepresentativeCalls) -> Costs:
-        """Return the ops of a stage after its last action, with their costs on these links."""
-        found = []
-        for key, op in self._ops[stage]:
-            (timed,) = drawn.ops(stage, Segment((op,)))
-            meets = timed.communication is not None
-            found.append(timed._replace(meeting=(drawn.communication(stage, op)[0], key)) if meets else timed)
-        return tuple(found)
+    def _ends(self, drawn: RepresentativeCalls) -> list[Costs]:
+        """Return the ops of stages after their last action, with their costs on these links."""
+        return [tuple([drawn.end(stage, *each) for each in ops]) for stage, ops in enumerate(self._ops)]
 
 
 def proved(ops: Iterable[Op]) -> None:

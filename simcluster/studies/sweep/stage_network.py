@@ -6,8 +6,10 @@ links only on the algorithm.  The folding and the communicators of a full run de
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from simcluster.studies.sweep.step_tables import (
     step_seconds,
 )
 from simcluster.symmetry.classes import find_shared
-from simcluster.symmetry.communicators import Communicators, patterns_of
+from simcluster.symmetry.communicators import Communicators, Part, patterns_of
 from simcluster.symmetry.folding import Folding, seen_by
 from simcluster.symmetry.orbits import Irregularities
 from simcluster.symmetry.quotient import Quotient
@@ -53,6 +55,13 @@ Alone = tuple[tuple[float | None, float], ...]
 """The seconds (None: they depend on others) and the pressure of collectives."""
 
 
+class SendCosts(NamedTuple):
+    """The costs of sends; ``quiet`` if none interferes with computation."""
+
+    costs: list[Costs]
+    quiet: bool
+
+
 class RepresentativeCalls:
     """The communication of the stages' representatives on a cluster without faults.
 
@@ -67,34 +76,50 @@ class RepresentativeCalls:
         self._kinds = CommunicationKinds(cluster, communicators, classes, links, choices.interference, in_steps=False)
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(ranks)])}
         self._shared = find_shared(classes, communicators.seen.bindings)
-        self._alone: dict[tuple[Collective, ...], list[Alone]] = {}
         self._costs: dict[Hashable, CommunicationKind] = {}
-        self._sends: dict[Hashable, Costs] = {}
+        self._sends: dict[Hashable, SendCosts] = {}
+        self.alone = cache(self._find_alone)
 
     def ops(self, stage: int, segment: Segment) -> Costs:
         """Return every op of a segment with its own cost."""
         return tuple([self._timed(stage, op, segment.ops[0].lane)[1] for op in segment.ops])
 
-    def send(self, hop: Sent, size: float, *, overlap: bool) -> Costs:
-        """Return the cost of a send."""
-        name = hop, size, overlap
+    def end(self, stage: int, key: Hashable, op: Op) -> TimedOp:
+        """Return an op at the end of a stage with its cost, which meets those of other stages by its key."""
+        timed = self._timed(stage, op, op.lane)[1]
+        if timed.communication is None:
+            return timed
+        return timed._replace(meeting=(self.communication(stage, op)[0], key))
+
+    def sends(self, hops: tuple[Sent, ...], size: float, *, overlap: bool) -> SendCosts:
+        """Return the costs of sends."""
+        name = hops, size, overlap
         if name not in self._sends:
-            op = Op(Transfer(hop.target, size), "pp", "", "", lane=hop.lane(overlap=overlap))
-            self._sends[name] = self.ops(hop.stage, Segment((op,)))
+            lanes = [hop.lane(overlap=overlap) for hop in hops]
+            ops = [
+                Op(Transfer(hop.target, size), "pp", "", "", lane=lane) for hop, lane in zip(hops, lanes, strict=True)
+            ]
+            timed = [self._timed(hop.stage, op, op.lane)[1] for hop, op in zip(hops, ops, strict=True)]
+            quiet = not any(kind and (kind.pressure or kind.drag) for _, _, kind, *_ in timed)
+            self._sends[name] = SendCosts([(each,) for each in timed], quiet)
         return self._sends[name]
 
     def seconds(self, stage: int, segment: Segment) -> float | None:
         """Return the duration of a segment without computation or traffic outside it; None if it depends on others."""
-        ops = segment.ops
-        timed = [self._timed(stage, op, ops[0].lane) for op in ops]
-        known = [seconds for seconds, _ in timed if seconds is not None]
-        if len(known) < len(timed):
+        lane = segment.ops[0].lane
+        timed = [self._timed(stage, op, lane) for op in segment.ops]
+        if any(seconds is None for seconds, _ in timed):
             return None
-        if all(op.lane == ops[0].lane for op in ops):
-            return sum(known)
-        costs, none = [tuple([cost for _, cost in timed])], np.zeros(0, dtype=np.int64)
-        items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
-        return step_seconds(StepTemplate(items, shapes_of(costs), self.num_stages), costs, self.capacity, Kept(1))
+        if any(cost.communication for _, cost in timed):  # it slows down computation
+            costs, none = [tuple([cost for _, cost in timed])], np.zeros(0, dtype=np.int64)
+            items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
+            template = StepTemplate(items, shapes_of(costs), self.num_stages)
+            return step_seconds(template, costs, self.capacity, Kept(1))
+        over, free = list[float](), defaultdict[str, float](float)
+        for _, op in timed:
+            free[op.lane] = max([free[op.lane], *map(over.__getitem__, op.after)]) + op.seconds
+            over.append(free[op.lane])
+        return max(over)
 
     def _timed(self, stage: int, op: Op, own_lane: str) -> tuple[float | None, TimedOp]:
         """Return an op's duration in a segment that begins on this lane, None if it depends on others; and its cost."""
@@ -115,15 +140,13 @@ class RepresentativeCalls:
             return alone, TimedOp(0.0, -1.0, cost, op.lane, op.after)
         return alone, TimedOp(alone, -1.0, None, op.lane, op.after)
 
-    def alone(self, works: tuple[Collective, ...]) -> list[Alone]:
-        """Return what collectives over tp take alone, on the main lane and on another, for every stage."""
-        if works not in self._alone:
-            ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
-            self._alone[works] = [
-                tuple([(self._timed(stage, op, op.lane)[0], self.communication(stage, op)[1].pressure) for op in ops])
-                for stage in range(self.num_stages)
-            ]
-        return self._alone[works]
+    def _find_alone(self, works: tuple[Collective, ...]) -> list[Alone]:
+        """Return for every stage what collectives over tp take alone, on the main lane and on another."""
+        ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
+        return [
+            tuple([(self._timed(stage, op, op.lane)[0], self.communication(stage, op)[1].pressure) for op in ops])
+            for stage in range(self.num_stages)
+        ]
 
     def communication(self, stage: int, op: Op) -> tuple[int, CommunicationKind]:
         """Return the class of an op's communicator, and the communication of its members, whose ranks are stages."""
@@ -145,7 +168,8 @@ class RepresentativeNetwork:
         self._plan, self._cluster, self._choices = plan, cluster, choices
         self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
         self._groups, self._group_of = cache(plan.groups), cache(partial(group_of, cluster))
-        self._group = cache(self._find_group)
+        self._forms: dict[Hashable, Group] = {}
+        self._form, self._algorithm = cache(self._find_form), cache(self._find_algorithm)
         self._learnt: dict[Hashable, None] = {}
         self._calls: dict[Hashable, StageOp] = {}
         self._drawn: RepresentativeCalls | None = None
@@ -175,19 +199,24 @@ class RepresentativeNetwork:
         work = op.work
         if isinstance(work, Transfer):
             return stage, work.to_stage, op.lane
-        method = self._choices.methods.of(self._group(stage, work.axis), work.moves, work.size)
-        return stage, work.axis, work.moves, method.algorithm
+        return stage, work.axis, work.moves, self._algorithm(self._form(stage, work.axis), work.moves, work.size)
 
-    def _find_group(self, stage: int, axis: str) -> Group:
-        """Return the group over an axis of a stage's first rank."""
+    def _find_form(self, stage: int, axis: str) -> int:
+        """Return the number of the form of a stage's first rank's group over an axis."""
         table = self._groups(axis)
         ranks = table[int((table == self._stage_ranks[stage][0]).any(axis=1).argmax())]
-        return self._group_of(tuple(ranks.tolist()))
+        group = self._group_of(tuple(ranks.tolist()))
+        self._forms.setdefault(group.form, group)
+        return [*self._forms].index(group.form)
+
+    def _find_algorithm(self, form: int, moves: str, size: float) -> str:
+        """Return the algorithm of a collective of groups of this form."""
+        return self._choices.methods.of([*self._forms.values()][form], moves, size).algorithm
 
     def _draw(self, calls: Sequence[StageOp]) -> RepresentativeCalls | None:
         plan, cluster, choices = self._plan, self._cluster, self._choices
         communicators = _AnySize(_programs(plan.pp, calls), plan, cluster, choices.methods)
-        communicators.group_of = self._group_of
+        communicators.group_of, communicators.planned = self._group_of, {}
         odd = Irregularities.of(cluster.link_capacity, cluster.link_capacity, [1.0] * plan.num_ranks)
         folding = seen_by(communicators, Quotient.whole(plan.num_ranks), odd)
         first = folding.classes.rank_representatives
@@ -204,6 +233,7 @@ class _AnySize(Communicators):
     """
 
     group_of: Callable[[tuple[int, ...]], Group]
+    planned: dict[Hashable, tuple[Method, tuple[Part, ...]]]
 
     def alike(self) -> bool:
         """Return whether groups of one kind and stage have one form, so that all sizes treat them equally."""
@@ -221,17 +251,24 @@ class _AnySize(Communicators):
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """Return the method of this group for a collective of any size."""
-        return self._methods.of(self.group_of(tuple(self.ranks(number))), kind, size)
+        return self._planned(number, kind, size)[0]
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return the activities of a collective of any size."""
-        method = self.method(number, kind, size)
-        drawn = (
-            parts
-            for call, (other, parts) in self._form(number).items()
-            if call[0] == kind and other.algorithm == method.algorithm
-        )
-        return activities(patterns_of(next(drawn), usages), size, method)
+        method, parts = self._planned(number, kind, size)
+        return activities(patterns_of(parts, usages), size, method)
+
+    def _planned(self, number: int, kind: str, size: float) -> tuple[Method, tuple[Part, ...]]:
+        """Return the method of this group for a collective of any size, and its parts, which depend on the form."""
+        form = self._form(number)
+        name = id(form), kind, size
+        if name not in self.planned:
+            method = self._methods.of(self.group_of(self.ranks(number)), kind, size)
+            drawn = (
+                own for call, (other, own) in form.items() if (call[0], other.algorithm) == (kind, method.algorithm)
+            )
+            self.planned[name] = method, next(drawn)
+        return self.planned[name]
 
 
 def _programs(num_stages: int, calls: Sequence[StageOp]) -> list[StageProgram]:

@@ -6,7 +6,7 @@ They do not depend on costs, so all variants of one schedule share them.  There 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -67,7 +67,7 @@ Work: TypeAlias = ActionWork | Sent | End
 class Items(NamedTuple):
     """Actions and sends, stage by stage in program order, then the ends of all stages.
 
-    ``work`` has the number of each item in ``works``; each ``waiting`` item waits for the ``awaited`` one besides the
+    ``works`` are those of actions, of sends and of ends; ``work`` has the number of each item in ``works``; each ``waiting`` item waits for the ``awaited`` one besides the
     item before it on its lane.
     """
 
@@ -84,9 +84,8 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     lane of their stage, or on separate lanes (``overlap``).  ``casts``: the first F of each chunk casts its weights.
     """
     numbers: dict[Work, int] = {}
-    columns = [_row(schedule, stage, numbers, casts=casts) for stage in range(schedule.num_stages)]
-    work, send, needs, makes = np.concatenate(columns, axis=1)
-    starts = np.cumsum([0, *(row.shape[1] for row in columns)]).tolist()
+    work, send, needs, makes = _columns(schedule, numbers, casts=casts)
+    starts = firsts([*map(len, schedule.rows)]).tolist()
     halves = np.array([first + at for stage, first in enumerate(starts[:-1]) for at in schedule.fused_at(stage)], int)
     sends = send >= 0
     actions = np.arange(len(work)) + np.cumsum(sends) - sends
@@ -94,41 +93,46 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     actions[halves + 1] = sent[halves]  # both actions, then the sends of both
     begins[halves + 1] = begins[halves]
     sent[halves] += 1
-    ends = actions.copy()
-    ends[halves] = ends[halves + 1]
+    over = actions.copy()
+    over[halves] = over[halves + 1]
     items = np.empty(len(work) + int(sends.sum()), dtype=np.int64)
     items[actions], items[sent[sends]] = work, send[sends]
     source = np.empty(int(max(needs.max(), makes.max())) + 1, dtype=np.int64)
     source[makes[sends]] = sent[sends]
     waiting, awaited = begins[needs > 0], source[needs[needs > 0]]
     if overlap:
-        waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, ends[sends])
-    works = (*numbers, *map(End, range(schedule.num_stages)))
-    return Items(works, np.append(items, np.arange(len(numbers), len(works))), waiting, awaited)
+        waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, over[sends])
+    works = sorted(numbers, key=lambda each: isinstance(each, Sent))
+    place = np.argsort([numbers[each] for each in works])
+    ends = [*map(End, range(schedule.num_stages))]
+    return Items((*works, *ends), np.append(place[items], np.arange(len(ends)) + len(works)), waiting, awaited)
 
 
-def _row(schedule: Schedule, stage: int, numbers: dict[Work, int], *, casts: bool) -> Ints:
-    """Return a stage's actions in columns: the number of the work, that of its send (-1: none), and the outputs that
-    it needs and makes, counted from 1 (0: none)."""
-    actions = schedule.rows[stage]
+def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> Ints:
+    """Return all actions in columns: the number of the work, that of its send (-1: none), and the outputs that it needs
+    and makes, counted from 1 (0: none)."""
+    actions = [*chain.from_iterable(schedule.rows)]
     kinds, microbatches, chunks = zip(*actions, strict=True)
-    names = [*zip(kinds, chunks, strict=True)]
-    first = dict(zip(reversed(names), reversed(range(len(names))), strict=True))  # the place of each that comes first
-    which = [*map(first.__getitem__, names)]
+    stages = np.repeat(np.arange(schedule.num_stages), [*map(len, schedule.rows)])
+    letters = np.frombuffer("".join(kinds).encode(), dtype=np.uint8)
+    sort = (stages * schedule.num_chunks + np.array(chunks)) * 128 + letters
+    first = np.full(int(sort.max()) + 1, -1)  # of each kind on each chunk
+    first[sort[::-1]] = np.arange(len(sort))[::-1]
+    rows, cast = np.zeros((len(first), 4), dtype=np.int64), {}
 
     def number(work: Work) -> int:
         return numbers.setdefault(work, len(numbers))
 
-    row = np.empty((4, len(which)), dtype=np.int64)
-    for place in first.values():
-        work, sent, *outputs = _role(schedule, stage, actions[place])
-        row[:, place] = number(work), -1 if sent is None else number(sent), *outputs
-    row = row[:, which]
-    for place in first.values():
-        if casts and actions[place].kind == "F":
-            row[0, place] = number(_role(schedule, stage, actions[place])[0]._replace(casts=True))
-    row[2:] += np.where(row[2:] > 0, microbatches, 0)
-    return row
+    for place in np.flatnonzero(first >= 0).tolist():
+        at = int(first[place])
+        work, sent, *outputs = _role(schedule, int(stages[at]), actions[at])
+        rows[place] = number(work), -1 if sent is None else number(sent), *outputs
+        if casts and work.kind == "F":
+            cast[at] = number(work._replace(casts=True))
+    columns: Ints = rows[sort].T
+    columns[0, [*cast]] = [*cast.values()]
+    columns[2:] += np.where(columns[2:] > 0, microbatches, 0)
+    return columns
 
 
 def _role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
@@ -229,11 +233,10 @@ class StepTemplate:
         self.instances = one_instance(self.templates, range(stages))._replace(own_seconds=int32s([0]))
         self.groups = Groups(int32s([0, meetings + kinds]), int32s([0, kinds]), int32s(range(kinds)))
 
-
-@lru_cache(2)
-def _ops_of(template: StepTemplate) -> object:
-    """Return the ops of a template that nothing slows down."""
-    return read_ops(template.templates, template.instances)
+    @cached_property
+    def ops(self) -> object:
+        """The ops as the engine reads them where nothing slows them down."""
+        return read_ops(self.templates, self.instances)
 
 
 def step_seconds(template: StepTemplate, costs: Sequence[Costs], capacity: Sequence[float], kept: Kept) -> float:
@@ -244,7 +247,7 @@ def step_seconds(template: StepTemplate, costs: Sequence[Costs], capacity: Seque
     if any(kind.pressure or kind.drag for kind in kinds):
         templates = templates._replace(sensitivity=np.array([op.sensitivity for op in ops])[template.unit])
     else:
-        read = _ops_of(template)
+        read = template.ops
     communications, _ = kept.once(("tables", *map(id, kinds)), lambda: (communication_tables(kinds), kinds))
     instances = template.instances._replace(seconds=np.array([op.seconds for op in ops])[template.unit])
     on_links = np.array(capacity, dtype=np.float64)
