@@ -81,6 +81,7 @@ class Communicators:
         self._of_rank: dict[Hashable, Int32s] = {}  # by axis the number of every rank's group
         self._ranks: dict[int, tuple[int, ...]] = {}
         self._forms: list[Form] = []
+        self._natures: list[Hashable] = []  # of each form what tells its groups apart from others
         self._colours: dict[Hashable, int] = {}
         self.apart: dict[int, Sequence[PatternTable]] = {}
         stages = plan.stage_ranks()
@@ -98,6 +99,7 @@ class Communicators:
             if name[0] == "copy":
                 self._add([name], [stages[stage][:, None]])
         self._first = [kind.first for kind in self.kinds]
+        self._form_numbers = np.array(self._form_of, dtype=np.int64)
         del self._pictures  # the groups that it knows are large
         if self._window.links and not self._window.links.settled:
             raise NotAlikeError
@@ -142,7 +144,7 @@ class Communicators:
 
     def forms(self, kind: CommunicatorTable) -> Ints:
         """Return the number of the form of each of some communicators."""
-        return np.array(self._form_of)[kind.seen + kind.those.told]
+        return self._form_numbers[kind.seen + kind.those.told]
 
     def group_name(self, axis: str, rank: int) -> str:
         """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
@@ -233,16 +235,18 @@ class Communicators:
         members = np.concatenate(drawn)
         shown = window.ranks[None] if apart else members[:, : those.cut or None]
         stages, layout = self.stage_of[shown], layouts(self._fabric, shown)
-        own, one = numbered(mixed(layout, 3) ^ mixed(rows_alike(stages), 5))
+        table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
+        row, first_of = numbered(rows_alike(stages) ^ mixed(table_of, 5))
+        asked = [self._demand.of(names[table_of[place]], stages[place].tolist()) for place in first_of.tolist()]
+        number_of = dict(zip(asked, range(len(asked)), strict=True))  # of each tuple of calls
+        own, one = numbered(mixed(layout, 3) ^ mixed(np.array([number_of[calls] for calls in asked])[row], 5))
         alike = members[firsts(layout, len(layout))[layout[one]]]  # the first of their layout
         draw = self._pictures.of_groups(members, layout, those.cut)
-        form, colour, places = np.full((3, len(members)), -1, dtype=np.int64)
-        table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
+        form, places = np.full((2, len(members)), -1, dtype=np.int64)
         rows = [(np.zeros(0, dtype=np.int64),) * 3 + (np.zeros(0),)]
         for number, place in enumerate(one.tolist()):
             some, name = np.flatnonzero(own == number), names[table_of[place]]
-            calls = self._demand.of(name, stages[place].tolist())
-            form[some], colour[some], uses = self._make(name, members[some], alike[number], some, calls, draw)
+            form[some], uses = self._make(name, members[some], alike[number], some, asked[row[place]], draw)
             places[some] = len(uses)
             if apart:
                 self.apart[first] = uses
@@ -251,6 +255,11 @@ class Communicators:
                     (some[use.group], np.full_like(use.group, k), use.link, use.flows) for k, use in enumerate(uses)
                 ]
         group, use, link, flows = map(np.concatenate, zip(*rows, strict=True))
+        which, colour = np.unique(table_of * len(self._forms) + form, return_inverse=True)
+        natures = [
+            (names[table], self._natures[own]) for table, own in zip(*divmod(which, len(self._forms)), strict=True)
+        ]
+        colour = np.array([self._colours.setdefault(each, len(self._colours)) for each in natures])[colour]
         order = ordered(group * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
         where = self._fabric.hosts[members]  # what a group does to computation may depend on whether it spans hosts
         axis, directed = "pp" if name[0] == "send" else name, isinstance(name, tuple)
@@ -266,8 +275,8 @@ class Communicators:
 
     def _make(
         self, name: Group, members: Ranks, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
-    ) -> tuple[Ints, Ints, list[PatternTable]]:
-        """Return forms, colours and usages of groups with the layout and calls of the group of ranks ``alike``."""
+    ) -> tuple[Ints, list[PatternTable]]:
+        """Return forms and usages of groups with the layout and calls of the group of ranks ``alike``."""
         methods: dict[Call, Method] = {}
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call in calls:
@@ -290,15 +299,13 @@ class Communicators:
                 latency.append(part.latency if method.pace is None else np.zeros_like(part.latency))
         table = np.stack(latency, axis=1) if latency else np.zeros((len(those), 0))
         which, first = numbered(rows_alike(bits(table)))
-        colours = []
         for row in table[first].tolist():
             form: Form = {}
             for call, method in methods.items():
                 form[call] = method, tuple([(*part, row[column]) for *part, column in parts[call]])
             self._forms.append(form)
-            nature = name, tuple([(call, method.pace, own) for call, (method, own) in form.items()])
-            colours.append(self._colours.setdefault(nature, len(self._colours)))
-        return which + len(self._forms) - len(first), np.array(colours, dtype=np.int64)[which], list(uses.values())
+            self._natures.append(tuple([(call, method.pace, own) for call, (method, own) in form.items()]))
+        return which + len(self._forms) - len(first), list(uses.values())
 
 
 def patterns_of(parts: Iterable[Part], usages: Sequence[Usage]) -> list[Pattern]:

@@ -67,6 +67,7 @@ class Pictures:
         that do not in others.
         """
         known: dict[tuple[int, str, str], tuple[Ints, tuple[PatternTable, ...] | None]] = {}
+        rounds: dict[int, dict[bytes, PatternTable]] = {}  # by layout: collectives have some in common
         window = Cut(cut, self._window.become) if cut and self._window.become else None
         together = len(table) * (cut or table.shape[1]) <= _TOGETHER
 
@@ -75,7 +76,10 @@ class Pictures:
             if key not in known:
                 alike = np.flatnonzero(layout == key[0]) if together else those
                 phases = phases_of(method, self.group(table[alike[0]]), call)
-                parts = drawn_at_once(self._fabric, table[alike], phases, timed=method.pace is None, cut=window)
+                own = rounds.setdefault(key[0], {})
+                parts = drawn_at_once(
+                    self._fabric, table[alike], phases, timed=method.pace is None, cut=window, known=own
+                )
                 if parts is None and cut:
                     raise NotAlikeError
                 known[key] = alike, parts

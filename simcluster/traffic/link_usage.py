@@ -94,11 +94,13 @@ class Cut(NamedTuple):
 
 
 def drawn_at_once(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: Cut | None = None
-) -> tuple[PatternTable, ...] | None:
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: Cut | None = None,
+    known: dict[bytes, PatternTable] | None = None,
+) -> tuple[PatternTable, ...] | None:  # fmt: skip
     """Return the activities of groups whose ranks are the rows of ``members``; phases that load links alike become one.
 
-    ``timed``: are latencies needed?  If not they may be 0.  With a ``cut`` the flows are those on links of the window.
+    ``timed``: are latencies needed?  If not they may be 0.  ``known`` rounds of these groups are not drawn again.  With
+    a ``cut`` the flows are those on links of the window.
     None where groups have to be gone through one by one, where some merge phases that others do not, or where the hops
     do not shift onto themselves as the groups do.
     """
@@ -109,7 +111,7 @@ def drawn_at_once(
     if any(isinstance(phase.hops, Table) or (cut and phase.pipelined) or _meets(phase) for phase in busy):
         return None
     found: list[PatternTable] = []
-    known: dict[bytes, PatternTable] = {}
+    known = {} if known is None else known
     for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
         if pipelined:
             found.append(_pipeline(fabric, members, list(run), timed=timed))

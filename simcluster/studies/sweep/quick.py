@@ -11,7 +11,7 @@ two layers are timed op by op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, pairwise
@@ -92,84 +92,98 @@ class QuickSteps:
     def __init__(self) -> None:
         self._clusters, self._orders, self._templates = Kept(8), Kept(512), Kept(128)
 
-    def _shared(self, cluster: ClusterSpec) -> tuple[ClusterSpec, Kept]:
-        """Return what variants on this cluster share, and the cluster: it is kept since its identity is its name."""
-        shared: tuple[ClusterSpec, Kept] = self._clusters.once(id(cluster), lambda: (cluster, Kept(1024)))
+    def _shared(self, cluster: ClusterSpec) -> _OnCluster:
+        """Return what variants on this cluster share; it keeps the cluster, whose identity is its name."""
+        shared: _OnCluster = self._clusters.once(id(cluster), lambda: _OnCluster(cluster, Kept(1024)))
         return shared
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return what MFU and throughput are computed from, which few variants change."""
         batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
-        return self._shared(scenario.cluster)[1].once(name, lambda: facts_of(scenario, scenario.cluster.device))
+        return self._shared(scenario.cluster).kept.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
     def step(self, scenario: Scenario) -> float:
         """Return the step time (s); see ``quick_step``."""
         if why := QUICK.obstacle(scenario):
             raise NotQuickError(why)
-        model, overlap, training, parallel = scenario.model, scenario.overlap, scenario.training, scenario.parallel
-        cluster, shared = self._shared(scenario.cluster)
-        of_passes = (
-            model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces, shape_of(scenario),
-            training.precision,
-        )  # fmt: skip
-        passes: _PassCosts = shared.once(of_passes, lambda: _PassCosts(scenario))
-        name = scenario.pipeline, parallel.pp, scenario.microbatches, overlap.pipeline, passes.casts
+        overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._shared(scenario.cluster)
+        passes = shared.passes(scenario)
+        name = scenario.pipeline, stages, scenario.microbatches, overlap.pipeline, passes.casts
         order: _Order = self._orders.once(
-            name, lambda: _order_of(schedule_of(scenario), overlap.pipeline, passes.casts)
+            name, lambda: _order_of(schedule_of(scenario), overlap=overlap.pipeline, casts=passes.casts)
         )
         if order.copies and (overlap.grad_reduce or overlap.param_gather):
             raise NotQuickError(
                 f"{order.schedule} has copies of stages, whose gradients are reduced during the backward"
             )
-        grid = tuple([value for key, value in parallel if key not in ("zero", "sequence_parallel")])
-        of_network = scenario.gpus, grid, scenario.collectives, overlap.interference, order.hops, order.copies
-        network: RepresentativeNetwork = shared.once(
-            of_network,
-            lambda: RepresentativeNetwork(
-                plan_of(scenario, schedule_of(scenario)), cluster.built, choices_of(scenario)
-            ),
-        )
-
-        def stages_of(scenario: Scenario) -> _Stages:
-            of_stages = (
-                network, scenario.parallel, model, scenario.pipeline, overlap, scenario.software, training.precision,
-                training.memory_recipe,
-            )  # fmt: skip
-            found: _Stages = shared.once(
-                of_stages, lambda: _Stages(job_of(scenario, cluster.device, passes.passes), order.hops)
-            )
-            return found
-
-        stages, collectives = stages_of(scenario), passes.collectives(order.kinds)
-        calls: dict[Hashable, Callable[[], Iterable[StageOp]]] = {
-            collectives: lambda: [
-                (stage, Op(work, "", "", "")) for stage in range(parallel.pp) for work in collectives
-            ],
-            stages: stages.calls,
-        }
-        if network.blank:  # variants with another ZeRO are likely to follow
-            other = stages_of(scenario.model_copy(update={
-                "parallel": parallel.model_copy(update={"zero": 0 if parallel.zero else 1})
-            }))  # fmt: skip
-            calls[other] = other.calls
-        drawn = network.learn(calls)
+        layout, drawn = shared.stages(scenario, order, passes)
         sends = drawn.sends(order.sends, send_bytes_of(scenario, passes.passes), overlap=overlap.pipeline)
-        alone = passes.alone(collectives, drawn)
-        of_parts = name, stages.cut, passes.repeats, alone
+        alone = passes.alone(passes.collectives(order.kinds), drawn)
+        of_parts = name, layout.cut, passes.repeats, alone
         parts: _Parts = self._orders.once(
-            of_parts, lambda: stages.parts(order.items.works, alone, repeats=passes.repeats)
+            of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats)
         )
-        costs = [*passes.of(parts, alone, drawn, whole=sends.quiet), *sends.costs, *stages.ends(drawn)]
+        costs = [*passes.of(parts, alone, drawn, whole=sends.quiet), *sends.costs, *layout.ends(drawn)]
         shapes = shapes_of(costs)
-        template: StepTemplate = self._templates.once(
-            (name, shapes), lambda: StepTemplate(order.items, shapes, parallel.pp)
-        )
-        seconds = step_seconds(template, costs, drawn.capacity, shared)
+        template: StepTemplate = self._templates.once((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
+        seconds = step_seconds(template, costs, drawn.capacity, shared.kept)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
         return seconds
+
+
+class _OnCluster(NamedTuple):
+    """Networks and costs that variants on one cluster share."""
+
+    cluster: ClusterSpec
+    kept: Kept
+
+    def passes(self, scenario: Scenario) -> _PassCosts:
+        """Return the costs of passes for the scenario's split of its model and size of a microbatch."""
+        overlap, training = scenario.overlap, scenario.training
+        name = (
+            scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
+            shape_of(scenario), training.precision,
+        )  # fmt: skip
+        found: _PassCosts = self.kept.once(name, lambda: _PassCosts(scenario))
+        return found
+
+    def stages(self, scenario: Scenario, order: _Order, passes: _PassCosts) -> tuple[_Stages, RepresentativeCalls]:
+        """Return the layout's stages, and the calls of its step drawn on the links."""
+        parallel = scenario.parallel
+        grid = tuple([value for axis, value in parallel if axis not in ("zero", "sequence_parallel")])
+        name = scenario.gpus, grid, scenario.collectives, scenario.overlap.interference, order.hops, order.copies
+        network: RepresentativeNetwork = self.kept.once(
+            name,
+            lambda: RepresentativeNetwork(
+                plan_of(scenario, schedule_of(scenario)), self.cluster.built, choices_of(scenario)
+            ),
+        )
+
+        def with_zero(zero: int) -> _Stages:
+            split = parallel if zero == parallel.zero else parallel.model_copy(update={"zero": zero})
+            name = (
+                network, split, scenario.model, scenario.pipeline, scenario.overlap, scenario.software,
+                scenario.training.precision, scenario.training.memory_recipe,
+            )  # fmt: skip
+            made = scenario.model_copy(update={"parallel": split}) if split is not parallel else scenario
+            found: _Stages = self.kept.once(
+                name, lambda: _Stages(job_of(made, self.cluster.device, passes.passes), order.hops)
+            )
+            return found
+
+        stages, collectives = with_zero(parallel.zero), passes.collectives(order.kinds)
+        every = [
+            stages,
+            *([with_zero(0 if parallel.zero else 1)] if network.blank else []),
+        ]  # which are likely to follow
+
+        def of_passes() -> Iterator[StageOp]:
+            return ((stage, Op(work, "", "", "")) for stage in range(parallel.pp) for work in collectives)
+
+        return stages, network.learn({collectives: of_passes, **{each: each.calls for each in every}})
 
 
 class _Order(NamedTuple):
@@ -183,7 +197,7 @@ class _Order(NamedTuple):
     items: Items
 
 
-def _order_of(schedule: Schedule, overlap: bool, casts: bool) -> _Order:
+def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
     """Return the order of a schedule; NotQuickError if it has chunks on two routes."""
     stages, routes = schedule.num_stages, schedule.routes
     if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):

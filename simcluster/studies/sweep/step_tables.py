@@ -67,8 +67,8 @@ Work: TypeAlias = ActionWork | Sent | End
 class Items(NamedTuple):
     """Actions and sends, stage by stage in program order, then the ends of all stages.
 
-    ``works`` are those of actions, of sends and of ends; ``work`` has the number of each item in ``works``; each ``waiting`` item waits for the ``awaited`` one besides the
-    item before it on its lane.
+    ``works`` are those of actions, of sends and of ends; ``work`` has the number of each item in ``works``; each
+    ``waiting`` item waits for the ``awaited`` one besides the item before it on its lane.
     """
 
     works: tuple[Work, ...]
