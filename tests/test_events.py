@@ -22,7 +22,7 @@ from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import CommunicationKind, HopRounds
 from simcluster.reference.instants import process_events
-from simcluster.reference.network import FluidNetwork
+from simcluster.reference.network import FluidNetwork, FluidTransfer
 from simcluster.traffic.traffic import Traffic
 
 CAPACITY = [16.0, 8.0]
@@ -275,7 +275,7 @@ def by_reference(flights: list[Flight], capacity: list[float], varying: Mapping[
     def fly(number: int, begin: float, traffics: tuple[Traffic, ...]) -> Iterator[simpy.Event]:
         yield env.timeout(begin)
         for traffic in traffics:
-            yield from network.move(network.begin(traffic))
+            yield from network.move(FluidTransfer(env, traffic))
         found[number] = env.now
 
     for number, flight in enumerate(flights):

@@ -149,8 +149,9 @@ def format_seconds(seconds: float) -> str:
     """Four significant digits, zeros too, with the unit that keeps the number between 1 and 1000: 13.00 s, 2.000 us."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= scale * 0.99995:
-            return f"{_four_digits(seconds / scale)} {unit}" if abs(seconds) < 9999.5 else f"{seconds:,.0f} s"
-    return "0 s" if seconds == 0 else f"{_four_digits(seconds / 1e-12)} ps"
+            more = abs(seconds) >= 9999.5
+            return f"{seconds:,.0f} s" if more else f"{seconds / scale:#.4g} {unit}".replace(". ", " ")
+    return "0 s" if seconds == 0 else f"{seconds / 1e-12:#.4g} ps".replace(". ", " ")
 
 
 def format_change(seconds: float, minus: str = "-") -> str:
@@ -162,10 +163,6 @@ def format_seconds_round(seconds: float) -> str:
     """``format_seconds`` without zeros behind the point, for the ticks of an axis: 20 s, 2.5 us."""
     number, _, unit = format_seconds(seconds).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
-
-
-def _four_digits(number: float) -> str:
-    return f"{number:#.4g}".removesuffix(".")
 
 
 def format_bytes(size: float) -> str:

@@ -117,7 +117,7 @@ class TilesMatmul(Spec):
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
         """Duration of a product without its launch; communication holds ``held`` multiprocessors and their power."""
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
-        if _misaligned(kernel, precision):
+        if self.misaligned != 1.0 and _misaligned(kernel, precision):
             peak *= self.misaligned
         power, share = self.power, self.sustained
         if precision in LOW:
@@ -134,7 +134,10 @@ class TilesMatmul(Spec):
             seconds = (by_power if by_power > by_clock else by_clock) / peak + filled * fill
             if seconds < product:
                 product = seconds
-        exposed = self.epilogue * _output_traffic(kernel, kernel.operand_bytes or _ELEMENT_BYTES[precision])
+        # of the result all but operands, read once; at most an fp32 element is read and written
+        each, batch = kernel.operand_bytes or _ELEMENT_BYTES[precision], kernel.batch
+        operands = each * batch * (kernel.m * kernel.k + kernel.k * kernel.n)
+        exposed = self.epilogue * min(max(kernel.bytes - operands, 0.0), 8.0 * batch * kernel.m * kernel.n)
         return max(product + exposed / bandwidth, kernel.bytes / bandwidth)
 
 
@@ -207,12 +210,6 @@ def _misaligned(kernel: Kernel, precision: str) -> bool:
     """
     rows = (kernel.m if kernel.turned and precision not in LOW else kernel.k, kernel.n)
     return any(row * _ELEMENT_BYTES[precision] % _ALIGNED_BYTES for row in rows)
-
-
-def _output_traffic(kernel: Kernel, element_bytes: float) -> float:
-    """Bytes of a product's result: all but its operands read once; at most an fp32 element read and written."""
-    operands = element_bytes * kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
-    return min(max(kernel.bytes - operands, 0.0), 8.0 * kernel.batch * kernel.m * kernel.n)
 
 
 MatmulModel = Annotated[TilesMatmul | CalculonMatmul, Field(discriminator="kind")]

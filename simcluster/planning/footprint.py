@@ -101,7 +101,8 @@ def stage_footprint(
     first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
     held = of_stage(model, plan, layers, first=first, last=last)
     state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
-    state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_shard_size)
+    if held.experts:
+        state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_shard_size)
     blocks = residencies(model, shape)
     if experts is None:
         peak = activation_peak(blocks, schedule, slices, stage, offload)

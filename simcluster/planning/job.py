@@ -222,10 +222,10 @@ class Job(Shown):
         return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
 
     def casting(self, stage: int) -> frozenset[Action]:
-        """Return the actions of a stage that cast weights: the first F of each chunk, if weights are cast."""
+        """Return the actions of a stage that cast weights, if any are cast: the first F of each chunk."""
         forwards = [action for action in self.schedule.rows[stage] if action.kind == "F"]
         first = {action.chunk: action for action in reversed(forwards)}
-        return frozenset(first.values() if self.trains and self.casts else ())
+        return frozenset(first.values() if self.trains else ())
 
     @property
     def replicas(self) -> int:

@@ -35,7 +35,7 @@ class _Stage:
         self._job = job
         self._stage = stage
         self._row = job.schedule.rows[stage]
-        self._casting = job.casting(stage)
+        self._casting = job.casting(stage) if job.casts else ()
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)

@@ -27,7 +27,7 @@ class FluidTransfer:
     A round takes ``drag`` times as long as the links allow, because of computation on its GPUs.
     """
 
-    def __init__(self, env: simpy.Environment, traffic: Traffic, drag: float) -> None:
+    def __init__(self, env: simpy.Environment, traffic: Traffic, drag: float = 1.0) -> None:
         self.traffic, self.drag = traffic, drag
         self.rate = -1.0  # B/s per flow; not on its links yet
         self.remaining = float(traffic.rounds)
@@ -58,10 +58,6 @@ class FluidNetwork:
         self._started = 0  # activities that have begun and are not over, latency included
         self._following = False
         self._share = AtEndOfInstant(env, self._share_out)
-
-    def begin(self, traffic: Traffic, drag: float = 1.0) -> FluidTransfer:
-        """An activity that is to ``move`` now."""
-        return FluidTransfer(self._env, traffic, drag)
 
     def move(self, activity: FluidTransfer) -> Process:
         """Pay the latency, then move at the fair rate until the last byte has arrived."""

@@ -135,31 +135,23 @@ class StepSimulation:
             rank: Rank(env, self._network, slowness[rank], speeds.get(rank, STEADY)) for rank in communication.ranks
         }
         self._over = {node: env.event() for nodes in lanes.values() for node in nodes}
-        self._meetings: dict[Hashable, Communication] = {}
+        self.meetings: dict[Hashable, Communication] = {}  # in the order of their first arrival
         for nodes in lanes.values():
             env.process(self._lane(nodes))
         self.events = process_events(env)
         stuck = [
-            next(node for node in nodes if not self._is_over(node))
+            next(node for node in nodes if not self._over[node].processed)
             for nodes in lanes.values()
-            if not self._is_over(nodes[-1])
+            if not self._over[nodes[-1]].processed
         ]
         if stuck:
             raise DeadlockError(self._explain(stuck)) if env.peek() == math.inf else BeyondGridError
-
-    @property
-    def meetings(self) -> list[list[Node]]:
-        """The nodes of every communication, in the order of their arrival."""
-        return [meeting.there for meeting in self._meetings.values()]
-
-    def _is_over(self, node: Node) -> bool:
-        return self._over[node].processed
 
     def _lane(self, nodes: Sequence[Node]) -> Process:
         env = self._env
         for node in nodes:
             for other in node.before:
-                if not self._is_over(other):
+                if not self._over[other].processed:
                     yield self._over[other]
             node.ready = node.start = env.now
             node.last = node
@@ -200,29 +192,25 @@ class StepSimulation:
         work, (key, index) = node.op.work, node.key
         if work.joins and isinstance(key, tuple):
             _, key = key  # it names its send
-        meeting = self._meetings.setdefault((members, key, index), Communication(self._env.event()))
+        meeting = self.meetings.setdefault((members, key, index), Communication(self._env.event()))
         meeting.there.append(node)
         if self._in_steps and work.axis and work.moves and meeting.steps is None:
             rounds = self._communication.rounds(work, members)
             meeting.steps = CollectiveInRounds(self._env, self._network, self._cluster, members, rounds)
         steps = meeting.steps
         if len(meeting.there) == work.parties(len(members)):
-            self._all_there(meeting)
+            now = self._env.now
+            last = min((each for each in meeting.there if each.ready == now), key=lambda each: each.rank)
+            for each in meeting.there:
+                each.last = last
+                if steps is None:  # in steps each begins at its own arrival
+                    each.start = now
             if steps is None:
                 self._env.process(self._move(meeting, members))
         if steps is None:
             yield meeting.over
         else:
             yield from steps.enter(members.index(node.rank))
-
-    def _all_there(self, meeting: Communication) -> None:
-        """Who came last, and when it began for all; in steps each begins at its own arrival."""
-        now = self._env.now
-        last = min((node for node in meeting.there if node.ready == now), key=lambda node: node.rank)
-        for node in meeting.there:
-            node.last = last
-            if meeting.steps is None:
-                node.start = now
 
     def _move(self, meeting: Communication, members: tuple[int, ...]) -> Process:
         """The communication from its last arrival to its end."""
@@ -233,7 +221,7 @@ class StepSimulation:
             rank.flights.append(flight)
             rank.tell()
         for traffic in self._communication.traffics(op.work, members):
-            flight.activity = self._network.begin(traffic, flight.factor())
+            flight.activity = FluidTransfer(self._env, traffic, flight.factor())
             yield from self._network.move(flight.activity)
         for rank in ranks:
             rank.flights.remove(flight)
@@ -245,7 +233,7 @@ class StepSimulation:
         lines = [
             f"  rank {node.rank} {node.op.lane}: {node.op.kind} {node.op.name} waits for "
             + (", ".join(f"rank {other.rank} {other.op.kind} {other.op.name}" for other in node.before
-                         if not self._is_over(other)) or "the other members of its group")
+                         if not self._over[other].processed) or "the other members of its group")
             for node in stuck[:12]
         ]  # fmt: skip
         return "\n".join([f"deadlock: {len(stuck)} lanes wait for each other and nothing can happen any more", *lines])

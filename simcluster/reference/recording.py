@@ -51,7 +51,7 @@ def simulate_programs(
         events=simulation.events,
         engine=engine,
         why=why,
-        make_ops=lambda: _ops(nodes, lanes, simulation.meetings, _Labels(communication), slowness, speeds),
+        make_ops=lambda: _ops(nodes, lanes, simulation, communication, slowness, speeds),
         make_times=lambda: _times(nodes),
     )
 
@@ -64,22 +64,39 @@ def _times(nodes: Sequence[Node]) -> OpTimes:
 def _ops(
     nodes: Sequence[Node],
     lanes: Lanes,
-    meetings: Sequence[Sequence[Node]],
-    labels: _Labels,
+    simulation: StepSimulation,
+    communication: GroupsAndRoutes,
     slowness: Sequence[float],
     speeds: Mapping[int, Profile],
 ) -> Ops:
     """Return the columns of all nodes."""
-    label = _ints([labels.place(node) for node in nodes])
+    places: dict[Label, int] = {}
+    known: dict[Hashable, int] = {}  # by identity of the op and what it moves
+
+    def place(node: Node) -> int:
+        """Return the place of a node's label among those that differ, -1 for none."""
+        op, work = node.op, node.op.work
+        if work.joins:
+            return -1
+        traffics = communication.traffics(work, communication.members(node)) if work.moves else ()
+        if (id(op), id(traffics)) not in known:
+            label = Label(
+                op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory, traffics,
+                work.sensitivity,
+            )  # fmt: skip
+            known[id(op), id(traffics)] = places.setdefault(label, len(places))
+        return known[id(op), id(traffics)]
+
+    label = _ints([place(node) for node in nodes])
     lane_of = {node: lane for lane, ops in enumerate(lanes.values()) for node in ops}
     meeting, parties = np.full(len(nodes), -1, dtype=np.int32), np.ones(len(nodes), dtype=np.int32)
-    for number, there in enumerate(meetings):
-        ops = [node.number for node in there]
+    for number, each in enumerate(simulation.meetings.values()):
+        ops = [node.number for node in each.there]
         meeting[ops], parties[ops] = number, len(ops)
     sent = [(other.number, node.number) for node in nodes for other in node.before if other.rank != node.rank]
     sends, receivers = np.array(sent, dtype=np.int64).reshape(-1, 2).T
     return Ops(
-        labels=labels.all,
+        labels=list(places),
         label=label,
         lane=_ints([lane_of[node] for node in nodes]),
         step=_ints([node.item.step for node in nodes]),
@@ -111,34 +128,6 @@ def _waits(nodes: Sequence[Node], lanes: Lanes) -> Waits:
     others = [[other.number for other in node.before if other is not previous.get(node)] for node in nodes]
     first = np.cumsum([0, *map(len, others)])
     return Waits(first, np.array([*chain.from_iterable(others)], dtype=np.int64))
-
-
-class _Labels:
-    """The labels of nodes, each once."""
-
-    def __init__(self, communication: GroupsAndRoutes) -> None:
-        self._communication = communication
-        self._places: dict[Label, int] = {}
-        self._known: dict[Hashable, int] = {}  # by identity of the op and what it moves
-
-    @property
-    def all(self) -> list[Label]:
-        """All labels that were asked for."""
-        return list(self._places)
-
-    def place(self, node: Node) -> int:
-        """Return the place of a node's label, -1 for none."""
-        op, work = node.op, node.op.work
-        if work.joins:
-            return -1
-        traffics = self._communication.traffics(work, self._communication.members(node)) if work.moves else ()
-        if (id(op), id(traffics)) not in self._known:
-            label = Label(
-                op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory, traffics,
-                work.sensitivity,
-            )  # fmt: skip
-            self._known[id(op), id(traffics)] = self._places.setdefault(label, len(self._places))
-        return self._known[id(op), id(traffics)]
 
 
 def _ints(values: Sequence[int]) -> Int32s:

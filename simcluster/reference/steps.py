@@ -14,7 +14,7 @@ import simpy
 
 from simcluster.collectives.description import Hop, repeated_rounds
 from simcluster.reference.communication import InRounds
-from simcluster.reference.network import FluidNetwork, Process
+from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
@@ -71,7 +71,7 @@ class _Block:
         for number, event in enumerate(done):
             if number:
                 yield self._env.all_of([others[number - 1] for others in touching])
-            yield from self._network.move(self._network.begin(traffic))
+            yield from self._network.move(FluidTransfer(self._env, traffic))
             event.succeed()
 
 

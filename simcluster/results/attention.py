@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from simcluster.devices.device import kernels_seconds
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import attention_block
+from simcluster.model.layers import kinds_of
 from simcluster.scenario.memory_plan import shape_of
 
 if TYPE_CHECKING:
@@ -32,25 +32,21 @@ class AttentionReached:
     peak: float
 
 
-def _is_core(kernel: Kernel) -> bool:
-    return kernel.kind == "attention"
-
-
 def attention_reached(scenario: Scenario) -> AttentionReached | None:
     """Return what a scenario's job reaches; None where no kernel of its attention block is a fused attention."""
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None
-    body = attention_block(scenario.model, shape).body
+    body = kinds_of(scenario.model, 0)[0].block(scenario.model, shape).body
     context = context_of(scenario.model, shape) if shape.cp > 1 else None
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision
 
-    if not all(any(map(_is_core, kernels)) for kernels in (body.forward, body.input_grad)):
+    if any(all(each.kind != "attention" for each in kernels) for kernels in (body.forward, body.input_grad)):
         return None
 
     def rate(kernels: Sequence[Kernel]) -> float:
-        core = next(filter(_is_core, kernels))
+        core = next(each for each in kernels if each.kind == "attention")
         found = [kernel for kernel in kernels if kernel is not core and kernel.name in _AROUND]
         pieces = context.pieces(core) if context else [(core,)]
         return core.flops / kernels_seconds(device, [*found, *chain.from_iterable(pieces)], precision=precision)

@@ -89,7 +89,12 @@ def _resolve_cluster(document: Document) -> Document:
     marks = dict(document.marks)
     if isinstance(topology, str):
         with document.told_at(where):
-            file = _topology_file(document, topology)
+            by_path = _is_path(topology, _TOPOLOGY_ENDINGS)
+            file = (
+                _read_topology(_folder(document, where) / topology)
+                if by_path
+                else read_document(shipped_path("topologies", topology))
+            )
         fields = dict(file.data)
         marks.update({(*where, *path): mark for path, mark in file.marks.items()})
     elif isinstance(topology, Mapping):
@@ -132,14 +137,6 @@ def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     whole = described(device, folder)  # type: ignore[arg-type]  # it names a file: a path or a mapping
     validate(Device, whole)
     return {**fields, "device": whole.data}
-
-
-def _topology_file(document: Document, name: str) -> Document:
-    """Read a topology by path (it has a slash or an ending of such files) or by built-in name."""
-    by_path = _is_path(name, _TOPOLOGY_ENDINGS)
-    if by_path:
-        return _read_topology(_folder(document, ("cluster", "topology")) / name)
-    return read_document(shipped_path("topologies", name))
 
 
 def _read_topology(path: Path) -> Document:

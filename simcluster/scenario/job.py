@@ -207,7 +207,7 @@ def methods_of(scenario: Scenario) -> Methods:
         platform=platform_of(scenario),
         in_rounds={"flow": False, "steps": True}[scenario.collectives.detail],
         factors=scenario.cluster.scale.pace,
-        routes=routes_of(scenario),
+        routes=routes_of(scenario) if scenario.model.moe else None,
         reach=scenario.parallel.expert_dispatch.reach,
     )
 

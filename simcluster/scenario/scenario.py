@@ -104,7 +104,8 @@ class Scenario(Shown, ScenarioFields):
         cluster = built(self)
         fill(self, "gpus", self.gpus or cluster.num_gpus)
         fill(self, "parallel", parallel_of(self))
-        fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
+        if self.faults or self.data:
+            fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
         fill(self, "pipeline", pipeline_of(self))
         if broken := broken_rules(self):
             raise RuleError(broken)
@@ -259,8 +260,9 @@ def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scen
     """Note what the scenario was made from; raise InputError for a link's latency that it changes without effect."""
     with checking(resolved, Scenario):
         refuse_without_effect(scenario, origin.changes)
-    changed = link_changes.changes_of_links(origin.written, link_changes.LATENCIES)
-    if changed and not link_changes.takes_latencies(scenario):
+    latencies = link_changes.LATENCIES
+    takes = link_changes.takes_latencies(scenario)
+    if not takes and (changed := link_changes.changes_of_links(origin.written, latencies)):
         known = all(path[1] != "topology" for path in changed)
         if not known or (origin.without(changed).cluster.built.latency != scenario.cluster.built.latency).any():
             raise link_changes.no_effect(scenario, origin.written, changed[0])

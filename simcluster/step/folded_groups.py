@@ -53,10 +53,7 @@ class FoldedGroups(GroupsAndRoutes):
 
     def peer(self, rank: int, stage: int) -> int:
         """Return the representative of the rank with the same place in another stage."""
-        return self._representative(super().peer(rank, stage))
-
-    def _representative(self, rank: int) -> int:
-        return self._classes.rank_representatives[self._classes.of_rank[rank]]
+        return self._classes.rank_representatives[self._classes.of_rank[super().peer(rank, stage)]]
 
     def members(self, node: Node) -> tuple[int, ...]:
         """Return the representatives that take part, in the group's order; of a send the sender first."""

@@ -232,13 +232,6 @@ def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> Job
     )
 
 
-def facts_of_step(scenario: Scenario, planned: Planned) -> Facts:
-    """Return what is known of a planned job with the faults that the scenario has now."""
-    if scenario.faults == planned.faults:
-        return planned.facts
-    return facts_with_memory(scenario, scenario.cluster.device, planned.job)
-
-
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     job = by_own_times(scenario, job_of(scenario, device))

@@ -6,8 +6,6 @@ its faults), simulated (``step.simulation``: when each op begins and ends), and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from simcluster.base.clock import on_grid
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
@@ -24,14 +22,6 @@ from simcluster.step.simulation import simulate_step
 
 BEFORE = 100
 """Steps that the loader has run before those that are played."""
-
-
-def with_loading(scenario: Scenario, alone: Callable[[Scenario], float]) -> tuple[Scenario, Loading | None]:
-    """(the scenario that is played, its loading); ``alone`` says what a step takes without a loader."""
-    if scenario.data is None or scenario.data.loader is None:
-        return scenario, None
-    loading = loading_of(scenario, alone(without_loader(scenario)))
-    return (loading.on(scenario) if loading else scenario), loading
 
 
 def loading_of(scenario: Scenario, step: float) -> Loading | None:
@@ -104,7 +94,10 @@ def replay(
     def step_time_of(other: Scenario) -> float:
         return replay(other, folded=folded, planned=planned).step_time
 
-    played, loading = with_loading(scenario, step_time_of)
+    played, loading = scenario, None
+    if scenario.data and scenario.data.loader:
+        loading = loading_of(scenario, step_time_of(without_loader(scenario)))
+        played = loading.on(scenario) if loading else scenario
     fast = scenario.engine != "reference"
     step = simulate_step(
         played,

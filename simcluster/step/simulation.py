@@ -25,14 +25,14 @@ from simcluster.engine.job_record import simulate_job
 from simcluster.faults.spec import acting
 from simcluster.planning.footprint import Facts
 from simcluster.planning.ops import Op, StageProgram
-from simcluster.reference.record import OpTimes, Record
+from simcluster.reference.record import Record
 from simcluster.reference.recording import simulate_programs
 from simcluster.scenario.effort import estimated_seconds, expected_changes
-from simcluster.scenario.job import interference_of, methods_of, slowness
+from simcluster.scenario.job import facts_with_memory, interference_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step.folded_groups import FoldedGroups
-from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
+from simcluster.step.planned import FoldedStep, Planned, fold, tabulate_step
 from simcluster.step.reference_step import simulate_every_rank
 from simcluster.symmetry.folding import Folding
 
@@ -181,7 +181,10 @@ def simulate_step(
         hop_by_hop = planned.choices.steps and any(
             op.work.axis and op.work.moves for program in planned.programs for op in ops_of(program)
         )
-        return SimulatedStep(record, step.folding, capacity, hop_by_hop, facts_of_step(scenario, planned))
+        facts = planned.facts
+        if scenario.faults != planned.faults:
+            facts = facts_with_memory(scenario, scenario.cluster.device, planned.job)
+        return SimulatedStep(record, step.folding, capacity, hop_by_hop, facts)
 
     return on_fitting_grid(simulated)
 
@@ -241,7 +244,9 @@ def check_folding(scenario: Scenario, planned: Planned, step: FoldedStep, record
     every = simulate_job(tables, "folding would change op times, a bug in simcluster")
     first, class_of = tables.tables.instances.op_first, np.asarray(classes.of_rank)
     ops = _representative_ops(first, class_of, classes.rank_representatives)
-    if ops is not None and _equal(record.times, every.times, ops):
+    # every rank's ops are ready, begin and end when those of its representative do
+    times = zip(record.times[:3], every.times[:3], strict=True)
+    if ops is not None and all(np.array_equal(one[ops], other) for one, other in times):
         return step, record
     note(f"{scenario.name}: ranks that folding takes as equal are not, a bug in simcluster; every rank is simulated")
     return whole, every
@@ -257,8 +262,3 @@ def _representative_ops(first: Numbers, class_of: Ints, representatives: tuple[i
     if not np.array_equal(own[class_of], counts):
         return None
     return np.arange(first[-1]) + np.repeat((np.cumsum(own) - own)[class_of] - first[:-1], counts)
-
-
-def _equal(folded: OpTimes, every: OpTimes, ops: Ints) -> bool:
-    """Return whether ops of all ranks are ready, begin and end when those of their representatives do."""
-    return all(np.array_equal(one[ops], other) for one, other in zip(folded[:3], every[:3], strict=True))
