@@ -20,8 +20,8 @@ from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
     from simcluster import plots as plots
-    from simcluster.base.effort import however_long as however_long
     from simcluster.base.errors import InputError as InputError
+    from simcluster.base.telling import however_long as however_long
     from simcluster.interactive.notebook.studio import studio as studio
     from simcluster.interop.export.export import write_trace as write_trace
     from simcluster.interop.own_trace.difference import diff as diff
@@ -82,7 +82,7 @@ _HOME = {
     "diff": "simcluster.interop.own_trace.difference",
     "differences": "simcluster.studies.variations",
     "first_scenario": "simcluster.longrun.launch.first",
-    "however_long": "simcluster.base.effort",
+    "however_long": "simcluster.base.telling",
     "inflation": "simcluster.studies.whatif.sensitivities",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",

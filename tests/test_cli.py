@@ -14,9 +14,9 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_round
-from simcluster.cli import common, encoding, outputs
+from simcluster.cli import common, outputs, terminal
 from simcluster.cli.arguments import PLAIN_KEYS
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.scenario.paths import is_section
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.cells import change
@@ -176,9 +176,9 @@ def test_differences_are_readable() -> None:
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    encoding.write_json("-", {"b": 0.1, "a": None})
+    terminal.write_json("-", {"b": 0.1, "a": None})
     assert capsys.readouterr().out == '{\n  "b": 0.1,\n  "a": null\n}\n'
-    encoding.write_json(str(tmp_path / "x.json"), [1])
+    terminal.write_json(str(tmp_path / "x.json"), [1])
     assert (tmp_path / "x.json").read_text() == "[\n  1\n]\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli, plots
-from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
+from simcluster.base.telling import at_most
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.describe import describe
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
-from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
+from simcluster.base.telling import at_most
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster import cli
-from simcluster.base.effort import MOST, NOTED, at_most, in_words
 from simcluster.base.errors import InputError
+from simcluster.base.telling import MOST, NOTED, at_most, in_words
 from simcluster.planning.optimizer import OuterUpdate
 from simcluster.scenario.effort import estimated_seconds, plays_within
 from simcluster.scenario.scenario import Scenario, load

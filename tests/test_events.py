@@ -21,8 +21,7 @@ from simcluster.base.profiles import Profile, Spells, Window
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import CommunicationKind, HopRounds
-from simcluster.reference.instants import process_events
-from simcluster.reference.network import FluidNetwork, FluidTransfer
+from simcluster.reference.network import FluidNetwork, FluidTransfer, process_events
 from simcluster.traffic.traffic import Traffic
 
 CAPACITY = [16.0, 8.0]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_fold import CABLES, documents
 
 from simcluster.base.clock import TICK
-from simcluster.base.effort import at_most
 from simcluster.base.errors import DeadlockError, InputError
+from simcluster.base.telling import at_most
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.sections import Engine

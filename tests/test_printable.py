@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from simcluster import cli
 from simcluster.base.texts import on_a_line, printable
 from simcluster.cli.common import format_table
-from simcluster.cli.encoding import Escaping, own_code
+from simcluster.cli.terminal import Escaping, own_code
 from simcluster.show.saving import save_figure
 
 EVIL = "\x1b[31m\x07\u202e\x9b2J\x7f\r\u2066"

@@ -19,7 +19,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.telling import heard_by, phase, phases, playing
-from simcluster.cli import COMMANDS, encoding, extras, main, parser_of, terminal
+from simcluster.cli import COMMANDS, main, outputs, parser_of, terminal
 from simcluster.cli.alike import alike, together
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.sections import Engine
@@ -243,10 +243,10 @@ def test_missing_extras_are_named_by_command(
 
 
 def test_what_is_there_is_not_missed() -> None:
-    extras.refuse_missing(Namespace(command="run", timeline=None, set=["x=y.parquet"], executor="4"))
-    assert extras.there("json.decoder")
-    assert not extras.there("no_such_module_anywhere")
-    assert not extras.there("no_such_package.module")
+    outputs.refuse_missing(Namespace(command="run", timeline=None, set=["x=y.parquet"], executor="4"))
+    assert outputs.there("json.decoder")
+    assert not outputs.there("no_such_module_anywhere")
+    assert not outputs.there("no_such_package.module")
 
 
 # --- any encoding -----------------------------------------------------------------------------------------------------
@@ -283,14 +283,14 @@ def test_no_encoding_is_too_small(name: str, argv: list[str], monkeypatch: pytes
 
 
 def test_bars_and_signs_have_plain_ones() -> None:
-    assert encoding.plain("██▏░ 2 × 3 ± 1 → ≥ … Jürgen µs") == "##|. 2 x 3 +- 1 -> >= ... Jurgen us"
+    assert terminal.plain("██▏░ 2 × 3 ± 1 → ≥ … Jürgen µs") == "##|. 2 x 3 +- 1 -> >= ... Jurgen us"
 
 
 def test_every_sign_of_the_texts_has_a_plain_one() -> None:
-    files = [path for path in PACKAGE.rglob("*.py") if "report" not in path.parts and path.name != "encoding.py"]
+    files = [path for path in PACKAGE.rglob("*.py") if "report" not in path.parts and path.name != "terminal.py"]
     signs = {sign for path in files for sign in path.read_text(encoding="utf-8") if not sign.isascii()}
     assert len(signs) > 5
-    assert not {sign for sign in signs if "?" in encoding.plain(sign)}
+    assert not {sign for sign in signs if "?" in terminal.plain(sign)}
 
 
 def test_json_stays_what_it_is_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:

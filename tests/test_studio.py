@@ -28,7 +28,7 @@ from websockets.typing import Origin
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.units import format_seconds
-from simcluster.cli import extras
+from simcluster.cli import outputs
 from simcluster.documents.reading import parse_document
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.interactive.controls.offers import described
@@ -546,10 +546,10 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "there", lambda module: False)
+    monkeypatch.setattr(outputs, "there", lambda module: False)
     told = "^the studio needs Starlette, uvicorn and websockets; pip install 'simcluster\\[studio\\]', or write a page"
     with pytest.raises(InputError, match=told):
-        extras.refuse_missing(argparse.Namespace(command="studio"))
+        outputs.refuse_missing(argparse.Namespace(command="studio"))
 
 
 # --- who plays --------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ import pytest
 from conftest import AtOnce
 
 import simcluster
-from simcluster.base.effort import MOST, however_long, most_seconds
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
+from simcluster.base.telling import MOST, however_long, most_seconds
 from simcluster.base.version import sources_digest
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar

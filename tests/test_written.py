@@ -44,7 +44,7 @@ ALLOWED = {
     ("base/store.py", "connect"),  # of a database, which keeps itself whole
     ("interop/kineto/nsight.py", "connect"),  # which is only read
     ("documents/packed.py", "open"),  # of gzip, to read
-    ("cli/__init__.py", "open"), ("cli/encoding.py", "open"), ("cli/encoding.py", "fdopen"),  # of os.devnull
+    ("cli/__init__.py", "open"), ("cli/terminal.py", "open"), ("cli/terminal.py", "fdopen"),  # of os.devnull
     ("interactive/command.py", "open"),  # of a browser
     ("cli/common.py", "to_csv"),  # this one and the next two get what ``written`` gives, those behind them a buffer
     ("cli/common.py", "to_parquet"), ("interop/recorded/written.py", "write_table"),

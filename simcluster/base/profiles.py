@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from simcluster.base.clock import on_grid
-from simcluster.base.effort import require_few
+from simcluster.base.telling import require_few
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,78 @@
-"""Listeners for progress and notes: the command line, where there is one; else notes are Python's warnings."""
+"""Listeners for progress and notes, and the limit of work that begins unasked.
+
+The command line listens, where there is one; else notes are Python's warnings.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+
+from simcluster.base.errors import InputError
+
+NOTED = 60.0
+"""Seconds from which on a command says how long it will take."""
+
+MOST = 600.0
+"""Seconds up to which a scenario is planned and played without being asked for again."""
+
+_most: ContextVar[float] = ContextVar("most", default=MOST)
+
+
+def most_seconds() -> float:
+    """The estimate up to which work is begun."""
+    return _most.get()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Inside, work is begun up to an estimate of so many seconds."""
+    before = _most.set(seconds)
+    try:
+        yield
+    finally:
+        _most.reset(before)
+
+
+def however_long(asked: bool = True) -> AbstractContextManager[None]:
+    """Return a context in which work is begun whatever its estimate says; ``asked`` False: it is as outside."""
+    return at_most(math.inf if asked else most_seconds())
+
+
+def unless_asked(remedy: str) -> str:
+    """The end of a refusal of work that takes longer than is begun: the rule, and what would work."""
+    return (
+        f"without being asked for again {in_words(most_seconds())} are spent on a scenario: {remedy}, or say --yes "
+        "(from Python: with simcluster.however_long():)"
+    )
+
+
+def require_begun(seconds: float, what: str, remedy: str) -> None:
+    """InputError for work that takes longer than is begun: ``what`` says how long, ``remedy`` what would work."""
+    if seconds > most_seconds():
+        raise InputError(f"{what}; {unless_asked(remedy)}")
+
+
+def require_few(what: str, count: int, seconds: float, until: float) -> None:
+    """Raise InputError if ``count`` events, of ``seconds`` of processor time each, take longer than is allowed without
+    ``--yes``; ``until`` (s) is the simulated time that they reached."""
+    if count * seconds > most_seconds():
+        raise InputError(
+            f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not finished; "
+            f"{unless_asked('give faults longer periods or an end, use faster devices or links')}"
+        )
+
+
+def in_words(seconds: float) -> str:
+    """An estimate, as rough as it is: 20 s, 4 min, 3 h, 12 days."""
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if seconds >= 2 * size or unit == "s" or (unit == "min" and seconds >= size):
+            return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
+    raise AssertionError
+
 
 Hearer = Callable[[str, float], object]
 Words = Callable[[], str]

@@ -26,17 +26,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simcluster.base.effort import however_long
 from simcluster.base.errors import InputError, refused_by_system
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.telling import notes_to
+from simcluster.base.telling import however_long, notes_to
 from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser
-from simcluster.cli.encoding import escaping, never_fail, open_closed_streams
-from simcluster.cli.extras import refuse_missing
-from simcluster.cli.outputs import check_picture_size, inputs_kept, output_path, require_two_names, written_at
-from simcluster.cli.terminal import styled, working
+from simcluster.cli.outputs import (
+    check_picture_size,
+    inputs_kept,
+    output_path,
+    refuse_missing,
+    require_two_names,
+    written_at,
+)
+from simcluster.cli.terminal import escaping, never_fail, open_closed_streams, styled, working
 from simcluster.documents.own_words import allowing_python
 
 _SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))

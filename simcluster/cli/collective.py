@@ -13,8 +13,8 @@ from simcluster.base.units import format_bytes, format_seconds, parse_size
 from simcluster.cli import collective_output as output
 from simcluster.cli import common
 from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
-from simcluster.cli.encoding import write_json
-from simcluster.cli.overrides import cluster_overrides_of
+from simcluster.cli.common import cluster_overrides_of
+from simcluster.cli.terminal import write_json
 from simcluster.documents.csv_numbers import read_sizes
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.studies.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers

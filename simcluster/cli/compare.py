@@ -11,8 +11,7 @@ from simcluster.base.counts import whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import HOUR, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import on_one_line
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import on_one_line, overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.file import assumed_lines, merge_assumptions

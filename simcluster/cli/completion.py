@@ -53,7 +53,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 def run(args: argparse.Namespace) -> None:
     """Print the script, or what could come next."""
     from simcluster.cli import common
-    from simcluster.cli.encoding import write_json
+    from simcluster.cli.terminal import write_json
 
     if args.line is None:
         script = _SCRIPTS[args.shell].lstrip()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.show.cells import layout

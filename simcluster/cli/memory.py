@@ -10,7 +10,7 @@ from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.memory_plan import mark, recipe_words
 from simcluster.scenario.memory_plan import parts_of as parts_of_recipe

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.documents.csv_numbers import histogram_in
 from simcluster.documents.diagnostics import made
 from simcluster.faults import SequenceLengths

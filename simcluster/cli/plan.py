@@ -10,8 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import write_table, write_text
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of, write_table, write_text
 from simcluster.cli.sweep import ROWS
 from simcluster.cli.terminal import columns, exit_status, progress, stamped, stopping_signals
 from simcluster.documents.overrides import expand_vary

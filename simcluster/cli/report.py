@@ -12,7 +12,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of, say_what_is_replaced
+from simcluster.cli.common import overrides_of, say_what_is_replaced
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.results.file import is_saved, read_saved

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.faults.words import all_in_words
 from simcluster.results.distribution import Distribution

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from simcluster.cli.encoding import write_json
+from simcluster.cli.terminal import write_json
 from simcluster.scenario.schema import scenario_schema
 
 

@@ -8,7 +8,7 @@ import math
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Lines, TableBar, TableBlock
 from simcluster.show.cells import change

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import located
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.studies.multi_job import Shared, load_jobs, simulate_together
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from simcluster.cli.encoding import write_json
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
+from simcluster.cli.terminal import write_json
 from simcluster.documents.reading import parse_document
 from simcluster.show.registry.shown import lists_of, shown
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import on_one_line, write_table
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import on_one_line, overrides_of, write_table
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.memory_plan import headroom_of

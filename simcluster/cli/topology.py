@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.cli.overrides import cluster_overrides_of
+from simcluster.cli.common import cluster_overrides_of
 from simcluster.scenario.files import load_cluster
 from simcluster.show.pictures import picture
 from simcluster.studies.bench.describe import describe

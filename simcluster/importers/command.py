@@ -16,7 +16,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.given_files import decode, read_bytes

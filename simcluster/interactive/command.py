@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import waits_for_people
 from simcluster.documents.shipped import shipped_names
 from simcluster.interactive.controls.settings import checked, in_order

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
-from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
+from simcluster.base.telling import in_words, require_begun
 from simcluster.documents.argument_types import checked_call
 from simcluster.documents.diagnostics import shown
 from simcluster.schedules import Kind, Schedule

@@ -29,8 +29,7 @@ from simcluster.base.clock import BeyondGridError, on_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.base.profiles import STEADY, Profile
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.instants import AtEndOfInstant, process_events
-from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
+from simcluster.reference.network import AtEndOfInstant, FluidNetwork, FluidTransfer, Process, process_events
 from simcluster.reference.nodes import Lanes, Node
 from simcluster.reference.steps import CollectiveInRounds
 from simcluster.topology import Cluster

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.base.effort import in_words, most_seconds, require_begun, unless_asked
+from simcluster.base.telling import in_words, most_seconds, require_begun, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.model.flops import model_flops_per_sequence
 from simcluster.model.layers import parameters

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
+from simcluster.base.telling import in_words, require_begun
 from simcluster.documents.argument_types import checked
 from simcluster.model.packing import PACKING, Packed
 

@@ -16,8 +16,8 @@ import networkx as nx
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
-from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
+from simcluster.base.telling import in_words, require_begun
 from simcluster.topology.links import EdgeData, Graph
 
 MAX_GPUS = 2_000_000

@@ -14,8 +14,8 @@ from conftest import counts_of, tiny_scenario
 from hypothesis import strategies as st
 
 from drawn.values import NothingDrawnError, document, drawn
-from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
+from simcluster.base.telling import at_most
 from simcluster.devices.software import software_names
 from simcluster.documents.kinds import models_in
 from simcluster.documents.shipped import shipped_names

@@ -49,8 +49,8 @@ def studio_link(case: Case) -> int:
 
 def notebook_text(case: Case) -> int:
     """A scenario as text, as a notebook has it, played and shown."""
-    from simcluster.base.effort import at_most
     from simcluster.base.errors import InputError
+    from simcluster.base.telling import at_most
     from simcluster.scenario.scenario import load_text
     from simcluster.step.simulate import simulate
 
@@ -88,7 +88,7 @@ def python_call(case: Case) -> int:
     """A public function, called with one argument changed, and its answer shown."""
     import simcluster
     from fuzz.arguments import FUNCTIONS, VALUES
-    from simcluster.base.effort import at_most
+    from simcluster.base.telling import at_most
 
     asked = json.loads(case.files["call.json"])
     value = asked["given"] if "given" in asked else VALUES[asked["value"]]()

@@ -97,7 +97,7 @@ def _child(case: Case, folder: Path, logs: Path) -> None:
             status = CALLS[case.call](case)
         else:
             from simcluster import cli
-            from simcluster.base.effort import at_most
+            from simcluster.base.telling import at_most
 
             with at_most(BEGUN):
                 status = cli.main(case.argv)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, extras
-from simcluster.cli.encoding import write_json
-from simcluster.cli.terminal import progress
+from simcluster.cli import common, outputs
+from simcluster.cli.terminal import progress, write_json
 
 if TYPE_CHECKING:
     from simcluster.evidence.calibration.fit import DeviceFit
@@ -49,11 +48,11 @@ def _check(args: argparse.Namespace) -> None:
         from simcluster.evidence.calibration.cases import cases_for
 
         cases_for(args.dtype, on_gpu=True, quick=True)
-    if args.base and not args.table and not args.measure_only and extras.there("pydantic"):
+    if args.base and not args.table and not args.measure_only and outputs.there("pydantic"):
         from simcluster.devices.device import load_device
 
         load_device(args.base)
-    extras.refuse(extras.of_calibration(args))
+    outputs.refuse(outputs.of_calibration(args))
 
 
 def _measure(args: argparse.Namespace, path: Path) -> int:

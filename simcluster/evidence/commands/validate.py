@@ -10,8 +10,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import on_one_line
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import on_one_line, overrides_of
 from simcluster.cli.terminal import exit_status, progress, stopping_signals
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPoint

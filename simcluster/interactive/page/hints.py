@@ -11,8 +11,8 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
+from simcluster.base.telling import at_most
 from simcluster.interactive.controls.offers import LegalChange, offered, value_of, with_setting
 from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
 from simcluster.interactive.page.states import value_of_text

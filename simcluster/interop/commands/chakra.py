@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.overrides import cluster_overrides_of, overrides_of
+from simcluster.cli.common import cluster_overrides_of, overrides_of
 from simcluster.documents.given_files import decode, read_bytes
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.scenario.files import load_cluster

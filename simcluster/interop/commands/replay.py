@@ -16,7 +16,7 @@ from simcluster.base.processes import Crew, context, cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.alike import alike
-from simcluster.cli.overrides import cluster_overrides_of
+from simcluster.cli.common import cluster_overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
 from simcluster.interop.commands import profiles

@@ -9,7 +9,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.longrun.commands.train import show_progress
 from simcluster.longrun.studies.advice import advise
 from simcluster.scenario.scenario import load

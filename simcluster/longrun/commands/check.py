@@ -8,7 +8,7 @@ import re
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import styled
 from simcluster.longrun.launch.check import check
 from simcluster.show.blocks import Lines, text_of

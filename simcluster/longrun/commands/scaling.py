@@ -11,7 +11,7 @@ from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_law, fit_loss_law, of_compute_alone

@@ -16,7 +16,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
-from simcluster.cli.overrides import overrides_of
+from simcluster.cli.common import overrides_of
 from simcluster.cli.sweep import Bar
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary, parse_override

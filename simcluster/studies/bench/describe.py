@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import networkx as nx
 import numpy as np
 
-from simcluster.base.effort import in_words, require_begun
-from simcluster.base.telling import estimated
+from simcluster.base.telling import estimated, in_words, require_begun
 from simcluster.collectives.description import Hop
 from simcluster.studies.bench import places
 from simcluster.studies.bench.places import LINK_KEYS, LinkTable, maximum_flows, node_classes

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
-from simcluster.base.effort import however_long, most_seconds
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.telling import however_long, most_seconds
 from simcluster.results.result import numbers
 from simcluster.scenario.scenario import Variant
 from simcluster.step.simulate import replay
