@@ -77,7 +77,7 @@ def test_a_loss() -> None:
     assert "4,168 days of one h100" in text
     assert "6.487B parameters on 3.889T tokens (600 a parameter): 2.811e23 FLOP" in text
     assert found.serving["parameters"].tolist() == pytest.approx([15.30e9, 11.52e9, 6.487e9, 3.756e9], rel=5e-4)
-    assert found.critical == pytest.approx(7.3715e6, rel=1e-5)
+    assert found.asked.critical == pytest.approx(7.3715e6, rel=1e-5)
     assert "rounded" in text
     assert "extrapolated" in text
 
@@ -135,7 +135,9 @@ def test_days_are_those_of_the_simulated_step(tiny: Scenario) -> None:
         goal.tokens / tiny.tokens_per_step * step, rel=1e-12
     )
     row = found.batches.iloc[0]
-    assert row["steps"] == pytest.approx((goal.tokens / found.critical) * (1 + found.critical / tiny.tokens_per_step))
+    assert row["steps"] == pytest.approx(
+        (goal.tokens / found.asked.critical) * (1 + found.asked.critical / tiny.tokens_per_step)
+    )
     assert row["days"] * 86400 == pytest.approx(row["steps"] * step, rel=1e-12)
     assert row["dollars"] == pytest.approx(row["days"] * 24 * 4 * 3, rel=1e-12)
 

@@ -36,7 +36,7 @@ ANSWERS: Mapping[str, str] = {
     "Result": "show.step_answer:step_answer",
     "Run": "show.step_answer:run_answer",
     "Scenario": "cli.answers:scenario_answer",
-    "Scaling": "longrun.scaling.scale:scaling_answer",
+    "Scaling": "longrun.scaling.answer:scaling_answer",
     "StagedTraining": "longrun.studies.training_answer:staged_answer",
     "StateLadder": "cli.memory:ladder_answer",
     "Stragglers": "show.study_answers:stragglers_answer",

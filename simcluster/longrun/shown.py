@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import DAY
 from simcluster.documents.catalogue import presets
+from simcluster.longrun.text import format_flop
 from simcluster.show.lines import named
 
 if TYPE_CHECKING:
     from simcluster.longrun.budget.walls import Walls
     from simcluster.longrun.launch.check import LaunchCheck
     from simcluster.longrun.launch.first import FirstScenario
+    from simcluster.longrun.scaling.scale import Scaling
     from simcluster.longrun.studies.comparing import PolicyComparison
     from simcluster.longrun.studies.train import StagedTraining
     from simcluster.longrun.studies.training_run import TrainingRun
@@ -46,6 +49,20 @@ def _walls(found: Walls) -> str:
     return named(found, f"{format_count(found.parameters)} parameters", tokens, found.device, found.precision)
 
 
+def _scaling(found: Scaling) -> str:
+    asked, best, goal = found.asked, found.best, found.to_loss
+    parts = [asked.law.name, *([asked.model] if asked.model else [])]
+    if found.compute is not None and best is not None:
+        size = f"{format_count(best.parameters)} on {format_count(best.tokens)} tokens"
+        parts.append(f"{format_flop(found.compute)}: {size}")
+    if asked.loss is not None:
+        takes = (
+            "" if goal is None else ": never" if math.isinf(goal.tokens) else f": {format_count(goal.tokens)} tokens"
+        )
+        parts.append(f"loss {asked.loss:.4g}{takes}")
+    return f"Scaling({', '.join(parts)})"
+
+
 LINES: Mapping[str, Callable[[Any], str]] = {
     "Advice": lambda found: f"Advice({found.question}: {found.sentence})",
     "FailureReplay": lambda found: named(
@@ -54,6 +71,7 @@ LINES: Mapping[str, Callable[[Any], str]] = {
     "FirstScenario": _first,
     "LaunchCheck": _check,
     "PolicyComparison": _policies,
+    "Scaling": _scaling,
     "StagedTraining": _weeks,
     "TrainingRun": _weeks,
     "Walls": _walls,

@@ -111,3 +111,8 @@ def format_power(watts: float) -> str:
     """Return a power with four digits, in W, kW or MW."""
     unit, scale = next((each for each in (("MW", 1e6), ("kW", 1e3)) if abs(watts) >= each[1]), ("W", 1.0))
     return f"{watts / scale:.4g} {unit}"
+
+
+def format_flop(compute: float) -> str:
+    """Return FLOP with four digits: "3.15e23 FLOP"."""
+    return f"{compute:.4g} FLOP".replace("e+", "e")

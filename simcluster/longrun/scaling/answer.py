@@ -1,228 +1,155 @@
-"""An answer in numbers and tables: the best model, the user's own, what a loss takes, what is extrapolated."""
+"""The answer of a law of loss as blocks: budget and model, a loss and what it takes, tables, and notes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-import numpy as np
-
-from simcluster.base.units import DAY
-from simcluster.longrun.budget.critical_batch import CriticalBatch, RepeatedData
-from simcluster.longrun.budget.loss_laws import (
-    FLOP_PER_TOKEN,
-    SERVING_FLOP,
-    LossLaw,
-    ModelSize,
-    any_law,
-    law_names,
-)
-from simcluster.longrun.scaling.asked import Asked, Played
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-BUDGETS = (0.1, 0.3, 1.0, 3.0, 10.0)
-SERVED = (0.0, 1e12, 1e13, 1e14)
-EPOCHS = (1, 2, 4, 8, 16, 40)
-OF_CRITICAL = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-_SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-TWENTY = "20 tokens a parameter"
-_POINTS = 61  # of a curve
+from simcluster.base.counts import format_count, format_dollars
+from simcluster.base.units import DAY, format_seconds
+from simcluster.longrun.budget.loss_laws import SERVING_FLOP, ModelSize
+from simcluster.longrun.scaling.scale import TWENTY, Scaling
+from simcluster.longrun.text import format_flop, rows_of, table_block
+from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 
-@dataclass(frozen=True)
-class LossAnswer:
-    """What a law of loss says of a budget, a model or a loss: numbers ("never" is an infinite one), and DataFrames.
-
-    ``critical`` are the tokens of the critical batch, if a loss is known, and ``critical_words`` their source.
-
-    ``compute`` is the FLOP of the budget, or of the user's own model and its tokens; ``best`` the model of the lowest
-    loss for it; ``own`` the user's model on the given tokens, or on those that the budget leaves it; ``to_loss`` the
-    same on the tokens that it takes to the loss; ``cheapest`` the model that reaches the loss for the least training;
-    ``repeated`` the law on the unique tokens; ``critical_batch`` that of the user's model on its way to the loss.
-    """
-
-    asked: Asked
-    critical: float | None
-    critical_words: str
-    played: tuple[Played, ...] = ()
-    law: LossLaw = field(init=False)
-    compute: float | None = field(init=False)
-    best: ModelSize | None = field(init=False)
-    own: ModelSize | None = field(init=False)
-    to_loss: ModelSize | None = field(init=False)
-    cheapest: ModelSize | None = field(init=False)
-    repeated: RepeatedData | None = field(init=False)
-    critical_batch: CriticalBatch | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        asked, law = self.asked, self.asked.law
-        size, tokens, goal, compute = asked.parameters, asked.tokens, asked.loss, asked.compute
-        if compute is None and size is not None and tokens is not None:
-            compute = ModelSize(size, tokens).compute
-        repeated = None if asked.unique is None else RepeatedData(law, asked.unique)
-        data, own, to_loss = repeated or law, None, None
-        if size is not None and (tokens is not None or compute is not None):
-            tokens = tokens or (compute or 0.0) / (FLOP_PER_TOKEN * size)
-            own = ModelSize(size, tokens, data.loss(size, tokens))
-        if size is not None and goal is not None:
-            to_loss = ModelSize(size, data.tokens_to(goal, size), goal)
-        reached = to_loss is not None and self.critical is not None and to_loss.tokens < math.inf
-        vars(self).update(
-            law=law, compute=compute, best=None if compute is None else law.optimum(compute), own=own, to_loss=to_loss,
-            cheapest=None if goal is None else law.cheapest(goal), repeated=repeated,
-            critical_batch=CriticalBatch(self.critical, to_loss.tokens) if reached and to_loss and self.critical
-            else None,
-        )  # fmt: skip
-
-    def loss_of(self, parameters: float, tokens: float) -> float:
-        """Return the loss of a model, with its data repeated where they do not last."""
-        return (self.repeated or self.law).loss(parameters, tokens)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is assumed, and what lies beyond the range that the law was fitted on."""
-        fresh = "best and cheapest models are those of fresh data; one's own is on the tokens that there are"
-        return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolated())
-
-    def _extrapolated(self) -> Iterator[str]:
-        law, served, goal = self.law, self.asked.served, self.asked.loss
-        models = {
-            "the best model": self.best,
-            self.asked.model: self.own,
-            "the way to the loss": self.to_loss,
-            "the cheapest model": self.cheapest,
-            "the model to serve": law.cheapest(goal, served) if served and goal is not None else None,
-        }
-        seen = [
-            f"{name} {beyond}"
-            for name, size in models.items()
-            if size is not None and math.isfinite(size.tokens) and (beyond := law.beyond(size))
-        ]
-        if seen:
-            yield f"extrapolated: {law.name} was fitted on {law.range_words()}: {'; '.join(seen)}"
-        if law.parameters is None and law.tokens is None:
-            yield f"the law {law.name} names no runs (parameters: [LEAST, MOST], tokens: ...): it may be extrapolated"
-        if law.rounded:
-            yield (
-                f"rounded: {law.name} has exponents of two digits; they move the best model of a large budget by a "
-                "factor"
-            )
-        yield f"source: {law.source}" if law.source else "source: one's own constants"
-
-    # --- tables -------------------------------------------------------------------------------------------------------
-
-    @property
-    def middle(self) -> float:
-        """The budget about which pictures are drawn: the user's own, or what the loss takes."""
-        if self.compute is not None:
-            return self.compute
-        if self.to_loss is not None and math.isfinite(self.to_loss.tokens):
-            return self.to_loss.compute
-        return 1e23 if self.cheapest is None else self.cheapest.compute
-
-    @cached_property
-    def laws(self) -> pd.DataFrame:
-        """Each law's best model for the budget: parameters, tokens, tokens_per_parameter, loss, own_loss, beyond."""
-        compute, own, rows = self.compute, self.own, []
-        if compute is not None:
-            for name, law in ({name: any_law(name) for name in law_names()} | {self.law.name: self.law}).items():
-                best, reached = law.optimum(compute), math.nan
-                if own is not None and isinstance(law, LossLaw):
-                    reached = RepeatedData(law, self.asked.unique or math.inf).loss(own.parameters, own.tokens)
-                loss = math.nan if best.loss is None else best.loss
-                sizes = best.parameters, best.tokens, best.tokens_per_parameter
-                rows.append([name, *sizes, loss, reached, law.beyond(best)])
-            size = math.sqrt(compute / FLOP_PER_TOKEN / 20)
-            thumb = self.law.beyond(ModelSize(size, 20 * size))
-            rows.append([TWENTY, size, 20 * size, 20.0, self.law.loss(size, 20 * size), math.nan, thumb])
-        return _table(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond").set_index("law")
-
-    @cached_property
-    def isoflop(self) -> pd.DataFrame:
-        """Loss over parameters at five budgets about the user's own, from a thirtieth of the best model to thirty
-        times it: compute, parameters, tokens, loss, beyond."""
-        rows = []
-        for factor in BUDGETS:
-            compute = factor * self.middle
-            for size in (self.law.optimum(compute).parameters * np.geomspace(1 / 30, 30, _POINTS)).tolist():
-                tokens = compute / (FLOP_PER_TOKEN * size)
-                beyond = self.law.beyond(ModelSize(size, tokens))
-                rows.append([compute, size, tokens, self.loss_of(size, tokens), beyond])
-        return _table(rows, "compute parameters tokens loss beyond")
-
-    @cached_property
-    def costs(self) -> pd.DataFrame:
-        """What losses cost: round sizes about the best one, and the user's own, each trained on more and more tokens:
-        parameters, tokens, loss, compute, gpu_hours, days, dollars, beyond."""
-        rate, price, own = self.asked.rate, self.asked.price, self.asked.parameters
-        best = self.law.optimum(self.middle)
-        sizes = {float(f"{best.parameters * factor:.1g}") for factor in _SIZES}
-        if own:
-            sizes = {size for size in sizes if not 0.8 < size / own < 1.25} | {own}
-        rows = []
-        for size in sorted(sizes):
-            for tokens in (best.tokens * np.geomspace(1 / 30, 300, _POINTS)).tolist():
-                flops = FLOP_PER_TOKEN * size * tokens
-                hours = rate.gpu_hours(flops)
-                dollars = math.nan if price is None else hours * price
-                beyond = self.law.beyond(ModelSize(size, tokens))
-                rows.append([size, tokens, self.loss_of(size, tokens), flops, hours, rate.days(flops), dollars, beyond])
-        return _table(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
-
-    @cached_property
-    def serving(self) -> pd.DataFrame:
-        """The cheapest model for the loss by the tokens it serves: parameters, tokens, training and all FLOP; empty if
-        no model reaches it."""
-        goal, rows = self.asked.loss, []
-        for served in sorted({*SERVED, self.asked.served}):
-            size = None if goal is None else self.law.cheapest(goal, served)
-            if size is not None:
-                flops = size.compute + SERVING_FLOP * size.parameters * served
-                sizes = size.parameters, size.tokens, size.tokens_per_parameter
-                rows.append([served, *sizes, size.compute, flops, self.law.beyond(size)])
-        columns = "served parameters tokens tokens_per_parameter training_flop all_flop beyond"
-        return _table(rows, columns).set_index("served")
-
-    @cached_property
-    def epochs(self) -> pd.DataFrame:
-        """What passes over the unique tokens (default: 1T) are worth, in fresh tokens: epochs, tokens, worth,
-        of_fresh."""
-        data = self.repeated or RepeatedData(self.law, 1e12)
-        rows = [[many, many * data.unique, data.tokens(many * data.unique)] for many in (*EPOCHS, math.inf)]
-        frame = _table(rows, "epochs tokens worth").set_index("epochs")
-        return frame.assign(of_fresh=frame["worth"] / frame["tokens"])
-
-    @cached_property
-    def batches(self) -> pd.DataFrame:
-        """Steps and tokens to the loss by batch: a row per simulated variant, with step time, days and dollars, or
-        parts of the critical batch."""
-        columns = "variant gpus batch of_critical step_time_s steps tokens days dollars refused"
-        critical, price, rows = self.critical_batch, self.asked.price, list[list[Any]]()
-        if critical is None:
-            return _table([], columns).set_index("variant")
-        for part in () if self.played else OF_CRITICAL:
-            batch = part * critical.tokens
-            both = critical.steps_at(batch), critical.tokens_at(batch)
-            name = f"{part:g} x critical"
-            rows.append([name, self.asked.rate.gpus, batch, part, math.nan, *both, math.nan, math.nan, ""])
-        for each in self.played:
-            if each.refused:
-                rows.append([each.name, 0, *[math.nan] * 7, each.refused])
-                continue
-            steps, tokens = critical.steps_at(each.batch), critical.tokens_at(each.batch)
-            seconds = steps * each.step_time
-            dollars = math.nan if price is None else seconds / 3600 * each.gpus * price
-            rows.append([each.name, each.gpus, each.batch, each.batch / critical.tokens, each.step_time, steps, tokens,
-                         seconds / DAY, dollars, ""])  # fmt: skip
-        return _table(rows, columns).set_index("variant")
+def scaling_answer(found: Scaling) -> Answer:
+    """Return the blocks: the law, the budget and what it buys, the loss and what it takes; then tables, then notes."""
+    return [
+        Lines([f"{found.law.formula()}   (law {found.law.name})"], "head"),
+        Figures([*_budget(found), *_goal(found)]),
+        *_laws(found),
+        *_serving(found),
+        *_batches(found),
+        *_epochs(found),
+        Lines(found.notes),
+    ]
 
 
-def _table(rows: Sequence[Sequence[Any]], columns: str) -> pd.DataFrame:
-    import pandas as pd
+def _size(size: ModelSize) -> tuple[str, str]:
+    ratio = f"{size.tokens_per_parameter:,.3g} a parameter"
+    return f"{format_count(size.parameters)} parameters", f" on {format_count(size.tokens)} tokens ({ratio})"
 
-    return pd.DataFrame(rows, columns=columns.split())
+
+def _takes(found: Scaling, compute: float) -> tuple[str, str]:
+    rate, price, days = found.asked.rate, found.asked.price, found.asked.rate.days(compute)
+    where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"of one {rate.device}"
+    money = "" if price is None else f", {format_dollars(rate.gpu_hours(compute) * price)}"
+    return format_flop(compute), f", {_time(days)} {where}{money}"
+
+
+def _time(days: float) -> str:
+    return f"{days:,.4g} days" if days >= 0.1 else format_seconds(days * DAY)
+
+
+def _budget(found: Scaling) -> Iterator[Fact]:
+    best, own = found.best, found.own
+    if best is None or best.loss is None:
+        return
+    flop, takes = _takes(found, best.compute)
+    yield Fact("budget", flop, f"{takes}; {found.asked.rate.words}")
+    size, on = _size(best)
+    yield Fact("best", size, f"{on}: loss {best.loss:.4f}")
+    if own is None or own.loss is None:
+        return
+    size, on = _size(own)
+    yield Fact("yours", size, f"{on}: loss {own.loss:.4f}", found.asked.model if found.played else "")
+    same = found.law.cheapest(own.loss)
+    if same is not None and same.compute < 0.995 * own.compute:
+        yield Fact("", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_size(same))}")
+
+
+def _goal(found: Scaling) -> Iterator[Fact]:
+    loss, own, cheapest = found.asked.loss, found.to_loss, found.cheapest
+    if loss is None:
+        return
+    name = f"loss {loss:.4g}"
+    if cheapest is None:
+        yield Fact(name, f"never: no model gets below {found.law.E:.4g}")
+        return
+    if own is not None:
+        yield Fact(name, _own_way(found, own))
+        name = "cheapest"
+    if found.best is None:
+        yield Fact("rate", found.asked.rate.words)
+    size, on = _size(cheapest)
+    yield Fact(name, size, f"{on}: {''.join(_takes(found, cheapest.compute))}")
+    served = found.asked.served
+    if served and (size_to_serve := found.law.cheapest(loss, served)) is not None:
+        both, instead = (each.compute + SERVING_FLOP * each.parameters * served for each in (size_to_serve, cheapest))
+        less = f"{1 - both / instead:.0%} less than with the cheapest to train"
+        size, on = _size(size_to_serve)
+        yield Fact("to serve", size, f"{on}: {format_flop(both)} with {format_count(served)} tokens served, {less}")
+    if found.asked.critical is not None:
+        yield Fact("batch", f"critical: {format_count(found.asked.critical)} tokens", f", {found.asked.critical_words}")
+
+
+def _own_way(found: Scaling, own: ModelSize) -> str:
+    data, model = found.repeated, found.asked.model
+    if math.isfinite(own.tokens):
+        epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
+        small = "; at small batches, by batch below" if found.played else ""
+        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_takes(found, own.compute))}{small}"
+    if data is not None and found.law.tokens_to(own.loss or 0.0, own.parameters) < math.inf:
+        least = data.loss(own.parameters, math.inf)
+        return f"{model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"
+    return f"{model}: never: its floor is {found.law.floor(own.parameters):.4f}, however many tokens it sees"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+_MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
+
+
+def _laws(found: Scaling) -> list[TableBlock]:
+    """Return the best model by each law; a loss that a law does not know is empty."""
+    rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
+    columns = [
+        ("best by", "{law}"), *_MODEL, ("a parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
+        *[("yours", "{own_loss:.4f}")] * (found.own is not None), ("beyond its range", "{beyond}"),
+    ]  # fmt: skip
+    return table_block(rows, columns, notes=[f"  *: the law that answers; {TWENTY}: its loss is by that law"])
+
+
+def _serving(found: Scaling) -> list[TableBlock]:
+    columns = [
+        ("served", "{served:count}"), *_MODEL, ("a parameter", "{tokens_per_parameter:,.3g}"),
+        ("to train", "{training_flop:.3g}"), ("in all", "{all_flop:.3g}"), ("beyond its range", "{beyond}"),
+    ]  # fmt: skip
+    return table_block(rows_of(found.serving) if found.asked.served else [], columns)
+
+
+def _batches(found: Scaling) -> list[TableBlock]:
+    table, critical = found.batches.reset_index(), found.critical_batch
+    if critical is None:
+        return []
+    batch = ("batch", "{batch:count}")
+    if not found.played:
+        least = {name: table[name] / getattr(critical, f"least_{name}") for name in ("steps", "tokens")}
+        rows = rows_of(table.assign(least_steps=least["steps"], least_tokens=least["tokens"]))
+        return table_block(rows, [
+            batch, ("of critical", "{of_critical:g}"), ("steps", "{steps:,.0f}"), ("tokens", "{tokens:count}"),
+            ("least steps", "{least_steps:.4g} x"), ("least tokens", "{least_tokens:.4g} x"),
+        ])  # fmt: skip
+    simulated, refused = (rows_of(table[(table["refused"] == "") == good]) for good in (True, False))
+    columns = [
+        ("to the loss", "{variant}"), ("GPUs", "{gpus:,}"), batch, ("of critical", "{of_critical:.3g}"),
+        ("step", "{step_time_s:seconds}"), ("steps", "{steps:,.0f}"), ("tokens", "{tokens:count}"), ("time", "{time}"),
+        *[("dollars", "{dollars:short dollars}")] * (found.asked.price is not None),
+    ]  # fmt: skip
+    notes = [f"  {row['variant']}: {row['refused']}" for row in refused]
+    notes += ["  steps are S_min (1 + B_crit / B); failures come on top (train, with run: {loss: ...})"]
+    return table_block([{**row, "time": _time(row["days"])} for row in simulated], columns, notes=notes)
+
+
+def _epochs(found: Scaling) -> list[TableBlock]:
+    data = found.repeated
+    if data is None:
+        return []
+    rows = rows_of(found.epochs.assign(unique=found.epochs["worth"] / data.unique))
+    endless = [{**row, "epochs": "endless", "of_fresh": math.nan} for row in rows[-1:]]
+    columns = [("epochs", "{epochs}"), ("worth", "{worth:count}"), ("x unique", "{unique:.4g}"),
+               ("of fresh", "{of_fresh:.0%}")]  # fmt: skip
+    rows = [{**row, "epochs": f"{row['epochs']:g}"} for row in rows[:-1]] + endless
+    notes = [f"  {data.law.name} says nothing of repetition: constants of muennighoff"] if data.borrowed else []
+    return table_block(rows, columns, notes=notes)

@@ -14,6 +14,7 @@ from simcluster.base.units import DAY, format_seconds
 from simcluster.devices.device import load_device
 from simcluster.longrun.budget.critical_batch import kaplan_critical_batch
 from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, FLOP_PER_TOKEN, LossLaw, ModelSize, loss_law
+from simcluster.longrun.text import format_flop
 from simcluster.model.layers import parameters as parameters_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import replay
@@ -49,7 +50,8 @@ class GpuRate:
 class Asked:
     """The question: numbers, or None for what was not given.
 
-    ``tokens`` are those of one's own model of so many ``parameters``, called ``model``; ``notes`` are what is assumed.
+    ``tokens`` are those of the user's model of so many ``parameters``, called ``model``; ``critical`` those of the
+    critical batch, if a loss is known, and ``critical_words`` their source; ``notes`` are what is assumed.
     """
 
     law: LossLaw
@@ -63,6 +65,8 @@ class Asked:
     price: float | None
     rate: GpuRate
     notes: tuple[str, ...]
+    critical: float | None
+    critical_words: str
 
 
 def _count(value: object, what: str) -> float:
@@ -73,22 +77,21 @@ def _count(value: object, what: str) -> float:
 
 
 def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Asked:
-    """Return the question of a model that is known by its parameters alone, if there is one."""
+    """Return the question about a model that is known by its parameters alone, if there is one."""
     size = None if given["parameters"] is None else _count(given["parameters"], "parameters")
-    found = load_device(device)
-    peak, share = found.peak_flops("bf16"), 1.0 if given["mfu"] is None else parse_share(given["mfu"], "mfu")
+    found, mfu = load_device(device), given["mfu"]
+    peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
     count = None if given["gpus"] is None else parse_whole(given["gpus"], "gpus")
-    known = "at peak, which no run reaches (say --mfu)" if given["mfu"] is None else f"x {share:.3g} MFU"
-    words = f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}"
-    name = "" if size is None else f"{format_count(size)} parameters"
-    return _asked(law, given, name, size, GpuRate(peak * share, count, found.name, words), ())
+    known = "at peak, which no run reaches (say --mfu)" if mfu is None else f"x {share:.3g} MFU"
+    rate = GpuRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
+    return _asked(law, given, "" if size is None else f"{format_count(size)} parameters", size, rate, ())
 
 
 def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[Asked, float]:
-    """Return the question of a scenario's model on its GPUs, and the seconds of its simulated step.
+    """Return the question about a scenario's model on its GPUs, and the seconds of its simulated step.
 
-    What is not given its run says: tokens, or days without failures, loss, price.  InputError for what the scenario
-    itself says.
+    The run of the scenario states what is not given: tokens, or days without failures, loss, price.  InputError for
+    what the scenario itself states.
     """
     if twice := [key for key in ("parameters", "gpus", "mfu") if given[key] is not None]:
         raise InputError(f"{', '.join(twice)}: the scenario says it; give one or the other")
@@ -97,8 +100,7 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
         if given["tokens"] is None and given["compute"] is None and given["days"] is None:
             more["tokens"] = run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
             more["days"] = None if run.days is None or given["loss"] is not None else run.days / DAY
-        more["loss"] = run.loss if given["loss"] is None else given["loss"]
-        more["price"] = run.price if given["price"] is None else given["price"]
+        more |= {key: getattr(run, key) for key in ("loss", "price") if given[key] is None}
     size, notes = _counted_parameters(scenario, law)
     step = replay(scenario).step_time
     flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
@@ -110,14 +112,14 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
 def _asked(
     law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuRate, notes: tuple[str, ...]
 ) -> Asked:
-    names = "tokens", "loss", "serve", "unique", "price"
-    tokens, loss, served, unique, price = (None if given[name] is None else _count(given[name], name) for name in names)
-    compute, days = given["compute"], given["days"]
+    names = "compute", "tokens", "loss", "serve", "unique", "price"
+    compute, tokens, loss, served, unique, price = (
+        None if given[name] is None else _count(given[name], name) for name in names
+    )
+    days = given["days"]
     if compute is not None and days is not None:
         raise InputError("a budget is compute, or GPUs and days, and both were given; leave one out")
-    if compute is not None:
-        compute = _count(compute, "compute")
-    elif days is not None:
+    if days is not None:
         if rate.gpus is None:
             raise InputError("days of how many GPUs? --gpus 1024 --days 30")
         compute = rate.flops * rate.gpus * _count(days, "days") * DAY
@@ -132,21 +134,16 @@ def _asked(
         )
     if served and loss is None:
         raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")
-    return Asked(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes)
-
-
-def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
-    """Return the tokens of the critical batch and their source: as given, or "kaplan" for his equation."""
-    if given != KAPLAN:
-        return _count(given, "critical_batch"), "as given"
-    if asked.loss is not None:
-        return kaplan_critical_batch(
-            asked.loss
-        ), f"by Kaplan et al. 2020 at a loss of {asked.loss:.4g}, of its own text: elsewhere a guess"
-    if asked.parameters is not None:
-        floor = loss_law(KAPLAN).floor(asked.parameters)
-        return kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the least loss of this size, {floor:.4g}"
-    return None, ""
+    critical: tuple[float | None, str] = None, ""
+    if given["critical_batch"] != KAPLAN:
+        critical = _count(given["critical_batch"], "critical_batch"), "as given"
+    elif loss is not None:
+        words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, of its own text: elsewhere a guess"
+        critical = kaplan_critical_batch(loss), words
+    elif size is not None:
+        floor = loss_law(KAPLAN).floor(size)
+        critical = kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the least loss of this size, {floor:.4g}"
+    return Asked(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes, *critical)
 
 
 def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
@@ -243,7 +240,8 @@ class BoughtLoss:
 
 def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
     """Return the tokens until the scenario's model reaches a loss at small batches; InputError if it never does."""
-    found, size, _ = _law_and_size(scenario, law)
+    found = loss_law(law or DEFAULT_LAW)
+    size, _ = _counted_parameters(scenario, found)
     tokens = found.tokens_to(loss, size)
     if math.isinf(tokens):
         raise InputError(
@@ -258,10 +256,11 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
     run = scenario.run
     if run is None or (run.law is None and run.loss is None) or not tokens:
         return None
-    law, size, notes = _law_and_size(scenario, run.law)
+    law = loss_law(run.law or DEFAULT_LAW)
+    size, notes = _counted_parameters(scenario, law)
     reached = ModelSize(size, tokens, law.loss(size, tokens))
-    flop = f"{reached.compute:.4g}".replace("e+", "e")
-    words = f"{law.name}; the best model for its {flop} FLOP reaches {law.optimum(reached.compute).loss:.4f}"
+    best = law.optimum(reached.compute).loss
+    words = f"{law.name}; the best model for its {format_flop(reached.compute)} reaches {best:.4f}"
     if beyond := law.beyond(reached):
         far = f"extrapolated: {beyond} beyond the runs it was fitted on ({law.range_words()})"
         notes = (far, *notes)
@@ -272,8 +271,3 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
             "tokens: not counted (scaling counts it)",
         )
     return BoughtLoss(reached.loss or 0.0, words, notes)
-
-
-def _law_and_size(scenario: Scenario, law: Law) -> tuple[LossLaw, float, tuple[str, ...]]:
-    found = loss_law(law or DEFAULT_LAW)
-    return found, *_counted_parameters(scenario, found)
