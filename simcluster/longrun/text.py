@@ -54,6 +54,14 @@ def remarks(assumed: Iterable[str], notes: Iterable[str] = ()) -> Lines:
     return Lines([*assumed_lines(assumed), *(f"note: {note}" for note in notes)], "warning")
 
 
+def frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> pd.DataFrame:
+    """Return rows of values as a table, with one of its columns as the index."""
+    import pandas as pd
+
+    table = pd.DataFrame(list(rows), columns=columns.split())
+    return table.set_index(index) if index else table
+
+
 def row_of(table: pd.DataFrame, name: str) -> dict[str, float]:
     """Return a row of a table of numbers, by column."""
     return dict(zip(table.columns, table.loc[name].to_numpy(dtype=float).tolist(), strict=True))

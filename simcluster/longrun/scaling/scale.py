@@ -28,7 +28,7 @@ from simcluster.longrun.budget.loss_laws import (
     loss_law,
 )
 from simcluster.longrun.scaling.asked import Asked, Played, asked_of_counts, asked_of_scenario, play_batches
-from simcluster.longrun.text import plain, rows_of
+from simcluster.longrun.text import frame, plain, rows_of
 from simcluster.scenario.given import ScenarioLike, scenario_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Scaling(Shown):
             thumb = ModelSize(size, 20 * size)
             loss = self.law.loss(size, 20 * size)
             rows.append([TWENTY, size, 20 * size, 20.0, loss, math.nan, self.law.beyond(thumb)])
-        return _table(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond").set_index("law")
+        return frame(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond", "law")
 
     @cached_property
     def isoflop(self) -> pd.DataFrame:
@@ -155,7 +155,7 @@ class Scaling(Shown):
                 tokens = compute / (FLOP_PER_TOKEN * size)
                 beyond = self.law.beyond(ModelSize(size, tokens))
                 rows.append([compute, size, tokens, self.loss_of(size, tokens), beyond])
-        return _table(rows, "compute parameters tokens loss beyond")
+        return frame(rows, "compute parameters tokens loss beyond")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -173,7 +173,7 @@ class Scaling(Shown):
                 flops, beyond = FLOP_PER_TOKEN * size * tokens, self.law.beyond(ModelSize(size, tokens))
                 hours, days = rate.gpu_hours(flops), rate.days(flops)
                 rows.append([size, tokens, self.loss_of(size, tokens), flops, hours, days, hours * price, beyond])
-        return _table(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
+        return frame(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
 
     @cached_property
     def serving(self) -> pd.DataFrame:
@@ -186,7 +186,7 @@ class Scaling(Shown):
                 flops = size.compute + SERVING_FLOP * size.parameters * served
                 rows.append([served, *_sizes(size), size.compute, flops, self.law.beyond(size)])
         columns = "served parameters tokens tokens_per_parameter training_flop all_flop beyond"
-        return _table(rows, columns).set_index("served")
+        return frame(rows, columns, "served")
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
@@ -194,8 +194,8 @@ class Scaling(Shown):
         of_fresh."""
         data = self.repeated or RepeatedData(self.law, 1e12)
         rows = [[many, many * data.unique, data.tokens(many * data.unique)] for many in _EPOCHS]
-        frame = _table(rows, "epochs tokens worth").set_index("epochs")
-        return frame.assign(of_fresh=frame["worth"] / frame["tokens"])
+        table = frame(rows, "epochs tokens worth", "epochs")
+        return table.assign(of_fresh=table["worth"] / table["tokens"])
 
     @cached_property
     def batches(self) -> pd.DataFrame:
@@ -219,7 +219,7 @@ class Scaling(Shown):
             rows.append([each.name, each.gpus, each.batch, each.batch / critical.tokens, each.step_time, steps, tokens,
                          seconds / DAY, dollars, ""])  # fmt: skip
         columns = "variant gpus batch of_critical step_time_s steps tokens days dollars refused"
-        return _table(rows, columns).set_index("variant")
+        return frame(rows, columns, "variant")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "From a budget to a loss"; "never" is null."""
@@ -254,12 +254,6 @@ class Scaling(Shown):
 
 def _sizes(size: ModelSize) -> tuple[float, float, float]:
     return size.parameters, size.tokens, size.tokens_per_parameter
-
-
-def _table(rows: Sequence[Sequence[Any]], columns: str) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns.split())
 
 
 @checked

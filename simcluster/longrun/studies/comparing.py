@@ -31,7 +31,7 @@ from simcluster.longrun.studies.replays import step_document
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import StagedTraining, first_of_stage, stage_scenarios
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import plain
+from simcluster.longrun.text import frame, plain
 from simcluster.results.file import merge_assumptions
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -242,14 +242,11 @@ def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
     """Return a table of a ``PolicyComparison``, of values by run."""
     first = next(iter(values.values()))
-    rows = []
-    for number, each in enumerate(values.values()):
-        gap = paired(first, each) if number else PairedDifference(0.0, 0.0, math.nan)
-        rows.append((float(each.mean()), half_width(each), gap.mean, gap.half_width, gap.gained))
-    columns = ["mean", "half_width", "difference", "difference_half_width", "variance_gained"]
-    import pandas as pd
-
-    return pd.DataFrame(rows, index=pd.Index(list(values), name="policy"), columns=columns)
+    rows: list[tuple[Any, ...]] = []
+    for name, each in values.items():
+        gap = paired(first, each) if rows else PairedDifference(0.0, 0.0, math.nan)
+        rows.append((name, float(each.mean()), half_width(each), gap.mean, gap.half_width, gap.gained))
+    return frame(rows, "policy mean half_width difference difference_half_width variance_gained", "policy")
 
 
 __all__ = ["MEASURES", "Measure", "Policy", "PolicyComparison", "compare_policies", "difference_table"]

@@ -18,6 +18,7 @@ from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.longrun.run import FATES, MAINTENANCE, REGROWTH, LongRun, Outcomes, names_of
 from simcluster.longrun.studies.in_theory import Repairs
+from simcluster.longrun.text import frame
 from simcluster.results.distribution import half_width
 
 if TYPE_CHECKING:
@@ -42,11 +43,8 @@ def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
     nothing was drawn).  ``holds`` is for what it holds, ``why`` what the gap is made of; ``explained`` whether that is
     all up to noise.
     """
-    import pandas as pd
-
-    rows = list(_Comparison(run, outcomes).rows()) if stop_rate(run) else []
-    columns = ["closed_form", "unit", "value", "simulated", "half_width", "holds", "why", "explained"]
-    return pd.DataFrame(rows, columns=columns)
+    rows = _Comparison(run, outcomes).rows() if stop_rate(run) else []
+    return frame(rows, "closed_form unit value simulated half_width holds why explained")
 
 
 class _Comparison:

@@ -27,7 +27,7 @@ from simcluster.longrun.studies.policies import paired
 from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import plain, row_of
+from simcluster.longrun.text import frame, plain, row_of, rows_of
 from simcluster.results.file import merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
@@ -94,8 +94,6 @@ class FailureReplay(Shown):
         """By measure (days, steps, goodput, strikes, outages, hours of each fate): the log's value (``logged``, nan
         if unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run, and half of its
         95 % interval (``half_width``; nan of a single run)."""
-        import pandas as pd
-
         was, then = (_measures(each.outcomes) for each in (self.as_it_was, self.last))
         rows = []
         for measure, values in was.items():
@@ -104,8 +102,7 @@ class FailureReplay(Shown):
                 what_if, gap = float(then[measure].mean()), float((then[measure] - values).mean())
                 half = paired(values, then[measure]).half_width if len(values) > 1 else math.nan
             rows.append((measure, self.logged.get(measure, math.nan), float(values.mean()), what_if, gap, half))
-        columns = ["measure", "logged", "as_it_was", "what_if", "difference", "half_width"]
-        return pd.DataFrame(rows, columns=columns).set_index("measure")
+        return frame(rows, "measure logged as_it_was what_if difference half_width", "measure")
 
     @property
     def notes(self) -> Iterator[str]:
@@ -134,7 +131,7 @@ class FailureReplay(Shown):
             "log_days": self.log.end / DAY,
             "played": self.as_it_was.played,
             "what_if": dict(self.changed),
-            "measures": plain(self.table.reset_index().to_dict("records")),
+            "measures": plain(rows_of(self.table)),
             "assumed": list(self.assumed),
             "notes": list(self.notes),
         }

@@ -14,7 +14,7 @@ from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.training_run import TrainingRun, table_of_means
-from simcluster.longrun.text import plain
+from simcluster.longrun.text import frame, plain, rows_of
 from simcluster.results.file import merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
@@ -85,7 +85,7 @@ class StagedTraining(Shown):
             "kwh": None if self.kwh is None else float(self.kwh.mean()),
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown_s": self.breakdown.to_dict(),
-            "stages": self.table.reset_index().to_dict(orient="records"),
+            "stages": rows_of(self.table),
             "assumed": list(self.assumed),
             "runs": [stage.to_dict() for stage in self.stages],
             "scenario": self.scenario.document(),
@@ -141,27 +141,16 @@ class StagedTraining(Shown):
     def table(self) -> pd.DataFrame:
         """By stage: tokens, tokens_per_step, sequence_length, gpus, step_time_s, step_mfu, steps, days, goodput,
         failures, gpu_hours, dollars, kwh (nan if not known)."""
-        import pandas as pd
-
-        rows = [
-            {
-                "tokens": stage.tokens,
-                "tokens_per_step": stage.scenario.tokens_per_step,
-                "sequence_length": stage.scenario.model.sequence_length,
-                "gpus": stage.run.gpus,
-                "step_time_s": stage.run.pattern.step,
-                "step_mfu": stage.step_mfu,
-                "steps": float(stage.outcomes.steps.mean()),
-                "days": stage.days,
-                "goodput": stage.goodput,
-                "failures": float(stage.failures_by_run.mean()),
-                "gpu_hours": stage.gpu_hours,
-                "dollars": np.nan if stage.dollars is None else stage.dollars,
-                "kwh": np.nan if stage.energy is None else float(stage.energy.total.mean()),
-            }
-            for stage in self.stages
-        ]
-        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="stage"))
+        rows = []
+        for number, stage in enumerate(self.stages, 1):
+            scenario, energy = stage.scenario, stage.energy
+            sizes = number, stage.tokens, scenario.tokens_per_step, scenario.model.sequence_length, stage.run.gpus
+            step = stage.run.pattern.step, stage.step_mfu, float(stage.outcomes.steps.mean())
+            whole = stage.days, stage.goodput, float(stage.failures_by_run.mean()), stage.gpu_hours
+            kwh = np.nan if energy is None else float(energy.total.mean())
+            rows.append([*sizes, *step, *whole, np.nan if stage.dollars is None else stage.dollars, kwh])
+        columns = "stage tokens tokens_per_step sequence_length gpus step_time_s step_mfu steps"
+        return frame(rows, f"{columns} days goodput failures gpu_hours dollars kwh", "stage")
 
     @cached_property
     def breakdown(self) -> pd.Series[float]:

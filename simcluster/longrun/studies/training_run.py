@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from simcluster.longrun.scaling.asked import loss_bought
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.expected import closed_forms_of
 from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.text import plain
+from simcluster.longrun.text import frame, plain, rows_of
 from simcluster.results.distribution import half_width
 from simcluster.results.result import VERSION, Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
@@ -38,18 +38,12 @@ if TYPE_CHECKING:
 
 def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
     """Return mean, low, high, p5, p50 and p95 of the runs, a row for each measure that is known."""
-    rows = {
-        name: [*_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
+    rows = [
+        [name, *_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
         for name, values in measured.items()
         if values is not None
-    }
-    return _table(rows, "what", "mean low high p5 p50 p95")
-
-
-def _table(rows: dict[str, list[Any]], index: str, columns: str) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns.split()).rename_axis(index)
+    ]
+    return frame(rows, "what mean low high p5 p50 p95", "what")
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:
@@ -178,13 +172,13 @@ class TrainingRun(Shown):
         """By fate: mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90;
         dollars and kwh (nan if not known)."""
         spent, money, energy = self.outcomes.spent(), self.money, self.energy
-        rows = {
-            fate: [float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
+        rows = [
+            [fate, float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
                    math.nan if money is None else money.by_fate[fate],
                    math.nan if energy is None else float(energy.kwh[fate].mean())]
             for fate, share in self.shares.items()
-        }  # fmt: skip
-        return _table(rows, "fate", "mean_s share low high p10 p90 dollars kwh")
+        ]  # fmt: skip
+        return frame(rows, "fate mean_s share low high p10 p90 dollars kwh", "fate")
 
     @cached_property
     def causes(self) -> pd.DataFrame:
@@ -204,17 +198,16 @@ class TrainingRun(Shown):
             "share": seconds.sum(axis=0) / self.wall.mean(),
             "dollars": math.nan if self.money is None else list(self.money.by_cause.values()),
         }
-        frame = pd.DataFrame(table, index=pd.Index(names, name="cause"))
-        return frame.sort_values("all_s", ascending=False, kind="stable")
+        known = pd.DataFrame(table, index=pd.Index(names, name="cause"))
+        return known.sort_values("all_s", ascending=False, kind="stable")
 
     @cached_property
     def parts(self) -> pd.DataFrame:
         """By part of a restart: mean_s of a run, each_s of a restart."""
-        import pandas as pd
-
-        names, seconds = [part.name for part in self.run.restart], self.outcomes.parts.mean(axis=0)
+        seconds = self.outcomes.parts.mean(axis=0).tolist()
         count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
-        return pd.DataFrame({"mean_s": seconds, "each_s": seconds / count}, index=pd.Index(names, name="part"))
+        known = zip(self.run.restart, seconds, strict=True)
+        return frame([(part.name, mean, mean / count) for part, mean in known], "part mean_s each_s", "part")
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
@@ -223,15 +216,12 @@ class TrainingRun(Shown):
 
         Work that is lost to a failure counts against the week in which it strikes.
         """
-        import pandas as pd
-
         rows = []
         for number, (good, lasts) in enumerate(zip(*(each.T for each in self.outcomes.by_week()), strict=True), 1):
             begun = good[lasts > 1e-6 * self.run.week]
             if len(begun):
                 rows.append([number, float(begun.mean()), *np.quantile(begun, (0.1, 0.9)), len(begun)])
-        frame = pd.DataFrame(rows, columns=["week", "goodput", "p10", "p90", "runs"])
-        return frame.astype({"week": int, "runs": int})
+        return frame(rows, "week goodput p10 p90 runs").astype({"week": int, "runs": int})
 
     @cached_property
     def expected(self) -> pd.DataFrame:
@@ -242,18 +232,13 @@ class TrainingRun(Shown):
     def log(self) -> pd.DataFrame:
         """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock);
         and the steps and snapshots of a stretch of training."""
-        import pandas as pd
-
-        return pd.DataFrame(self._rows, columns=list(COLUMNS))
+        return frame(self._rows, " ".join(COLUMNS))
 
     @cached_property
     def incidents(self) -> pd.DataFrame:
         """Run 0 as a log of incidents: time and lasts (s; nan: not known), cause, device.  A CSV file of it can be
         replayed."""
-        import pandas as pd
-
-        columns = ["time", "cause", "device", "lasts"]
-        return pd.DataFrame([asdict(each) for each in incidents_of(self.run, self._rows)], columns=columns)
+        return frame(map(astuple, incidents_of(self.run, self._rows)), "time cause device lasts")
 
     @cached_property
     def _rows(self) -> list[RunRow]:
@@ -305,10 +290,10 @@ class TrainingRun(Shown):
             },
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown": self.breakdown.to_dict(orient="index"),
-            "causes": self.causes.reset_index().to_dict(orient="records"),
-            "restart_parts": self.parts.reset_index().to_dict(orient="records"),
-            "weeks": self.weeks.to_dict(orient="records"),
-            "expected": self.expected.to_dict(orient="records"),
+            "causes": rows_of(self.causes),
+            "restart_parts": rows_of(self.parts),
+            "weeks": rows_of(self.weeks),
+            "expected": rows_of(self.expected),
             "states": [{"state": words, "step_time_s": seconds} for words, seconds in self.states.items()],
             "assumed": list(self.assumed),
             "notes": list(self.notes),
