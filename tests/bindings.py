@@ -44,6 +44,7 @@ def bindings_of(communicators: Sequence[Communicator]) -> Bindings:
         link=_ints(columns[1]),
         flows=np.array(columns[2], dtype=np.float64),
         places=_ints([len(each.usages) for each in communicators]),
+        of_group=np.arange(len(communicators), dtype=np.int32),
     )
 
 

@@ -76,7 +76,7 @@ def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], da
     seen, whole = both(tiny(**document, faults=wrong))
     assert_same(seen, whole)
     assert_as_fast_alone(seen, whole)
-    through = seen.folding.communicators.seen.bindings.many is not None
+    through = seen.folding.communicators.seen.many is not None
     SEEN["cells" if through else "whole"] = SEEN.get("cells" if through else "whole", 0) + 1
 
 
@@ -106,8 +106,8 @@ def test_one_slow_gpu_makes_four_copies(tiny: Tiny) -> None:
     cells, communicators = cells_seen(tiny(cluster=CLUSTERS[0], **JOB, faults=slow))
     assert cells.ranks.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
     assert cells.rank[[13, 15, 12, 5, 31]].tolist() == [13, 15, 12, 1, 3]
-    bindings, of_group = communicators.seen
-    of_dp = of_group[communicators.number("dp", 13)]
+    bindings = communicators.seen
+    of_dp = bindings.of_group[communicators.number("dp", 13)]
     rows = slice(*bindings.member[of_dp : of_dp + 2])
     assert cells.ranks[bindings.rank[rows]].tolist() == [1, 3, 13, 15]
     assert bindings.many is not None
@@ -146,11 +146,13 @@ def test_usages_have_all_links_that_carry_the_same(tiny: Tiny) -> None:
     scenario = tiny(cluster=CLUSTERS[0], **JOB, faults=[{"kind": "slow_gpu", "rank": 13, "factor": 1.5}])
     window, clean, _ = through_a_window(scenario.without_faults())
     _, communicators = cells_seen(scenario)
-    bindings, of_group = communicators.seen
+    bindings = communicators.seen
     assert window is not None
     assert window.become is not None
     rows = 0
-    for number in {*np.unique(of_group, return_index=True)[1].tolist()} - communicators.apart.keys():
+    for number in np.unique(bindings.of_group, return_index=True)[1].tolist():
+        if bindings.of_group[number] in bindings.apart:
+            continue
         own, usual = communicators.usages(number), clean.folding.communicators.usages(number)
         rows += sum(map(len, own))
         for every, some in zip(own, usual, strict=True):

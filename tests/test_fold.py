@@ -143,7 +143,7 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
     )
     _compare(scenario, table)
     communicators, classes = simulate(scenario).folding
-    shared = find_shared(classes, communicators.seen.bindings)
+    shared = find_shared(classes, communicators.seen)
     every = enumerate(classes.of_communicator)
     assert any(communicators.kind(each).name == "tp" and shared[number] for each, number in every)
 
@@ -250,7 +250,7 @@ def test_which_rank_is_slow_does_not_matter_among_equals(tiny: Tiny, ranks: tupl
 def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> Classes:
     by_link = bits(np.array(links, dtype=float)).view(np.int64)
     found, whole = bindings_of(communicators), Quotient.whole(len(colours))
-    return find_classes(np.array(colours), whole, found, np.arange(len(found)), by_link.__getitem__, len(links))
+    return find_classes(np.array(colours), whole, found, by_link.__getitem__, len(links))
 
 
 @st.composite

@@ -202,7 +202,7 @@ def test_free_seconds_of_a_group_drawn_whole() -> None:
     communicators, classes = run.folding
     capacity = np.zeros(int(classes.used.max()) + 1)
     capacity[classes.used] = np.array(run.capacity)[classes.of_link]
-    keys = [key for key in run.called[1] if key.communicator in communicators.apart]
+    keys = [key for key in run.called[1] if communicators.seen.of_group[key.communicator] in communicators.seen.apart]
     assert keys
     for key in keys:
         usages = communicators.usages(key.communicator)

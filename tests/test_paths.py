@@ -11,10 +11,10 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Listed
 from simcluster.collectives.tree import Chained
-from simcluster.symmetry.usage_patterns import layouts
+from simcluster.symmetry.quotient import layouts
 from simcluster.topology import Cluster
-from simcluster.topology.link_ends import kinds_in
 from simcluster.topology.regular import PROVED, Regular
+from simcluster.topology.wiring import kinds_in
 from simcluster.traffic.link_usage import drawn_at_once, drawn_one_by_one
 from simcluster.traffic.traffic import group_of, patterns
 

@@ -141,7 +141,7 @@ SEEN: dict[str, int] = {}
 def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, Any]) -> None:
     window, seen, whole = both(tiny(**document))
     assert_same(seen, whole)
-    fewer = len(seen.folding.communicators.seen.bindings.link) < len(whole.folding.communicators.seen.bindings.link)
+    fewer = len(seen.folding.communicators.seen.link) < len(whole.folding.communicators.seen.link)
     assert window is not None or not fewer
     SEEN["through" if fewer else "whole"] = SEEN.get("through" if fewer else "whole", 0) + 1
 
@@ -158,8 +158,8 @@ def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
     assert window is not None
     assert len(window.rank) == 16 * len(window.ranks)
     assert window.ranks.tolist() == [0, 2]
-    rows = len(seen.folding.communicators.seen.bindings.link)
-    assert rows * 14 < len(whole.folding.communicators.seen.bindings.link)
+    rows = len(seen.folding.communicators.seen.link)
+    assert rows * 14 < len(whole.folding.communicators.seen.link)
     assert seen.folding.classes.multiplicity() == [32]
 
 

@@ -147,7 +147,7 @@ class FreeCalls:
         A communicator that is drawn whole is alone in its class, and may use millions of links.
         """
         communicators, classes = self._folding
-        if number in communicators.apart:
+        if communicators.seen.of_group[number] in communicators.seen.apart:
             return classes.quotient[classes.of_communicator[number]]
         found: list[Usage] = []
         for usage in communicators.usages(number):

@@ -17,7 +17,7 @@ from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.topology.link_ends import LinkKind
+from simcluster.topology.wiring import LinkKind
 from simcluster.traffic.traffic import Traffic
 
 if TYPE_CHECKING:

@@ -147,20 +147,18 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     )
 
 
-def find_classes(
-    ranks: Ints, seen: Quotient, bindings: Bindings, of_group: Numbers, colours: Colours, num_links: int
-) -> Classes:
+def find_classes(ranks: Ints, seen: Quotient, bindings: Bindings, colours: Colours, num_links: int) -> Classes:
     """Return the coarsest equitable partition.
 
     ``ranks`` (of those seen) and ``colours`` (of links) are initial: whatever makes a rank or a link different by
-    itself.  ``bindings`` are the communicators that are ``seen``, and ``of_group`` says which of them tells of each.
+    itself.  ``bindings`` are the communicators that are ``seen``.
     """
     of_rank, of_seen = refined(ranks, bindings, colours)
     become = seen.become or PerLink.one_by_one(np.arange(num_links, dtype=np.int32))
     links, first = _of_links(bindings, of_seen[0], become, colours, _code(bindings.apart, num_links))
     return Classes(
         of_rank=_in_array(of_rank[0][seen.place[seen.rank]]),
-        of_communicator=_in_array(of_seen[0].astype(np.int32)[of_group]),
+        of_communicator=_in_array(of_seen[0].astype(np.int32)[bindings.of_group]),
         rank_representatives=tuple(seen.ranks[of_rank[1]].tolist()),
         link_representatives=tuple(first.tolist()),
         quotient=_usages(bindings, of_seen, _carried(first, become.of(first), bindings)),
@@ -170,9 +168,7 @@ def find_classes(
 
 def _in_array(values: Numbers) -> array[int]:
     """Numbers that are Python's when they are looked at."""
-    found = array("i")
-    found.frombytes(np.ascontiguousarray(values, dtype=np.intc).data.cast("B"))
-    return found
+    return array("i", values.astype(np.intc).tobytes())
 
 
 def _of_links(

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints, bits, firsts, mixed, numbered, ordered, rows_alike
-from simcluster.collectives import Phase
-from simcluster.planning.ops import Group, StageProgram
+from simcluster.base.arrays import Floats, Int32s, Ints, bits, mixed, numbered, ordered, rows_alike
+from simcluster.collectives import Group, Phase
+from simcluster.planning.ops import Group as Name
+from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
 from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
-from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient
-from simcluster.symmetry.usage_patterns import Draw, Pictures, layouts
+from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient, layouts
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, joined
-from simcluster.traffic.link_usage import PatternTable, single
+from simcluster.traffic.link_usage import Cut, PatternTable, drawn_at_once, drawn_one_by_one, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of
 
 Part = tuple[int, float, int, float]
 """A part of a call's pattern: which usage of links, share, rounds, latency (s; 0 where NCCL's pace has its own)."""
+Draw = Callable[[str, Method], tuple[PatternTable, ...]]
+"""The picture of some groups for a kind of call and a method."""
 Form = dict[Call, tuple[Method, tuple[Part, ...]]]
 """What equal groups do: the method and pattern of every call."""
+_TOGETHER = 1 << 17
+"""Ranks in groups that are drawn at once, with all their hops: some hundred MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,23 +40,11 @@ class CommunicatorTable:
     Those that tell of themselves (``those``) are drawn; they are seen from number ``seen`` on.
     """
 
-    name: Group
+    name: Name
     first: int
     seen: int
     table: Ranks
     those: Counterparts
-
-    @property
-    def directed(self) -> bool:
-        """Are they a sender and its receiver, or a GPU and its host?"""
-        return isinstance(self.name, tuple)
-
-
-class SeenGroups(NamedTuple):
-    """Groups in columns, and for every communicator the one of these that tells of it."""
-
-    bindings: Bindings
-    of_group: Int32s
 
 
 class Communicators:
@@ -65,25 +57,19 @@ class Communicators:
     """
 
     def __init__(
-        self,
-        programs: Sequence[StageProgram],
-        plan: RankLayout,
-        fabric: Fabric,
-        methods: Methods,
+        self, programs: Sequence[StageProgram], plan: RankLayout, fabric: Fabric, methods: Methods,
         window: Quotient | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._fabric, self._methods, self._demand = fabric, methods, CommunicationDemand(programs)
         self._window = window or Quotient.whole(plan.num_ranks)
-        self._pictures = Pictures(fabric, self._window)
         self.kinds: list[CommunicatorTable] = []
         self._parts: list[Bindings] = []
         self._form_of: list[int] = []  # of those seen
         self._of_rank: dict[Hashable, Int32s] = {}  # by axis the number of every rank's group
-        self._ranks: dict[int, tuple[int, ...]] = {}
         self._forms: list[Form] = []
         self._natures: list[Hashable] = []  # of each form what tells its groups apart from others
         self._colours: dict[Hashable, int] = {}
-        self.apart: dict[int, Sequence[PatternTable]] = {}
+        self._apart: dict[int, Sequence[PatternTable]] = {}
         stages = plan.stage_ranks()
         self.stage_of, self.place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
         for stage, ranks in enumerate(stages):
@@ -99,14 +85,11 @@ class Communicators:
             if name[0] == "copy":
                 self._add([name], [stages[stage][:, None]])
         self._first = [kind.first for kind in self.kinds]
-        self._form_numbers = np.array(self._form_of, dtype=np.int64)
-        del self._pictures  # the groups that it knows are large
         if self._window.links and not self._window.links.settled:
             raise NotAlikeError
         told = [np.zeros(0, dtype=np.int64), *(kind.seen + kind.those.told for kind in self.kinds)]
         of_group = np.concatenate(told).astype(np.int32)  # there are hundreds of thousands
-        apart = {int(of_group[number]): uses for number, uses in self.apart.items()}
-        self.seen = SeenGroups(replace(joined(self._parts), apart=apart), of_group)
+        self.seen = replace(joined(self._parts), apart=self._apart, of_group=of_group)
 
     def kind(self, number: int) -> CommunicatorTable:
         """Return the communicators of which one has this number."""
@@ -119,9 +102,7 @@ class Communicators:
 
     def ranks(self, number: int) -> tuple[int, ...]:
         """The members of a communicator."""
-        if number not in self._ranks:
-            self._ranks[number] = tuple(self.members(number).tolist())
-        return self._ranks[number]
+        return tuple(self.members(number).tolist())
 
     def hosts(self, number: int) -> Ints:
         """The machine of every member of a communicator."""
@@ -141,10 +122,6 @@ class Communicators:
     def named(self, name: Hashable) -> list[CommunicatorTable]:
         """Return the communicators that ops call by this name."""
         return [kind for kind in self.kinds if kind.name == name]
-
-    def forms(self, kind: CommunicatorTable) -> Ints:
-        """Return the number of the form of each of some communicators."""
-        return self._form_numbers[kind.seen + kind.those.told]
 
     def group_name(self, axis: str, rank: int) -> str:
         """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
@@ -172,19 +149,19 @@ class Communicators:
         """Return how the groups that begin with these ranks do their collectives, by axis and call, without sends."""
         found: dict[tuple[str, int], None] = {}
         for kind in self.kinds:
-            if not kind.directed:
+            if isinstance(kind.name, str):
                 first = kind.table[:, 0]
                 told = kind.those.told[(first >= ranks.start) & (first < ranks.stop)]
-                found |= {(str(kind.name), self._form_of[seen]): None for seen in (kind.seen + told).tolist()}
+                found |= {(kind.name, self._form_of[seen]): None for seen in (kind.seen + told).tolist()}
         return {(axis, call): method for axis, form in found for call, (method, _) in self._forms[form].items()}
 
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
-        return self.seen.bindings.usages(int(self.seen.of_group[number]))
+        return self.seen.usages(int(self.seen.of_group[number]))
 
     def phases(self, number: int, kind: str, size: float) -> Sequence[Phase]:
         """The description of a collective of this group, for playing it in steps."""
-        return phases_of(self.method(number, kind, size), group_of(self._fabric, self.ranks(number)), kind)
+        return phases_of(self.method(number, kind, size), group_of(self._fabric, self.members(number)), kind)
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """A collective's activities; ``usages`` are the communicator's own or, folded, those of its class."""
@@ -214,7 +191,7 @@ class Communicators:
 
     def _add_sends(self, pairs: Sequence[tuple[int, int]], stages: Sequence[Ranks]) -> None:
         """Add pairs of ranks of two stages that send, by place there."""
-        names: list[Group] = [("send", one, other) for one, other in pairs]
+        names: list[Name] = [("send", one, other) for one, other in pairs]
         if len({*map(len, stages)}) == 1:  # pairs are columns of one table, and have equal counterparts
             table = np.stack(stages)
             tables = [table[one :: other - one][:2].T for one, other in pairs]
@@ -223,12 +200,13 @@ class Communicators:
             self._add(names, [np.stack([stages[one], stages[other]], axis=1) for one, other in pairs])
 
     def _add(
-        self, names: Sequence[Group], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
+        self, names: Sequence[Name], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
     ) -> None:
         """Add groups of one size (rows of tables), by name, of which some are drawn, all together."""
         window, seen, drawn = self._window, len(self._form_of), list[Ranks]()
         for name, table in zip(names, tables, strict=True):
-            those = like or (window.turned_by_all if apart else window.counterparts(table))
+            whole = Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(window.shifts)),))
+            those = like or (whole if apart else window.counterparts(table))
             first = self.kinds[-1].first + len(self.kinds[-1].table) if self.kinds else 0
             self.kinds.append(CommunicatorTable(name, first, seen + sum(len(each) for each in drawn), table, those))
             drawn.append(table[those.drawn])
@@ -239,28 +217,31 @@ class Communicators:
         row, first_of = numbered(rows_alike(stages) ^ mixed(table_of, 5))
         asked = [self._demand.of(names[table_of[place]], stages[place].tolist()) for place in first_of.tolist()]
         number_of = dict(zip(asked, range(len(asked)), strict=True))  # of each tuple of calls
-        own, one = numbered(mixed(layout, 3) ^ mixed(np.array([number_of[calls] for calls in asked])[row], 5))
-        alike = members[firsts(layout, len(layout))[layout[one]]]  # the first of their layout
-        draw = self._pictures.of_groups(members, layout, those.cut)
+        own, _ = numbered(mixed(layout, 3) ^ mixed(np.array([number_of[calls] for calls in asked])[row], 5))
+        layout = layout if shown.size <= _TOGETHER else own
         form, places = np.full((2, len(members)), -1, dtype=np.int64)
         rows = [(np.zeros(0, dtype=np.int64),) * 3 + (np.zeros(0),)]
-        for number, place in enumerate(one.tolist()):
-            some, name = np.flatnonzero(own == number), names[table_of[place]]
-            form[some], uses = self._make(name, members[some], alike[number], some, asked[row[place]], draw)
-            places[some] = len(uses)
-            if apart:
-                self.apart[first] = uses
-            else:
-                rows += [
-                    (some[use.group], np.full_like(use.group, k), use.link, use.flows) for k, use in enumerate(uses)
-                ]
-        group, use, link, flows = map(np.concatenate, zip(*rows, strict=True))
+        for number in range(int(layout.max(initial=-1)) + 1):
+            alike = np.flatnonzero(layout == number)
+            group = group_of(self._fabric, members[alike[0]])
+            draw = partial(self._draw, ({}, {}), group, members, alike, those.cut)
+            for calls in np.flatnonzero(np.bincount(own[alike])).tolist():
+                some = np.flatnonzero(own == calls)
+                form[some], uses = self._make(name, members[some], group, asked[row[some[0]]], partial(draw, some))
+                places[some] = len(uses)
+                if apart:
+                    self._apart[seen] = uses
+                else:
+                    rows += [
+                        (some[use.group], np.full_like(use.group, k), use.link, use.flows) for k, use in enumerate(uses)
+                    ]
+        of_row, use, link, flows = map(np.concatenate, zip(*rows, strict=True))
         which, colour = np.unique(table_of * len(self._forms) + form, return_inverse=True)
         natures = [
-            (names[table], self._natures[own]) for table, own in zip(*divmod(which, len(self._forms)), strict=True)
+            (names[place], self._natures[own]) for place, own in zip(*divmod(which, len(self._forms)), strict=True)
         ]
         colour = np.array([self._colours.setdefault(each, len(self._colours)) for each in natures])[colour]
-        order = ordered(group * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
+        order = ordered(of_row * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
         where = self._fabric.hosts[members]  # what a group does to computation may depend on whether it spans hosts
         axis, directed = "pp" if name[0] == "send" else name, isinstance(name, tuple)
         blocking = isinstance(axis, str) and axis not in self._demand.overlapped
@@ -269,14 +250,33 @@ class Communicators:
             colour=2 * colour + (where != where[:, :1]).any(axis=1),
             ordered=np.full(len(members), directed), blocking=np.full(len(members), blocking),
             member=np.arange(len(members) + 1) * shown.shape[1], rank=window.place[shown].ravel(),
-            use=np.searchsorted(group[order], np.arange(len(members) + 1)), place=use[order], link=link[order],
+            use=np.searchsorted(of_row[order], np.arange(len(members) + 1)), place=use[order], link=link[order],
             flows=flows[order], places=places,
         ))  # fmt: skip
 
+    def _draw(
+        self, known: tuple[dict[tuple[str, str], tuple[PatternTable, ...] | None], dict[bytes, PatternTable]],
+        group: Group, members: Ranks, alike: Ints, cut: int, some: Ints, call: str, method: Method,
+    ) -> tuple[PatternTable, ...]:  # fmt: skip
+        """Return the picture of some groups for a kind of call, from pictures and rounds ``known`` of all alike."""
+        key, (pictures, rounds) = (call, method.algorithm), known
+        if key not in pictures:
+            window = Cut(cut, self._window.become) if cut and self._window.become else None
+            phases = phases_of(method, group, call)
+            pictures[key] = drawn_at_once(
+                self._fabric, members[alike], phases, timed=method.pace is None, cut=window, known=rounds
+            )
+        parts = pictures[key]
+        if parts is not None:
+            return tuple(part.of_groups(np.searchsorted(alike, some)) for part in parts)
+        if cut:
+            raise NotAlikeError
+        return drawn_one_by_one(self._fabric, members[some], phases_of(method, group, call))
+
     def _make(
-        self, name: Group, members: Ranks, alike: Ranks, those: Ints, calls: tuple[Call, ...], draw: Draw
+        self, name: Name, members: Ranks, group: Group, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, list[PatternTable]]:
-        """Return forms and usages of groups with the layout and calls of the group of ranks ``alike``."""
+        """Return forms and usages of groups that run these calls, laid out as ``group``."""
         methods: dict[Call, Method] = {}
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call in calls:
@@ -285,9 +285,9 @@ class Communicators:
                 ways = [copy_pattern(self._fabric, rank, name[1]) for rank in members[:, 0].tolist()]
                 pictures[call[0], ""] = single((way,) for way in ways)
                 continue
-            method = methods[call] = self._methods.of(self._pictures.group(alike), *call)
+            method = methods[call] = self._methods.of(group, *call)
             if (call[0], method.algorithm) not in pictures:
-                pictures[call[0], method.algorithm] = draw(those, call[0], method)
+                pictures[call[0], method.algorithm] = draw(call[0], method)
         several, uses = sum(map(len, pictures.values())) > 1, dict[bytes, PatternTable]()
         parts: dict[Call, list[Part]] = {call: [] for call in calls}
         latency: list[Floats] = []
@@ -297,7 +297,7 @@ class Communicators:
                 uses.setdefault(like, part)
                 parts[call].append((list(uses).index(like), part.share, part.rounds, len(latency)))
                 latency.append(part.latency if method.pace is None else np.zeros_like(part.latency))
-        table = np.stack(latency, axis=1) if latency else np.zeros((len(those), 0))
+        table = np.stack(latency, axis=1) if latency else np.zeros((len(members), 0))
         which, first = numbered(rows_alike(bits(table)))
         for row in table[first].tolist():
             form: Form = {}

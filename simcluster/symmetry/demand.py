@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import itemgetter
 
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import MAIN, Group, Item, Segment, StageProgram, Work
+from simcluster.planning.ops import MAIN, Group, Item, StageProgram, Work
 from simcluster.planning.works import WORKS
 
 _PASSES = 2  # each narrows down when items are under way; what is known is true at any time
@@ -28,7 +28,12 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
     begun: Bounds = {stage: {} for stage in main}  # before an item begins, at least
     over: Bounds = {stage: {} for stage in main}  # before it is over, at most
     for stage, lane in main.items() if any(lane for _, lane in others) else ():
-        _go_along(lane, barriers, begun[stage], over)
+        count = 0
+        for segment, key, needs, _, _, _, also in lane:  # what it waits for is over before it begins
+            for other, needed in needs:
+                over[other][needed] = min(count, over[other].get(needed, count))
+            count += segment in barriers
+            begun[stage] |= dict.fromkeys((key, *also), count)
     for _ in range(_PASSES):
         for stage, lane in others:
             _forward(lane, begun, begun[stage])
@@ -37,17 +42,6 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
         if all(begun[stage][item.key] == over[stage][item.key] for stage, lane in others for item in lane):
             return True
     return False
-
-
-def _go_along(lane: Sequence[Item], barriers: set[Segment], here: dict[Hashable, int], over: Bounds) -> None:
-    """Count barriers along a main lane: what an item, which may be one, waits for is over before it begins."""
-    count = 0
-    for segment, key, needs, _, _, _, also in lane:
-        for stage, needed in needs:
-            over[stage][needed] = min(count, over[stage].get(needed, count))
-        count += segment in barriers
-        for other in (key, *also):
-            here[other] = count
 
 
 def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> None:

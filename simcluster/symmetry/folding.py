@@ -11,6 +11,7 @@ What groups do in a window does not depend on what is wrong, so it is kept for t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,26 +46,21 @@ class Symmetry:
         self._known: list[tuple[Quotient, Communicators]] = []
 
     def folding(
-        self,
-        capacity: LinkValues,
-        slowness: Sequence[float],
-        disturbances: Disturbances = UNDISTURBED,
+        self, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances = UNDISTURBED
     ) -> Folding:
         """Return the communicators and classes of the job with these disturbances (see ``engine.tabulate``)."""
         odd = None
         for window, communicators in self._through():
             assert window.links is not None
             odd = odd or Irregularities.of(window.links.wired, capacity, slowness, disturbances)
-            try:
+            with suppress(NotAlikeError):
                 return seen_by(communicators, window, odd)
-            except NotAlikeError:
-                continue
         odd = odd or Irregularities.of(capacity, capacity, slowness, disturbances)
         return seen_by(self.whole, Quotient.whole(len(slowness)), odd)
 
     def unfolded(self, num_links: int) -> Folding:
         """Every rank, group and link by itself: the plain run that folding must equal."""
-        return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.seen.bindings, num_links))
+        return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.seen, num_links))
 
     @cached_property
     def whole(self) -> Communicators:
@@ -86,4 +82,4 @@ def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities)
     if odd.something and window.shifts:
         window, communicators = cells_of(window, communicators, odd)
     ranks = communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]
-    return Folding(communicators, find_classes(ranks, window, *communicators.seen, odd.colours, len(odd.capacity)))
+    return Folding(communicators, find_classes(ranks, window, communicators.seen, odd.colours, len(odd.capacity)))

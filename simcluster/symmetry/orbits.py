@@ -15,6 +15,7 @@ one (Llama 3 405B).  Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Ints, Numbers, firsts, mixed, numbered, ordered, places
+from simcluster.base.arrays import Ints, firsts, mixed, numbered, ordered, places
 from simcluster.base.link_columns import LinkValues, PerLink
 from simcluster.base.profiles import Profile
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.classes import flow_sums
-from simcluster.symmetry.communicators import Communicators, SeenGroups
+from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.turns import LinkImages
 from simcluster.traffic.incidence import Bindings
@@ -92,15 +93,19 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
     for kind, (shift, turn) in product(kinds, enumerate(turns)):
         if shift not in kind.those.turned and (turn[kind.table] != turn[kind.table[:, :1]]).any():
             raise NotAlikeError
-    copies = _Copies([_alike(axis, window, images, turns, odd) for axis in range(len(turns))], turns)
-    code = copies.of_rank * len(window.ranks) + window.place[window.rank]
+    cells = [_alike(axis, window, images, turns, odd) for axis in range(len(turns))]  # of every number of turns
+    sizes = [np.bincount(each) for each in cells]
+    shape = tuple(map(len, sizes))  # one copy of the window for each choice of a cell of every shift
+    of_rank = np.stack([each[turn] for each, turn in zip(cells, turns, strict=True)])
+    copy_of, count = np.ravel_multi_index(tuple(of_rank), shape), math.prod(shape)
+    code = copy_of * len(window.ranks) + window.place[window.rank]
     number, first = numbered(code)
     become = images.become.all
     there, used = np.flatnonzero(become == np.arange(len(become), dtype=become.dtype)), np.flatnonzero(become >= 0)
     place_of = places(there, len(become))
-    own, place = copies.of_rank[images.owner[used]] * len(there), place_of[become[used]]
-    links = used[firsts(own + place, copies.count * len(there))].reshape(copies.count, -1)  # the first of their cells
-    seen = communicators.seen.bindings
+    own, place = copy_of[images.owner[used]] * len(there), place_of[become[used]]
+    links = used[firsts(own + place, count * len(there))].reshape(count, -1)  # the first of their cells
+    seen = communicators.seen
     on = place_of[seen.link]
     if on.min(initial=0) < 0:
         raise NotAlikeError
@@ -113,8 +118,8 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
     link = np.full(len(become), -1, dtype=np.int32)
     link[used] = links.ravel()[own + equal[place]]
     found = copy(communicators)
-    ranks = places(code[first], copies.count * len(window.ranks)).reshape(copies.count, -1)
-    found.seen = copies.groups(communicators, ranks, links, on, equal, odd)
+    ranks = places(code[first], count * len(window.ranks)).reshape(count, -1)
+    found.seen = _copied(communicators, sizes, of_rank, ranks, links, on, equal, odd)
     return Quotient(first, (), first[number], None, PerLink.one_by_one(link)), found
 
 
@@ -137,66 +142,47 @@ def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints
     return numbered(found)[0]
 
 
-class _Copies:
-    """Copies of a window, one for each choice of a cell of every shift.
+def _copied(
+    communicators: Communicators, sizes: Sequence[Ints], of_rank: Ints, ranks: Ints, links: Ints, on: Ints,
+    equal: Ints, odd: Irregularities,
+) -> Bindings:  # fmt: skip
+    """Return the groups of all copies, whose ``ranks`` and ``links`` these are, and which tells of each group.
 
-    ``cells[s]`` has the cell of every copy by shift, ``cells_of_rank[s]`` that of every rank, ``sizes[s]`` the number
-    of turns in a cell; ``of_rank`` is the copy that a rank is in.
+    A group that a shift brings onto itself is one in all copies along that shift.  There are ``sizes`` turns in each
+    cell, ``of_rank`` has the cell of every rank, by shift.
     """
-
-    def __init__(self, cells: Sequence[Ints], turns: Sequence[Ints]) -> None:
-        self.sizes = [np.bincount(each) for each in cells]
-        self.shape = tuple(map(len, self.sizes))
-        self.cells = np.indices(self.shape).reshape(len(cells), -1)
-        self.cells_of_rank = [each[turn] for each, turn in zip(cells, turns, strict=True)]
-        self.of_rank = np.ravel_multi_index(tuple(self.cells_of_rank), self.shape)
-        self.count = self.cells.shape[1]
-
-    def groups(
-        self, communicators: Communicators, ranks: Ints, links: Ints, on: Ints, equal: Ints, odd: Irregularities
-    ) -> SeenGroups:
-        """Return the groups of all copies, whose ``ranks`` and ``links`` these are, and which tells of each group.
-
-        A group that a shift brings onto itself is one in all copies along that shift.
-        """
-        (seen, of_group), kinds = communicators.seen, communicators.kinds
-        turned = np.array([[shift in kind.those.turned for kind in kinds] for shift in range(len(self.shape))])
-        turned = np.repeat(turned, [len(kind.those.drawn) for kind in kinds], axis=1)
-        every = np.arange(len(seen))
-        heads = np.concatenate([kind.table[:, 0] for kind in kinds])
-        code = self._code([each[heads] for each in self.cells_of_rank], turned, of_group)
-        which, first = numbered(code)
-        drawn = code[first]
-        number = places(drawn, self.count * len(seen))
-        group = number[self._code([*self.cells[..., None]], turned, every)]
-        drawn %= len(seen)
-        rows, member = np.flatnonzero(equal[on] == on), np.repeat(every, np.diff(seen.member))
-        user, on = seen.user[rows], on[rows]
-        many = np.ones((self.count, len(member)), dtype=np.int64)
-        times = np.tile(np.bincount(equal)[on], (self.count, 1))
-        changes = np.isin(links, list(odd.varying))
-        for cells, sizes, whole in zip(self.cells, self.sizes, turned, strict=True):
-            moved = changes.copy()  # links that one of their users goes with, or that change on the way
-            moved[:, on[~whole[user]]] = True
-            many *= np.where(whole[member], sizes[cells, None], 1)
-            times *= np.where(whole[user] & moved[:, on], sizes[cells, None], 1)
-        of_member, rank, many = _by_group(group[:, member], ranks[:, seen.rank], many)
-        columns = seen.place[rows], links[:, on], seen.flows[rows], times
-        of_row, place, link, flows, times = _by_group(group[:, user], *columns)
-        bounds = np.arange(len(drawn) + 1)
-        return SeenGroups(Bindings(
-            colour=seen.colour[drawn], ordered=seen.ordered[drawn], blocking=seen.blocking[drawn],
-            member=np.searchsorted(of_member, bounds), rank=rank, use=np.searchsorted(of_row, bounds), place=place,
-            link=link, flows=flows, places=seen.places[drawn],
-            apart={int(number[own]): uses for own, uses in seen.apart.items()},
-            many=many, times=times, equal=(links[:, equal].ravel(), links.ravel()),
-        ), which.astype(np.int32))  # fmt: skip
-
-    def _code(self, cells: Sequence[Ints], turned: Bools, those: Numbers) -> Ints:
-        """Return the number of each of those groups in the copies with these cells."""
-        own = [np.where(whole[those], 0, cell) for cell, whole in zip(cells, turned, strict=True)]
-        found: Ints = np.ravel_multi_index(tuple(own), self.shape) * turned.shape[1] + those
-        return found
+    seen, kinds, shape = communicators.seen, communicators.kinds, tuple(map(len, sizes))
+    shifts, every = range(len(shape)), np.arange(len(seen))
+    turned = np.array([[shift in kind.those.turned for kind in kinds for _ in kind.those.drawn] for shift in shifts])
+    copies = np.indices(shape).reshape(len(shape), -1, 1)
+    heads = of_rank[:, np.concatenate([kind.table[:, 0] for kind in kinds])]
+    code = np.ravel_multi_index(tuple(np.where(turned[:, seen.of_group], 0, heads)), shape) * len(seen) + seen.of_group
+    which, first = numbered(code)
+    number = places(code[first], len(links) * len(seen))
+    group = number[np.ravel_multi_index(tuple(np.where(turned[:, None], 0, copies)), shape) * len(seen) + every]
+    drawn = code[first] % len(seen)
+    rows, member = np.flatnonzero(equal[on] == on), np.repeat(every, np.diff(seen.member))
+    user, on = seen.user[rows], on[rows]
+    many = np.ones((len(links), len(member)), dtype=np.int64)
+    times = np.tile(np.bincount(equal)[on], (len(links), 1))
+    changes = np.isin(links, list(odd.varying))
+    for cell, turns, whole in zip(copies, sizes, turned, strict=True):
+        moved = changes.copy()  # links that one of their users goes with, or that change on the way
+        moved[:, on[~whole[user]]] = True
+        many *= np.where(whole[member], turns[cell], 1)
+        times *= np.where(whole[user] & moved[:, on], turns[cell], 1)
+    of_member, rank, many = _by_group(group[:, member], ranks[:, seen.rank], many)
+    columns = seen.place[rows], links[:, on], seen.flows[rows], times
+    of_row, place, link, flows, times = _by_group(group[:, user], *columns)
+    bounds = np.arange(len(drawn) + 1)
+    return Bindings(
+        colour=seen.colour[drawn], ordered=seen.ordered[drawn], blocking=seen.blocking[drawn],
+        member=np.searchsorted(of_member, bounds), rank=rank, use=np.searchsorted(of_row, bounds), place=place,
+        link=link, flows=flows, places=seen.places[drawn],
+        apart={int(number[own]): uses for own, uses in seen.apart.items()},
+        many=many, times=times, equal=(links[:, equal].ravel(), links.ravel()),
+        of_group=which.astype(np.int32),
+    )  # fmt: skip
 
 
 def _by_group(group: Ints, *columns: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -16,17 +16,18 @@ With Llama 3 405B on 131,072 GPUs 8.4 million rows of usage become 33,000, and 1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, places
+from simcluster.base.arrays import Int32s, Ints, Numbers, mixed, numbered, places, rows_alike
 from simcluster.base.link_columns import PerLink
 from simcluster.planning.parallel import Plan, RankLayout, Ranks
-from simcluster.symmetry.turns import LinkImages, leaves_together, link_images
+from simcluster.symmetry.turns import LinkImages, link_images, parts_onto
 from simcluster.topology.cluster import Cluster
+from simcluster.topology.regular import Regular
 from simcluster.traffic.traffic import Fabric
 
 _FEW = 4096  # ranks among which most shifts fail that fail
@@ -106,11 +107,6 @@ class Quotient:
         """The place of every rank among those of the window, -1 for others."""
         return places(self.ranks, len(self.rank))
 
-    @property
-    def turned_by_all(self) -> Counterparts:
-        """That of a group of all ranks, which is drawn whole."""
-        return Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(self.shifts)),))
-
     def counterparts(self, table: Ranks) -> Counterparts:
         """Return what groups (rows) become in the window."""
         rows = found = np.arange(len(table))
@@ -132,27 +128,48 @@ class Quotient:
         return Counterparts(found, cut, tuple(turned))
 
 
+def layouts(fabric: Fabric, table: Ints) -> Ints:
+    """Return a number for every group (row), equal where members meet in machines, NICs and NVSwitches equally."""
+    found = np.zeros(len(table), dtype=np.uint64)
+    if len(table) < 2:
+        return found.astype(np.int64)
+    switches, nics = fabric.seats(table.ravel())
+    width = table.shape[1] * nics.shape[1]  # NICs of one rank may be those of another, in another order
+    for salt, first_seen in (
+        (0, _first_seen(fabric.hosts[table], None)),
+        (1, _first_seen(switches.reshape(table.shape), 0)),
+        (7, _first_seen(nics.reshape(len(table), width), -1)),
+    ):
+        found = mixed(found ^ rows_alike(first_seen), salt)
+    return numbered(found)[0]
+
+
+def _first_seen(table: Numbers, none: int | None) -> Ints:
+    """Return every value as the place in its row where it is first seen; -1 for the value that says there is none."""
+    span = int(table.max(initial=0)) + 2
+    keys = np.arange(len(table))[:, None] * span + table + 1
+    _, first, inverse = np.unique(keys.ravel(), return_index=True, return_inverse=True)
+    place = first[inverse].reshape(table.shape) - np.arange(len(table))[:, None] * table.shape[1]
+    return place if none is None else np.where(table == none, -1, place)
+
+
 def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
     """Generate the windows that a job with which nothing is wrong may have, the smallest first."""
-    if not isinstance(plan, Plan) or not isinstance(fabric, Cluster):
+    if not isinstance(plan, Plan) or not isinstance(fabric, Cluster) or not isinstance(fabric.wiring, Regular):
         return
+    few, leaf = min(_FEW, plan.num_ranks), fabric.wiring.ends.leaf
     for size in range(1, plan.dp // 2 + 1):
-        few = min(_FEW, plan.num_ranks)
-        if plan.dp % size or not leaves_together(fabric, Shift.along(plan, "dp", size, few).onto):
+        if plan.dp % size or parts_onto(leaf[:few], leaf[Shift.along(plan, "dp", size, few).onto]) is None:
             continue
         shifts = [Shift.along(plan, "dp", size, plan.num_ranks)]
         if plan.tp > 1:
             shifts = [Shift.along(plan, "tp", 1, plan.num_ranks), *shifts]
         for some in (shifts, shifts[1:]):
-            window = _window(some, fabric) if some else None
-            if window is not None:
-                yield window
-
-
-def _window(shifts: Sequence[Shift], fabric: Cluster) -> Quotient | None:
-    rank = shifts[0].rank
-    for shift in shifts[1:]:
-        rank = shift.rank[rank]
-    links = link_images(fabric, [shift.onto for shift in shifts], rank, math.prod(shift.count for shift in shifts))
-    ranks = np.flatnonzero(rank == np.arange(len(rank)))
-    return None if links is None else Quotient(ranks, tuple(shifts), rank, links, links.become)
+            rank: Numbers = np.arange(plan.num_ranks, dtype=np.int32)
+            for shift in some:
+                rank = shift.rank[rank]
+            count = math.prod(shift.count for shift in some)
+            links = link_images(fabric, [shift.onto for shift in some], rank, count) if some else None
+            if links is not None:
+                ranks = np.flatnonzero(rank == np.arange(len(rank)))
+                yield Quotient(ranks, tuple(some), rank, links, links.become)

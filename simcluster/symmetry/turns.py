@@ -101,14 +101,6 @@ def parts_onto(part: Numbers, onto: Numbers) -> Ints | None:
     return found if (found[part] == onto).all() else None
 
 
-def leaves_together(cluster: Cluster, gpus: Numbers) -> bool:
-    """Return whether ``link_images`` may know a step that takes GPU i, of the first few, to GPU ``gpus[i]``."""
-    if not isinstance(cluster.wiring, Regular):
-        return False
-    leaf = cluster.wiring.ends.leaf
-    return parts_onto(leaf[: len(gpus)], leaf[gpus]) is not None
-
-
 def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int) -> LinkImages | None:
     """Return what becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
 
@@ -185,7 +177,7 @@ def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tupl
 def _columns(regular: Regular, place: Ints) -> Ints | None:
     """Return where every link of a machine comes to if the GPUs come to these places; None if that is no link."""
     width = regular.machines.numbers.width
-    ends = np.transpose(regular.link_ends.nodes(regular.machines.owned[0])).tolist()
+    ends = np.transpose(regular.nodes(regular.machines.owned[0])).tolist()
     ways = [[node for column in way if column >= 0 for node in ends[column]] for way in regular.ends.out.tolist()]
     to: dict[int, int] = {}
     for way, other in zip(ways, place.tolist(), strict=True):

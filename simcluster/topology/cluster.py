@@ -30,11 +30,10 @@ from simcluster.base.shown import Shown
 from simcluster.base.texts import nearest
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft, check_drawn
-from simcluster.topology.link_ends import LinkKind
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router
-from simcluster.topology.wiring import Wiring
+from simcluster.topology.wiring import LinkKind, Wiring
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Ints, compact
-from simcluster.base.link_columns import LinkRows
-from simcluster.topology.draft import Draft
+from simcluster.topology.draft import Draft, check_drawn
+from simcluster.topology.hops import Ground
 from simcluster.topology.links import Graph, called
 from simcluster.topology.numbering import LinkNumbers
+from simcluster.topology.wiring import LinkKind, Wiring
 
 _AT_ONCE = 1 << 20  # links, which bounds what is kept beside their kinds
 
 
-class LinkKind(NamedTuple):
-    """What reports call the nodes where links begin and end, and their medium."""
+class LinkEnds(Wiring):
+    """The names of a draft's nodes and links, whose graph is made when it is needed."""
 
-    begin: str
-    end: str
-    medium: str
+    draft: Draft
+    numbers: LinkNumbers
+    ground: Ground
 
+    @cached_property
+    def graph(self) -> Graph:  # type: ignore[override]
+        """All nodes and links; InputError of more GPUs than a graph is built of."""
+        check_drawn(self.draft.gpus)
+        return self.draft.graph()
 
-class LinkEnds:
-    """The nodes that the links of a draft join."""
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the GPUs."""
+        return tuple(self.draft.gpu_names())
 
-    def __init__(self, draft: Draft, numbers: LinkNumbers, rows: LinkRows) -> None:
-        self._draft, self._numbers, self._rows = draft, numbers, rows
+    @cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Switches of the collectives' network, by name."""
+        return tuple(name for name, data in self.draft.switches.values() if "network" not in data)
+
+    @cached_property
+    def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
+        """The nodes that each link leads from and to."""
+        names, (begin, end) = self.draft.names(), self.nodes(np.arange(len(self.link_capacity)))
+        return tuple([(names[a], names[b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
+
+    @cached_property
+    def _all_names(self) -> frozenset[str]:
+        return frozenset(self.draft.names())
+
+    def has(self, node: str) -> bool:
+        """Is there such a node?"""
+        return node in self._all_names
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """Names of the nodes where links begin and end."""
@@ -40,13 +62,13 @@ class LinkEnds:
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
         """The kind of each link, by number, and the kinds."""
         by_node, labels = self._labels
-        media = list(dict.fromkeys(str(data["medium"]) for data in self._draft.sorts))
-        of_sort = np.array([media.index(str(data["medium"])) for data in self._draft.sorts])
+        media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.sorts))
+        of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.sorts])
         codes = np.empty(len(links), dtype=np.int64)
         for first in range(0, len(links), _AT_ONCE):
             some = links[first : first + _AT_ONCE]
             begin, end = (by_node[nodes].astype(np.int64) for nodes in self.nodes(some))
-            medium = of_sort[self._numbers.sorts[some]]
+            medium = of_sort[self.numbers.sorts[some]]
             codes[first : first + _AT_ONCE] = (begin * len(labels) + end) * len(media) + medium
         different, number = compact(codes)
         kinds = []
@@ -58,25 +80,25 @@ class LinkEnds:
 
     def nodes(self, links: Ints) -> tuple[Ints, Ints]:
         """The nodes where links begin and end."""
-        numbers = self._numbers
+        numbers = self.numbers
         begin, end = np.empty((2, len(links)), dtype=np.int64)
-        place = self._rows.place[links]
+        place = self.ground.rows.place[links]
         inside, others = np.flatnonzero(place < numbers.owned.size), links[place >= numbers.owned.size]
         machine, column = np.divmod(place[inside], numbers.owned.shape[1])
         came = np.array(numbers.came, dtype=np.int64).reshape(-1, 2)[column]
-        for which, block in enumerate(self._draft.blocks):
+        for which, block in enumerate(self.draft.blocks):
             own = np.flatnonzero(came[:, 0] == which)
             for found, side in ((begin, 0), (end, 1)):
                 found[inside[own]] = block.at(side, machine[own], came[own, 1])
         for found, those in ((begin, others), (end, numbers.turned[others - numbers.first])):
             switch = np.searchsorted(numbers.starts, those, side="right") - 1
-            found[place >= numbers.owned.size] = self._draft.nodes.size + switch
+            found[place >= numbers.owned.size] = self.draft.nodes.size + switch
         return begin, end
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int16], list[str]]:
         """For every node the number of what it is called in reports, and these."""
-        draft = self._draft
+        draft = self.draft
         known: dict[str, int] = {}
         found = np.empty(draft.size, dtype=np.int16)
         inside = [called(data) for _, data in draft.pattern.nodes(data=True)]
@@ -86,7 +108,7 @@ class LinkEnds:
         return found, list(known)
 
     def _names(self, nodes: Ints) -> list[str]:
-        draft = self._draft
+        draft = self.draft
         cut = len(draft.domain) + 1
         inside = np.flatnonzero(nodes < draft.nodes.size)
         machine = np.empty(draft.nodes.size, dtype=np.int32)
@@ -101,11 +123,3 @@ class LinkEnds:
         for at in np.flatnonzero(nodes >= draft.nodes.size).tolist():
             found[at] = draft.switches[int(nodes[at])][0]
         return found
-
-
-def kinds_in(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
-    """``LinkEnds.kinds`` of links that are given by their nodes in a graph."""
-    labels = {node: called(data) for node, data in graph.nodes(data=True)}
-    known: dict[LinkKind, int] = {}
-    kinds = [LinkKind(labels[a], labels[b], str(graph[a][b]["medium"])) for a, b in links]
-    return np.array([known.setdefault(kind, len(known)) for kind in kinds], dtype=np.int64), list(known)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -43,13 +44,12 @@ class LinkNumbers:
     @classmethod
     def of(cls, draft: Draft) -> LinkNumbers | None:
         """Those of a draft; None where a link leads from one machine to another without a switch between."""
-        tables = [table for block in draft.blocks for table in block.tables if table is not draft.nodes]
-        if min([int(table.min(initial=draft.size)) for table in tables], default=draft.size) < draft.nodes.size:
+        outside = [table for block in draft.blocks for table in block.tables if table is not draft.nodes]
+        if min([int(table.min(initial=draft.size)) for table in outside], default=draft.size) < draft.nodes.size:
             return None
+        blocks = list(enumerate(draft.blocks))
         begins = {
-            (number, column): block.begin(draft.nodes, column)
-            for number, block in enumerate(draft.blocks)
-            for column in range(len(block.data))
+            (number, own): block.begin(draft.nodes, own) for number, block in blocks for own in range(len(block.data))
         }
         runs = [[each for place in run for each, own in begins.items() if own == place] for run in draft.runs]
         came = [each for run in runs for each in run]
@@ -59,8 +59,12 @@ class LinkNumbers:
         place_of = {each: place for place, each in enumerate(came)}
         back = np.array([place_of[block, column ^ 1] for block, column in came], dtype=np.int64)
         links_of = {each: owned[:, place] for each, place in place_of.items()}
-        tails = [each for each, own in begins.items() if own < 0]
-        counts = _number_switches(draft, tails, links_of, first)
+        tails = [each for each, own in begins.items() if own < 0]  # block by block
+        tables = [[block.column(0, own) - np.int32(draft.nodes.size) for which, own in tails if which == number]
+                  for number, block in blocks]  # fmt: skip
+        numbers, counts = in_turn(tables, draft.size - draft.nodes.size, first)
+        for each, links in zip(tails, chain.from_iterable(numbers), strict=True):
+            links_of.setdefault(each, links)[:] = links
         starts = np.cumsum([first, *counts])
         turned = np.empty(starts[-1] - first, dtype=np.int32)
         sorts = np.empty(starts[-1], dtype=np.min_scalar_type(len(draft.sorts)))
@@ -68,27 +72,11 @@ class LinkNumbers:
         column = 0
         for run in runs:
             begin, end = column * draft.stamped, (column + len(run)) * draft.stamped
-            links = np.arange(begin, end, dtype=np.int32).reshape(draft.stamped, len(run))
-            owned[:, column : column + len(run)] = links
-            sorts[begin:end].reshape(links.shape)[:] = [sort_of[each] for each in run]
+            machines = np.arange(begin, end, dtype=np.int32).reshape(draft.stamped, len(run))
+            owned[:, column : column + len(run)] = machines
+            sorts[begin:end].reshape(machines.shape)[:] = [sort_of[each] for each in run]
             column += len(run)
         for block, column in tails:
             place = links_of[block, column] - np.intp(first)
             sorts[first:][place], turned[place] = sort_of[block, column], links_of[block, column ^ 1]
         return cls(width, owned, back, came, sorts, starts, turned)
-
-
-def _number_switches(
-    draft: Draft, columns: Sequence[_Column], links_of: dict[_Column, Int32s], first: int
-) -> Ints:  # fmt: skip
-    """Number the links of these columns, which begin at switches, from ``first`` on; return how many a switch has."""
-    tables: list[list[Int32s]] = [[] for _ in draft.blocks]
-    for number, column in columns:
-        tables[number].append(draft.blocks[number].column(0, column) - np.int32(draft.nodes.size))
-    numbers, counts = in_turn(tables, draft.size - draft.nodes.size, first)
-    for each, links in zip(columns, [links for table in numbers for links in table], strict=True):
-        if each in links_of:
-            links_of[each][:] = links
-        else:
-            links_of[each] = links
-    return counts

@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
 from simcluster.topology.access_paths import WHOLE, Spread, Ways, split
-from simcluster.topology.link_ends import LinkKind, kinds_in
-from simcluster.topology.links import Graph, compute_part
-from simcluster.topology.paths import Rows, one_by_one
+from simcluster.topology.links import Graph, called, compute_part
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.routing import Router
 
@@ -133,6 +132,26 @@ def _up(ways: Ways, leaf: str, top: str) -> list[str]:
     return path[1:]
 
 
+Rows: TypeAlias = tuple[Ints, Ints, Floats]
+"""(flow, link, fraction) of every link that a flow crosses, in columns."""
+
+
+class LinkKind(NamedTuple):
+    """What reports call the nodes where links begin and end, and their medium."""
+
+    begin: str
+    end: str
+    medium: str
+
+
+def kinds_in(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
+    """``Wiring.kinds`` of links that are given by their nodes in a graph."""
+    labels = {node: called(data) for node, data in graph.nodes(data=True)}
+    known: dict[LinkKind, int] = {}
+    kinds = [LinkKind(labels[a], labels[b], str(graph[a][b]["medium"])) for a, b in links]
+    return np.array([known.setdefault(kind, len(known)) for kind in kinds], dtype=np.int64), list(known)
+
+
 class Wiring:
     """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
 
@@ -160,7 +179,8 @@ class Wiring:
     @cached_property
     def storage_nics(self) -> bool:
         """Have machines NICs on a network for storage?"""
-        return has_storage_nics(self.graph)
+        nodes = self.graph.nodes(data=True)
+        return any(data["kind"] == "nic" and data.get("network") == "storage" for _, data in nodes)
 
     @cached_property
     def router(self) -> Router:
@@ -181,7 +201,17 @@ class Wiring:
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """The links of all flows, by flow."""
-        return one_by_one(self.router.spread, np.flatnonzero(src != dst), src, dst, number)
+        return self.one_by_one(np.flatnonzero(src != dst), src, dst, number)
+
+    def one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
+        """The links of some of the flows."""
+        rows = [
+            (place, link, fraction)
+            for place in flows.tolist()
+            for link, fraction in self.router.spread(int(src[place]), int(dst[place]), int(number[place]))
+        ]
+        flow, link, fraction = np.array(rows, dtype=np.float64).reshape(-1, 3).T  # numbers of links are exact
+        return flow.astype(np.int64), link.astype(np.int64), fraction
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
         """Unknown."""
@@ -194,18 +224,23 @@ class Wiring:
 
     def nvswitch(self, gpu: int) -> str:
         """The NVSwitch of a GPU; "" for none."""
-        return nvswitch_of(self.graph, self.gpus[gpu])
+        near = self.graph.adj[self.gpus[gpu]]
+        return next((node for node in near if self.graph.nodes[node]["kind"] == "nvswitch"), "")
 
     @cached_property
     def meshed(self) -> bool:
-        """Are the GPUs of every machine linked to each other?"""
+        """Has every GPU a link to every other of its machine, of several?"""
         machines: dict[int, list[str]] = {}
         for gpu, host in zip(self.gpus, self.hosts.tolist(), strict=True):
             machines.setdefault(host, []).append(gpu)
-        return all(linked_to_each_other(self.graph, gpus) for gpus in machines.values())
+        return all(
+            len(gpus) > 1 and all(itertools.starmap(self.graph.has_edge, itertools.permutations(gpus, 2)))
+            for gpus in machines.values()
+        )
 
     @cached_property
-    def _all_seats(self) -> tuple[Int32s, Int32s]:
+    def all_seats(self) -> tuple[Int32s, Int32s]:
+        """Numbers of the NVSwitch (0 for none) and of the NICs of all GPUs (-1 after the last)."""
         numbers, gpus = {"": 0}, range(len(self.gpus))
         switches = [numbers.setdefault(self.nvswitch(gpu), len(numbers)) for gpu in gpus]
         uplinks = [[numbers.setdefault(name, len(numbers)) for name in self.uplinks(gpu)] for gpu in gpus]
@@ -215,8 +250,8 @@ class Wiring:
         return np.array(switches, dtype=np.int32), nics
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs (-1 after the last)."""
-        switches, nics = self._all_seats
+        """``all_seats`` of some GPUs."""
+        switches, nics = self.all_seats
         return switches[gpus], nics[gpus]
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
@@ -238,18 +273,3 @@ class Wiring:
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
         return int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
-
-
-def linked_to_each_other(graph: Graph, gpus: Sequence[str]) -> bool:
-    """Has every one of several GPUs a link of its own to every other?"""
-    return len(gpus) > 1 and all(graph.has_edge(a, b) for a in gpus for b in gpus if a != b)
-
-
-def nvswitch_of(graph: Graph, gpu: str) -> str:
-    """The NVSwitch that a GPU is linked to; "" for none."""
-    return next((node for node in graph.adj[gpu] if graph.nodes[node]["kind"] == "nvswitch"), "")
-
-
-def has_storage_nics(graph: Graph) -> bool:
-    """Are there NICs on a network called storage?"""
-    return any(data["kind"] == "nic" and data.get("network") == "storage" for _, data in graph.nodes(data=True))

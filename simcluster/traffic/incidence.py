@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Floats, Ints, compact, ordered
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints, compact, ordered
 from simcluster.traffic.fairness import Usage
 
 
@@ -38,7 +38,8 @@ class Bindings:
     flows of each usage.
 
     Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage;
-    ``equal`` are links of rows and, of each, a link that carries the same, the link itself included.
+    ``equal`` are links of rows and, of each, a link that carries the same, the link itself included.  ``of_group`` has
+    for every communicator of the job the one here that tells of it.
     """
 
     colour: Ints
@@ -55,6 +56,7 @@ class Bindings:
     many: Ints | None = None
     times: Ints | None = None
     equal: tuple[Ints, Ints] | None = None
+    of_group: Int32s = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.colour)
@@ -118,5 +120,4 @@ def joined(parts: Sequence[Bindings]) -> Bindings:
         return np.cumsum(counts, dtype=np.int64)
 
     names = ["colour", "ordered", "blocking", "rank", "place", "link", "flows", "places"]
-    names += ["many", "times"] if parts[0].many is not None else []
     return Bindings(member=starts("member"), use=starts("use"), **{name: column(name) for name in names})  # type: ignore[arg-type]

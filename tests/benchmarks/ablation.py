@@ -103,7 +103,7 @@ SWITCHES: dict[str, Switch] = {
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),
     "bulk: routes": _patched("topology.regular:Regular", "rows", _one_by_one),
-    "bulk: hop columns": _patched("symmetry.usage_patterns", "drawn_at_once", _nothing),
+    "bulk: hop columns": _patched("symmetry.communicators", "drawn_at_once", _nothing),
     "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
     "quick step": _patched("studies.sweep.quick_rows", "quick_step", _not_quick),
     "replicas: sweep": _patched("studies.whatif.montecarlo", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")),

@@ -75,7 +75,7 @@ class RepresentativeCalls:
         self._ranks, self._number, self._class_of = ranks, cache(communicators.number), classes.of_communicator
         self._kinds = CommunicationKinds(cluster, communicators, classes, links, choices.interference, in_steps=False)
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(ranks)])}
-        self._shared = find_shared(classes, communicators.seen.bindings)
+        self._shared = find_shared(classes, communicators.seen)
         self._costs: dict[Hashable, CommunicationKind] = {}
         self._sends: dict[Hashable, SendCosts] = {}
         self.alone = cache(self._find_alone)
@@ -237,12 +237,13 @@ class _AnySize(Communicators):
 
     def alike(self) -> bool:
         """Return whether groups of one kind and stage have one form, so that all sizes treat them equally."""
+        forms = np.array(self._form_of)
         for name in dict.fromkeys(kind.name for kind in self.kinds):
             form_of = np.full(int(self.stage_of.max()) + 1, -1, dtype=np.int64)  # of some group of every stage
             pairs = []
             for kind in self.named(name):
-                stage = self.stage_of[kind.table[:, :1] if kind.directed else kind.table]
-                form = np.broadcast_to(self.forms(kind)[:, None], stage.shape)
+                stage = self.stage_of[kind.table[:, :1] if isinstance(kind.name, tuple) else kind.table]
+                form = np.broadcast_to(forms[kind.seen + kind.those.told][:, None], stage.shape)
                 form_of[stage] = form
                 pairs.append((stage, form))
             if any((form_of[stage] != form).any() for stage, form in pairs):
