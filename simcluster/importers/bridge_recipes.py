@@ -25,7 +25,7 @@ from simcluster.importers.named_models import (
 )
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
-from simcluster.importers.python_values import Built, Unread, given_values, plain_fields, written_call
+from simcluster.importers.python_values import Built, Unread, plain_fields, written_call
 
 RESOLVED = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes beside its checkpoints, or a log with its "
@@ -81,9 +81,7 @@ def settings_of_recipe(
         **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
     }
     file = RecipeFile(text, source, known=known, idle=_is_idle)
-    function = function or file.chosen(_PRETRAINS, _STARTS)
-    found = file.read(function, given_values(given))
-    found = found if isinstance(found, Built) or not started else started[0]
+    function, found = file.recipe(function, given, _PRETRAINS, _STARTS, started)
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data; {RESOLVED}")
     if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
@@ -144,8 +142,10 @@ def _recipe(
         del settings["model.apply_rope_fusion"]
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
-        settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}
+        if value is None:
+            settings = {each: word for each, word in settings.items() if each.partition(".")[0] != section}
         settings |= _section(section, value)
+    settings = {each: word for each, word in settings.items() if word is not None}
     settings |= _vocabulary(found, name, settings)
     assumed = list(known.assumed)
     if not name:
@@ -155,21 +155,12 @@ def _recipe(
     length = settings.get("model.seq_length")
     samples = settings.pop("dataset.seq_length", None) if length is not None else None
     if samples not in (None, length):
-        assumed.append(
-            f"the model's sequence length, though dataset.seq_length is {samples}, which Megatron-Bridge refuses"
-        )
+        refused = f"dataset.seq_length is {samples}, which Megatron-Bridge refuses"
+        assumed.append(f"the model's sequence length, though {refused}")
     fields = data.fields.items() if isinstance(data, Built) else ()
     if found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
         assumed.append(PACKED)
     return ReadRecipe(known, _settled(settings), tuple(assumed))
-
-
-def _is_unset(name: str, section: str, value: Any) -> bool:
-    """Return whether a section says None of a setting that a base or the model's class makes."""
-    if value is None:
-        return name == section or name.startswith(f"{section}.")
-    field = name.removeprefix(f"{section}.")
-    return isinstance(value, Built) and field != name and value.fields.get(field, name) is None
 
 
 def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,16 +185,16 @@ def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[s
 def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
     """Raise InputError for a model (``what`` names it) that is no decoder, or whose sizes are not given."""
     kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
-    if against := no_decoder(file.place_of(kind) if file else kind):
-        raise InputError(f"{what} ({kind[:80]}) {against}")
+    against = no_decoder(file.place_of(kind) if file else kind)
+    unknown = ""
     if "model.num_layers" not in settings:
-        against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
+        unknown = "is not known here, and the recipe does not say its sizes (num_layers and others)"
     elif isinstance(model, Built) and not defaults_of_class(model.name):
-        against = "is of a class that is not known here, nor what that says of norms, activation and attention"
-    if against and (other := no_decoder(what.rpartition(" ")[2])):
+        unknown = "is of a class that is not known here, nor what that says of norms, activation and attention"
+    if not against and unknown and (other := no_decoder(what.rpartition(" ")[2])):
         raise InputError(f"{what} {other}")
-    if against:
-        raise InputError(f"{what} ({kind[:80]}) {against}; {remedy}")
+    if against or unknown:
+        raise InputError(f"{what} ({kind[:80]}) {against or f'{unknown}; {remedy}'}")
 
 
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,6 +249,7 @@ def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:
+    """Return the settings of a section by dotted name, None for those that it unsets."""
     fields = {section: value}
     made_by = value.text if isinstance(value, Unread) else ""  # the call that makes it, as far as it is not read
     if isinstance(value, Built):
@@ -274,14 +266,15 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         if "distributed_fused_adam" in made_by:
             fields.setdefault("optimizer.use_distributed_optimizer", True)
     layout = fields.get("model.pipeline_model_parallel_layout")
-    if isinstance(layout, list) and sum(len(row) for row in layout if isinstance(row, list)) > MOST_LAYERS:
-        layout = Unread("longer than any model's")
+    if isinstance(layout, list):
+        rows = [row if isinstance(row, list) else [row] for row in layout]
+        if sum(map(len, rows)) > MOST_LAYERS:
+            layout = Unread("longer than any model's")
+        else:
+            letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
+            fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
     if isinstance(layout, Unread | Built):
         del fields["model.pipeline_model_parallel_layout"]
         fields[_UNREAD_LAYOUT] = True
-    elif isinstance(layout, list):
-        rows = [row if isinstance(row, list) else [row] for row in layout]
-        letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
-        fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
     objects = {name: Unread(f"{item.name}(...)") for name, item in fields.items() if isinstance(item, Built)}
-    return objects | plain_fields(fields)
+    return {name: None for name, item in fields.items() if item is None} | objects | plain_fields(fields)

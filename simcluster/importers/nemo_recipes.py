@@ -18,7 +18,7 @@ from simcluster.importers.named_models import fields_of_class, model_of_class, m
 from simcluster.importers.option_values import VOCABULARIES
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
-from simcluster.importers.python_values import Built, Unread, given_values, plain_fields, written_call
+from simcluster.importers.python_values import Built, Unread, plain_fields, written_call
 
 RESOLVED = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"
@@ -47,9 +47,7 @@ def settings_of_nemo_recipe(
     known |= dict.fromkeys(("fdl.build", "fiddle.build"), lambda made=None, *_, **__: made)
     known |= dict.fromkeys(_STARTS, lambda *args, **named: started.append(_started(*args, **named)))
     file = RecipeFile(text, source, known=known)
-    function = function or file.chosen(_PRETRAINS, _STARTS)
-    found = file.read(function, given_values(given))
-    found = found if isinstance(found, Built) or not started else started[0]
+    function, found = file.recipe(function, given, _PRETRAINS, _STARTS, started)
     what = f"{source}: {function}"
     if not isinstance(found, Built):
         raise InputError(f"{what} makes no recipe that can be read as data; {RESOLVED}")

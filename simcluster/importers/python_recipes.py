@@ -16,7 +16,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.importers.python_values import Built, Unread, operated, truth
+from simcluster.importers.python_values import Built, Unread, given_values, known_truth, operated, truth
 
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 SCRIPT = "the script"
@@ -73,36 +73,36 @@ class RecipeFile:
             )
         node = self.functions[name]
         taken = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
-        for argument in given:
-            if argument not in taken:
-                takes = f"; it takes {listed(taken[:8])}" if taken else ""
-                raise InputError(
-                    f"{self.source}: {name} takes no argument {argument[:60]!r}{did_you_mean(argument, taken)}; leave "
-                    f"--arg {argument[:60]}=... out{takes}"
-                )
+        if other := next((argument for argument in given if argument not in taken), ""):
+            takes = f"; it takes {listed(taken[:8])}" if taken else ""
+            raise InputError(
+                f"{self.source}: {name} takes no argument {other[:60]!r}{did_you_mean(other, taken)}; leave --arg "
+                f"{other[:60]}=... out{takes}"
+            )
         return self._called(node, (), given)
 
-    def chosen(self, pattern: re.Pattern[str], starts: Collection[str]) -> str:
-        """Return the one recipe of a file: by its name, by what it starts, or ``SCRIPT``.
+    def recipe(
+        self, name: str, given: Mapping[str, str], pattern: re.Pattern[str], starts: Collection[str], started: list[Any]
+    ) -> tuple[str, Any]:
+        """Return the recipe of a name, or the only one, and what it returns or, called by one of ``starts``, starts.
 
-        Raises InputError where there are several or none.
+        Without a name it is the function that the pattern finds, one that starts a training, or what the file does
+        where it is started.  Raises InputError where there are several or none.
         """
         made = [name for name in self.functions if pattern.search(name) and not name.startswith("_")]
-        calls = {
-            name: {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-            for name, node in self.functions.items()
-        }
-        made = made or [name for name in calls if not calls[name].isdisjoint(starts)]
-        if not made and self._main:
-            return SCRIPT
-        if len(made) != 1:
+        made = made or [
+            name for name, node in self.functions.items()
+            if any(isinstance(each, ast.Call) and ast.unparse(each.func) in starts for each in ast.walk(node))
+        ] or [SCRIPT] * bool(self._main)  # fmt: skip
+        if not name and len(made) != 1:
             known = made or [*self.functions][:20]
             has = f" (it has {listed(known)})" if known else ""
             raise InputError(
                 f"{self.source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a "
                 f"colon, as in {self.source}:{(known or ['NAME'])[0]}{has}"
             )
-        return made[0]
+        found = self.read(name or made[0], given_values(given))
+        return name or made[0], found if isinstance(found, Built) or not started else started[0]
 
     # --- functions and statements
 
@@ -112,11 +112,10 @@ class RecipeFile:
             raise InputError(f"{self.source}: functions call each other more than {_MOST_DEPTH} deep")
         given = function.args
         positional = [each.arg for each in (*given.posonlyargs, *given.args)]
-        pairs = [*zip(reversed(positional), reversed(given.defaults), strict=False)]
-        pairs += [(each.arg, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
-        own = {*positional, *(each.arg for each in given.kwonlyargs)}
-        scope = {name: self._value(default, {}) for name, default in pairs}
-        scope |= dict(zip(positional, args, strict=False)) | {name: named[name] for name in named if name in own}
+        own = [*positional, *(each.arg for each in given.kwonlyargs)]
+        defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+        scope = {name: self._value(node, {}) for name, node in zip(own, defaults, strict=True) if node}
+        scope |= dict(zip(positional, args, strict=False)) | {name: named[name] for name in own if name in named}
         if given.kwarg:
             scope[given.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
         found = self._run(function.body, scope)[1]
@@ -131,12 +130,10 @@ class RecipeFile:
             match node:
                 case ast.Return():
                     return True, self._value(node.value, scope) if node.value else None
-                case ast.Assign(targets=targets, value=value):
+                case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
                     made = self._value(value, scope)
-                    for target in targets:
+                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                         self._put(target, made, scope)
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    self._put(target, self._value(value, scope), scope)
                 case ast.If():
                     met = truth(self._value(node.test, scope))
                     inner = node.body if met else node.orelse if met is False else ()
@@ -165,18 +162,14 @@ class RecipeFile:
 
     def _note(self, what: str, node: ast.stmt) -> None:
         """Record an undecided statement with the settings that it changes and the calls that may change some."""
-        names = []
+        names: dict[str, None] = {}
         for each in ast.walk(node):
-            call = each.value if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else None
-            if (
-                isinstance(each, ast.Attribute)
-                and isinstance(each.ctx, ast.Store)
-                and not self._idle(ast.unparse(each))
-            ):
-                names.append(each.attr)
-            elif call and isinstance(call.func, ast.Name) and any(isinstance(arg, ast.Attribute) for arg in call.args):
-                names.append(f"{call.func.id}()")
-        changes = f" (it changes {listed([*dict.fromkeys(names)])[:200]})" if names else ""
+            match each:
+                case ast.Attribute(attr=name, ctx=ast.Store()) if not self._idle(ast.unparse(each)):
+                    names[name] = None
+                case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)):
+                    names |= {f"{name}()": None} if any(isinstance(arg, ast.Attribute) for arg in args) else {}
+        changes = f" (it changes {listed([*names])[:200]})" if names else ""
         if names or any(isinstance(each, ast.Return) for each in ast.walk(node)):
             self.undecided[f"{what[:100]}{changes}"] = None
 
@@ -200,65 +193,59 @@ class RecipeFile:
                 made = Unread(value.name if isinstance(value, Built) else str(getattr(value, "text", value))[:200])
                 for place, part in enumerate(parts):
                     self._put(part, value[place] if known else made, scope)
-            case _:
-                pass
 
     # --- expressions
 
     def _value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
-        found = self._known_value(node, scope)
-        return Unread(ast.unparse(node)[:200]) if found is NotImplemented else found
+        try:
+            return self._known_value(node, scope)
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, ArithmeticError):
+            return Unread(ast.unparse(node)[:200])
 
     def _known_value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
-        """Return the value of an expression; NotImplemented for one that is not read."""
+        """Return the value of an expression; any error of Python's for one that is not read."""
         match node:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name):
-                return scope.get(name, self._constants.get(name, NotImplemented))
+                return scope[name] if name in scope else self._constants[name]
             case ast.Attribute(value=of, attr=name):
-                one = 1 if _DEGREE.fullmatch(name) else NotImplemented  # of what nothing splits
-                return owner.fields.get(name, one) if isinstance(owner := self._value(of, scope), Built) else one
+                owner = self._value(of, scope)
+                fields = owner.fields if isinstance(owner, Built) else {}
+                return 1 if name not in fields and _DEGREE.fullmatch(name) else fields[name]  # of what nothing splits
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return [self._value(part, scope) for part in parts]
             case ast.Dict(keys=keys, values=values):
                 made: dict[str, Any] = {}
                 for key, each in zip(keys, values, strict=True):
                     value = self._value(each, scope)
-                    merged = value if isinstance(value, dict) else {}
-                    made |= {str(self._value(key, scope)): value} if key else merged
+                    made |= {str(self._value(key, scope)): value} if key else value if isinstance(value, dict) else {}
                 return made
             case ast.Subscript(value=of, slice=place):
                 held, key = self._value(of, scope), self._value(place, scope)
-                if isinstance(held, dict):
-                    return held.get(str(key), NotImplemented)
-                inside = isinstance(held, list) and isinstance(key, int) and -len(held) <= key < len(held)
-                return held[key] if inside else NotImplemented
+                return held[str(key)] if isinstance(held, dict) else [*held][key]
             case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
-                if not isinstance(held := self._value(items, scope), list):
-                    return NotImplemented
+                held = [*self._value(items, scope)]
                 self._count(len(held))
                 return [self._value(elt, {**scope, name: each}) for each in held]
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                met = truth(self._value(test, scope))
-                return NotImplemented if met is None else self._value(body if met else orelse, scope)
-            case ast.BoolOp(op=sign, values=parts):
+                return self._value(body if known_truth(self._value(test, scope)) else orelse, scope)
+            case ast.BoolOp(op=sign, values=[*parts, last]):
                 for part in parts:
-                    met = truth(value := self._value(part, scope))
-                    if met is None or met is isinstance(sign, ast.Or):
-                        return NotImplemented if met is None else value
-                return value
+                    if known_truth(value := self._value(part, scope)) is isinstance(sign, ast.Or):
+                        return value
+                return self._value(last, scope)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                met = truth(self._value(operand, scope))
-                return NotImplemented if met is None else not met
+                return not known_truth(self._value(operand, scope))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self._value(operand, scope)
-                return -value if isinstance(value, int | float) else NotImplemented
+                return -self._value(operand, scope)
             case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
                 return operated(sign, self._value(left, scope), self._value(right, scope))
             case ast.Call():
                 return self._call(node, scope)
-        return NotImplemented
+        raise ValueError
 
     def _call(self, node: ast.Call, scope: Mapping[str, Any]) -> Any:
         args = [self._value(each, scope) for each in node.args if not isinstance(each, ast.Starred)]
@@ -274,17 +261,19 @@ class RecipeFile:
             return self._called(self.functions[name], args, named)
         if name in self._known:
             return self._known[name](*args, **named)
-        if name in ("replace", "dataclasses.replace") and args and isinstance(args[0], Built):
-            return Built(args[0].name, args[0].args, {**args[0].fields, **named})
-        if name == "isinstance" and args[1:] == [Unread("str")] and not isinstance(args[0], Unread):
-            return isinstance(args[0], str)
-        if name == "getattr" and len(args) == 3 and isinstance(args[0], Built):
-            return args[0].fields.get(str(args[1]), args[2])
-        if name in ("deepcopy", "copy.deepcopy", "list") and len(args) == 1:
-            return deepcopy(args[0])
-        if not isinstance(node.func, ast.Attribute):
-            return named if name == "dict" and not args else Built(name, tuple(args), named)
-        of, method = self._value(node.func.value, scope), node.func.attr
-        if isinstance(of, list) and method == "append" and args:
+        match name.rpartition(".")[2], args:
+            case "replace", [Built() as made, *_]:
+                return Built(made.name, made.args, {**made.fields, **named})
+            case "isinstance", [value, Unread("str")] if not isinstance(value, Unread):
+                return isinstance(value, str)
+            case "getattr", [Built() as made, str(field), default]:
+                return made.fields.get(field, default)
+            case "deepcopy" | "list", [value]:
+                return deepcopy(value)
+            case "dict", [] if name == "dict":
+                return named
+        of = self._value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
+        if isinstance(of, list) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             return of.append(args[0])
-        return Built(method, tuple(args), named, of) if isinstance(of, Built) else Built(name, tuple(args), named)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) and isinstance(of, Built) else name
+        return Built(method, tuple(args), named, of if isinstance(of, Built) else None)

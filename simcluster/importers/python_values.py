@@ -49,23 +49,27 @@ def truth(value: Any) -> bool | None:
     return None if isinstance(value, Unread) else bool(value)
 
 
+def known_truth(value: Any) -> bool:
+    """Return whether a condition is met; ValueError where that is not known."""
+    if (met := truth(value)) is None:
+        raise ValueError
+    return met
+
+
 def operated(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Return what an operator makes of two values; NotImplemented where one is not known, large, or does not fit it."""
+    """Return what an operator makes of two values; an error of Python's where one is not known, large or unfit."""
     none = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and None in (left, right)
     for each in (left, right):
         large = isinstance(each, int | float) and abs(each) > _LARGEST
         if isinstance(each, Unread) or (isinstance(each, Built) and not none) or large:
-            return NotImplemented
+            raise ValueError
     lengths = [len(each) if isinstance(each, list | str) else each for each in (left, right)]
     joins = lengths != [left, right]
     if joins and isinstance(sign, ast.Add | ast.Mult | ast.Mod) and all(isinstance(each, int) for each in lengths):
         size = lengths[0] * lengths[1] if isinstance(sign, ast.Mult) else lengths[0] + lengths[1]
         if size > _MOST_ITEMS or isinstance(sign, ast.Mod):
-            return NotImplemented
-    try:
-        return _OPERATORS[type(sign)](left, right)
-    except (KeyError, TypeError, ValueError, ArithmeticError):
-        return NotImplemented
+            raise ValueError
+    return _OPERATORS[type(sign)](left, right)
 
 
 def _key(value: Any, held: Any) -> Any:
