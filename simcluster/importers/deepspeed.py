@@ -15,7 +15,7 @@ from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
-from simcluster.importers.imported import Imported, Problems, Settings, guess
+from simcluster.importers.imported import Imported, Settings, Sorting
 
 _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -157,16 +157,10 @@ def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mappi
     return {name: known.get(name, value) if value == "auto" else value for name, value in settings.items()} | added
 
 
-class _Config:
+class _Config(Sorting):
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
-        self.settings, self._source = Settings(settings), source
-        self.problems = Problems(source)
-        self.assumed: list[str] = []
-        self.no_effect: list[str] = []
-        self.unknown: list[str] = []
-
-    def _error(self, name: str, message: str) -> InputError:
-        return InputError(f"{self._source}: {name}: {message}")
+        super().__init__(source)
+        self.settings = Settings(settings)
 
     def number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
         """Return a whole number; None where it is not given or left to the trainer ("auto")."""
@@ -177,7 +171,7 @@ class _Config:
             return None
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
-            raise self._error(name, f"{shown(value)} is not a whole number from {least} to {most}")
+            raise self.error(name, f"{shown(value)} is not a whole number from {least} to {most}")
         return whole
 
     def gpus_of_batch(self) -> int | None:
@@ -209,10 +203,10 @@ class _Config:
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
             what = f"{batch} is not micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
             remedy = "give --gpus as many as there are, or change one of them"
-            raise self._error("train_batch_size", f"{what}, and it must be; {remedy}")
+            raise self.error("train_batch_size", f"{what}, and it must be; {remedy}")
         optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAMS:
-            raise self._error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
+            raise self.error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
         return {"global_batch": batch, "micro_batch": micro, **self._precision()}
 
     def _precision(self) -> dict[str, str]:
@@ -250,13 +244,13 @@ class _Config:
         )
         if parameters != "none" and zero == 3:
             what = "parameters in host memory or on disk are not modelled"
-            raise self._error(f"{_ZERO}offload_param.device", what)
+            raise self.error(f"{_ZERO}offload_param.device", what)
         if parameters != "none":
             self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
         if state == "nvme":
-            raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
+            raise self.error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
         if (part := self.settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
-            raise self._error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
+            raise self.error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
         if state == "none" and self.settings.get(f"{_ZERO}cpu_offload") is not True:
             return {}
         self.assumed.append(HOST_UPDATE_ASSUMED)
@@ -267,18 +261,12 @@ class _Config:
         for name, value in self.settings.items():
             section = name.partition(".")[0]
             switch = next((switch for switch in _SWITCHED if name.startswith(f"{switch}.")), "")
-            refused = next((why for key, why in _REFUSED.items() if name.startswith(key)), None)
-            if name in _MAPPED:
-                continue
-            if switch or section == "data_efficiency":
-                if name == f"{switch}.enabled" and value is True:
-                    self.assumed.append(f"{switch}: {_SWITCHED[switch]}")
-                self.no_effect.append(name)
-            elif refused and value not in (False, None, 0):
-                self.problems.add(self._error(name, f"{refused}; take it out to import the rest"))
-            elif name in _NOT_MODELLED:
-                self.assumed.append(f"{name}: {_NOT_MODELLED[name]}")
-            elif name in _NO_EFFECT or section in _NO_EFFECT_SECTIONS or name.startswith(f"{_ZERO}offload_") or refused:
-                self.no_effect.append(name)
-            else:
-                self.unknown.append(name + guess(name, _MAPPED))
+            within = bool(switch) or section == "data_efficiency"
+            if name == f"{switch}.enabled" and value is True:
+                self.assumed.append(f"{switch}: {_SWITCHED[switch]}")
+            if name not in _MAPPED:
+                refused = next((why for key, why in _REFUSED.items() if name.startswith(key) and not within), "")
+                said = "" if within else _NOT_MODELLED.get(name, "")
+                idle = name in _NO_EFFECT or section in _NO_EFFECT_SECTIONS or name.startswith(f"{_ZERO}offload_")
+                on = bool(said) or value not in (False, None, 0)
+                self.place(name, refused=refused, otherwise=said, on=on, idle=within or idle, known=_MAPPED)

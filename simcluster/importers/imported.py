@@ -175,3 +175,32 @@ class Problems:
             more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
             lines = "".join(f"\n  {line}" for line in (*found[:_MOST_TOLD], *more))
             raise InputError(f"{self._source}: {len(found)} problems:{lines}")
+
+
+class Sorting:
+    """Settings of one file by what becomes of those that no field of a scenario has, and what is wrong with them."""
+
+    def __init__(self, source: str, dashes: str = "", problems: Iterable[str] = ()) -> None:
+        self.source, self._dashes = source, dashes
+        self.problems = Problems(source, problems)
+        self.no_effect: list[str] = []
+        self.assumed: list[str] = []
+        self.unknown: list[str] = []
+
+    def error(self, name: str, message: str) -> InputError:
+        """Return what is wrong with a setting."""
+        return InputError(f"{self.source}: {self._dashes}{name}: {message}")
+
+    def place(
+        self, name: str, *, refused: str = "", otherwise: str = "", on: bool = True, idle: bool = False, way: str = "",
+        known: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        """Put a setting in its list: ``refused`` and ``otherwise`` say why, and count where it is ``on``."""
+        if refused and on:
+            self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
+        elif otherwise and on:
+            self.assumed.append(f"{self._dashes}{name}: {otherwise}")
+        elif refused or otherwise or idle:
+            self.no_effect.append(name)
+        else:
+            self.unknown.append(f"{self._dashes}{name}{guess(name, known)}")

@@ -19,7 +19,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.bridge_recipes import RESOLVED, ReadRecipe, settings_of_recipe, settings_of_written
 from simcluster.importers.flat_settings import assumed_of_environment, flattened, variables_in
-from simcluster.importers.imported import Beside, Imported, Problems, guess, nothing_beside
+from simcluster.importers.imported import Beside, Imported, Sorting, guess, nothing_beside
 from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.named_models import model_named, no_decoder, said_of_model
@@ -89,18 +89,18 @@ def scenario_from_bridge(
     return found.accounted(said.settings, fields.became)
 
 
-class BridgeFields:
+class BridgeFields(Sorting):
     """Fields by Megatron-Bridge's dotted names as Megatron-LM's ``options``, with what has no effect or is not known.
 
     ``became`` has the option of each field, empty for a field that is off.
     """
 
     def __init__(self, source: str, read: ReadRecipe) -> None:
-        self.source, self.problems, self._model = source, Problems(source), read.model
+        super().__init__(source)
+        self._model = read.model
         self._settings: Mapping[str, Any] = {}
         self.options: Words = model_options(self._model.section) if self._model.name else {}
-        self.no_effect: list[str] = []
-        self.unknown = [f"what the recipe does {place}" for place in read.undecided]
+        self.unknown += [f"what the recipe does {place}" for place in read.undecided]
         self.became: dict[str, str] = {}
 
     def add(self, settings: Mapping[str, Any]) -> Words:

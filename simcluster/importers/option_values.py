@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import for_a_shell
-from simcluster.importers.imported import Problems, Settings, guess, is_off
+from simcluster.importers.imported import Settings, Sorting, is_off
 from simcluster.importers.layer_lists import Value, parse_layer_list
 
 
@@ -59,24 +59,19 @@ def option_called(name: str) -> str:
     return RENAMED.get(renamed := FLAG_VALUES.get(name, (name,))[0], renamed)
 
 
-class Options:
+class Options(Sorting):
     """The options of one command, sorted and checked: ``given`` as written, ``unknown`` where nothing can be said."""
 
     def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
-        self.source, self._dashes = source, dashes
+        super().__init__(source, dashes, problems)
         self.values = Settings()
         self.given: dict[str, tuple[str, ...]] = {}
-        self.no_effect: list[str] = []
-        self.assumed: list[str] = []
-        self.unknown: list[str] = []
-        self.problems = Problems(source, problems)
         self._bad: dict[str, InputError] = {}
         self._written: dict[str, str] = {}
 
     def error(self, name: str, message: str) -> InputError:
-        """What is wrong with an option, by the name that it is written with."""
-        name = self._written.get(name, name)
-        return InputError(f"{self.source}: {self._dashes}{name}: {message}")
+        """Return what is wrong with an option, by the name that it is written with."""
+        return super().error(self._written.get(name, name), message)
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Sort every option; one that is not modelled and changes the time is a problem."""
@@ -108,23 +103,17 @@ class Options:
                     self.problems.add(problem)
                 continue
             families = (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix))
-            refused = REFUSED.get(name) or next(families, None)
+            refused = REFUSED.get(name) or next(families, "")
             switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
-            idle = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
+            off = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
             known = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
             # an unknown number of experts is a fork's own name of the switch itself, for all that is known
             alone = switch != name and switch not in on and (known or "num-experts" not in name)
-            if (idle and (refused or name in NOT_MODELLED)) or alone:
-                self.no_effect.append(name)
-            elif refused:
-                way = f" (--arg=--{self._written.get(name, name)}=none does)" if self._dashes else ""
-                self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
-            elif name in NOT_MODELLED:
-                self.assumed.append(f"{self._dashes}{name}: {NOT_MODELLED[name]}")
-            elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or is_off(name, " ".join(words)):
-                self.no_effect.append(name)
-            else:
-                self.unknown.append(f"{self._dashes}{name}{guess(name, MAPPED)}")
+            idle = name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or is_off(name, " ".join(words))
+            self.place(
+                name, refused=refused, otherwise=NOT_MODELLED.get(name, ""), on=not (off or alone), idle=idle or alone,
+                way=f" (--arg=--{self._written.get(name, name)}=none does)" if self._dashes else "", known=MAPPED,
+            )  # fmt: skip
 
     def _value(self, name: str, form: str, words: tuple[str, ...]) -> Any:
         kind, *known = form.split()

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Problems, Settings, guess
+from simcluster.importers.imported import Settings, Sorting
 
 TABLES = read_document(Path(__file__).with_name("torchtitan.yaml")).data
 _NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, _FLOAT8, _MXFP8, _KERNELS, _OF_2024 = (
@@ -46,17 +46,15 @@ def _is_idle(key: str) -> bool:
     return bool({key, key.rpartition(".")[0]} & _NO_EFFECT) or key.partition(".")[0] in _NO_EFFECT_SECTIONS
 
 
-class JobSettings:
+class JobSettings(Sorting):
     """Settings by dotted name: ``values`` of what is mapped, with torchtitan's defaults, and ``given`` as written."""
 
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
-        self.source, self.written = source, tuple(settings)
+        super().__init__(source)
+        self.written = tuple(settings)
         self.values = Settings(_DEFAULTS)
         self.given: dict[str, str] = {}
-        self.no_effect: list[str] = []
-        self.assumed = [] if _OF_2024.isdisjoint(settings) else [_AS_NOW]
-        self.unknown: list[str] = []
-        self.problems = Problems(source)
+        self.assumed += [] if _OF_2024.isdisjoint(settings) else [_AS_NOW]
         settings = {name: _listed(name, value) for name, value in settings.items()}
         asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
         self._float8 = asked or (isinstance(converters, list) and any(str(name) in _FLOAT8 for name in converters))
@@ -64,7 +62,7 @@ class JobSettings:
             self.problems.of(self._sort, name, value)
 
     def error(self, name: str, message: str) -> InputError:
-        return InputError(f"{self.source}: {self.given.get(name, name)}: {message}")
+        return super().error(self.given.get(name, name), message)
 
     def on(self, key: str) -> bool:
         return self.values[key] is True
@@ -78,14 +76,12 @@ class JobSettings:
                 raise self.error(name, f"is another name of {self.given[key]}, which is also given; keep one")
             self.given[key] = name
             self.values[key] = self._checked(key, value)
-        elif key in _MAY_MATTER and value not in (None, "", [], False, TABLES["usual"].get(key)):
-            raise self.error(name, f"{shown(value)} is not modelled; take it out to import the rest")
-        elif key in _OTHERWISE and (value, type(value)) == (_OTHERWISE[key][0], type(_OTHERWISE[key][0])):
-            self.assumed.append(f"{name}: {_OTHERWISE[key][1]}")
-        elif _is_idle(key):
-            self.no_effect.append(name)
         else:
-            self.unknown.append(name + guess(name, _DEFAULTS))
+            on = key in _MAY_MATTER and value not in (None, "", [], False, TABLES["usual"].get(key))
+            usual, said = _OTHERWISE.get(key, (None, ""))
+            said = said if (value, type(value)) == (usual, type(usual)) else ""
+            refused = f"{shown(value)} is not modelled" if on else ""
+            self.place(name, refused=refused, otherwise=said, idle=_is_idle(key), known=_DEFAULTS)
 
     def _checked(self, key: str, value: Any) -> Any:
         default = _DEFAULTS[key]

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.flat_settings import assumed_of_environment
-from simcluster.importers.imported import Beside, Imported, Settings, is_off
+from simcluster.importers.imported import Beside, Imported, Settings, Sorting, is_off
 from simcluster.importers.named_models import NamedModel, model_named, no_decoder
 from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine
@@ -153,26 +153,19 @@ def _count(launched: Mapping[str, str]) -> int | None:
     return int(launched.get("nnodes", "1")) * int(each) if each else None
 
 
-class _Started:
+class _Started(Sorting):
     def __init__(self, arguments: Arguments, source: str) -> None:
+        super().__init__(source, "--")
         self._options = Settings(arguments.options)
-        self._arguments, self._source = replace(arguments, options=self._options), source
+        self._arguments = replace(arguments, options=self._options)
         self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
         self._usual: dict[str, Any] = _PROGRAMS.get(self.program, {})
         reads = _READ | {self._usual.get("micro_batch", "")}
         known = _OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
-        self.no_effect: list[str] = []
-        self.assumed: list[str] = []
-        self.unknown: list[str] = []
         for name, words in self._options.items():
-            if name in reads:
-                continue
-            if (said := _OTHERWISE.get(name)) and self._on(name):
-                self.assumed.append(f"--{name}: {said}")
-            elif name in _NO_EFFECT or name in known or is_off(name, " ".join(words)):
-                self.no_effect.append(name)
-            else:
-                self.unknown.append(f"--{name}")
+            if name not in reads:
+                idle = name in _NO_EFFECT or name in known or is_off(name, " ".join(words))
+                self.place(name, otherwise=_OTHERWISE.get(name, ""), on=self._on(name), idle=idle)
         self._reads = reads
         self.says_steps = any(self._options.get(name) for name in _ACCUMULATIONS)
 
@@ -221,18 +214,18 @@ class _Started:
             said = self._arguments.said(name)
             more = not said.isdecimal() or int(said) > 1
             if self._on(name) and (more if sign == ">" else value in ("", said.lower())):
-                raise InputError(f"{self._source}: --{name} {said[:40]}: {why}")
+                raise InputError(f"{self.source}: --{name} {said[:40]}: {why}")
         tuners = self._usual.get("tuners", "").split()
         whole = self._usual.get("all") in self._arguments.launcher or any(name in self._options for name in tuners)
         if tuners and not whole:
             raise InputError(
-                f"{self._source}: {self.program} trains adapters beside weights that stand still unless --{tuners[0]} "
+                f"{self.source}: {self.program} trains adapters beside weights that stand still unless --{tuners[0]} "
                 "full is given: not modelled"
             )
-        require_pre_training(self._arguments, self._source)
+        require_pre_training(self._arguments, self.source)
         name, path = self._first(_MODELS)
         if named and (against := no_decoder(path.rstrip("/").rpartition("/")[2])):
-            raise InputError(f"{self._source}: --{name} {path[:60]} {against}")
+            raise InputError(f"{self.source}: --{name} {path[:60]} {against}")
 
     def number(self, name: str) -> int | None:
         """Return the value of an option as a whole number; InputError where it is none."""
@@ -241,7 +234,7 @@ class _Started:
             return None
         if not words.isdecimal() or not 0 < int(words[:10]) < 10**9:
             given = " (--arg NAME=VALUE gives a variable of the script)" if "$" in words else ""
-            raise InputError(f"{self._source}: --{name} {words[:40]!r} is not a whole number from 1{given}")
+            raise InputError(f"{self.source}: --{name} {words[:40]!r} is not a whole number from 1{given}")
         return int(words)
 
     def length(self) -> int | None:
@@ -258,14 +251,14 @@ class _Started:
         name, path = self._first(_MODELS)
         give = "--model llama3-8b, or"
         if not path:
-            raise InputError(f"{self._source}: does not say which model it trains; name it: {give} a config.json")
+            raise InputError(f"{self.source}: does not say which model it trains; name it: {give} a config.json")
         try:
-            found = model_named(path, self._source, beside)
+            found = model_named(path, self.source, beside)
         except InputError as problem:
             if "is not known here" not in str(problem):
                 raise
             raise InputError(
-                f"{self._source}: of the model only the name is said (--{name} {path[:60]}), not its sizes; give them: "
+                f"{self.source}: of the model only the name is said (--{name} {path[:60]}), not its sizes; give them: "
                 f"{give} the path of its config.json"
             ) from None
         self.assumed += found.assumed
