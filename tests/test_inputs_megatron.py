@@ -272,6 +272,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
             "does not come out even",
         ),
         ("--x " * 60_000, "more than 200,000 characters"),
+        ("torchrun run.py --lr 1e-4 --seq_length 128", "run.py is no Megatron program: none of its options"),
     ],
 )
 def test_bad_arguments_are_one_clear_message(text: str, words: str) -> None:

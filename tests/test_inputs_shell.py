@@ -187,13 +187,6 @@ def test_arguments_that_the_user_gives_are_shifted_and_are_not_those_of_a_functi
     assert len(found.options["load"]) == 1
 
 
-def test_a_script_that_starts_what_it_is_given() -> None:
-    with pytest.raises(InputError, match=r"what it starts is in its own arguments.*--arg @='pretrain_gpt\.py"):
-        scenario_from_arguments('#!/bin/bash\npython3 -u "$@"\n', cluster={"topology": "dgx_h100"}, source="run.sh")
-    with pytest.raises(InputError, match=r"it starts own\.py"):
-        scenario_from_arguments('#!/bin/bash\npython3 own.py "$@"\n', cluster={"topology": "dgx_h100"}, source="run.sh")
-
-
 def test_odd_names_and_sets_are_no_faults() -> None:
     text = 'A=${00}${0000009}${9999999}\ncase "a&" in [[\\&\\|~a]*) B=1;; esac\ntorchrun a.py --num-layers ${B}2\n'
     found = arguments_of_script(text, "x.sh", fixed={"1": "x"}, beside=lambda name: None)
@@ -354,24 +347,6 @@ def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
         assert any("which nobody gives (--arg NAME=VALUE" in sentence for sentence in found.assumed), batch
 
 
-@pytest.mark.parametrize("options", ["--model=rwkv --vocab_size=200000 --seq_length=128", "--lr 1e-4 --seq_length 128"])
-def test_a_program_without_an_option_of_megatron_is_none_of_its_programs(options: str) -> None:
-    """In one sentence, and not as sizes that are missing."""
-    command = f"torchrun --nproc_per_node=2 run.py {options}"
-    for text in (f"#!/bin/bash\necho begins\n{command}\n", command):
-        with pytest.raises(InputError, match=r"^x.sh: run.py is no Megatron program: none .*--seq-length\); write .*$"):
-            scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="x.sh")
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["run.py --seq-length 128 --num-layers 2", "run.py --seq-length 128 $SIZES", "pretrain_gpt.py --seq-length 128"],
-)
-def test_a_program_that_may_be_of_megatron_is_asked_for_sizes(command: str) -> None:
-    with pytest.raises(InputError, match="--hidden-size is missing"):
-        scenario_from_arguments(f"#!/bin/bash\ntorchrun {command}\n", cluster={"topology": "dgx_h100"}, source="x.sh")
-
-
 COUNTS = (
     "#!/bin/bash\nif command -v nvidia-smi; then N=${N:-$(nvidia-smi -L | wc -l)}; else N=${N:-1}; fi\n"
     "NNODES=${NNODES:-1}\n"
@@ -413,32 +388,10 @@ def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:
     assert "the test layer<$LAYERS in line 2 is taken as not met" in read(unknown).assumed
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 takes what echo"),
-        ("torchrun pretrain_gpt.py $(flags)", "line 2 takes what flags prints.*import the command that bash -x prints"),
-        (
-            "if grep -q x f; then TP=2; fi\ntorchrun pretrain_gpt.py --num-layers 2 --seq-length $(( $TP * `wc -l` ))",
-            "wc",
-        ),
-    ],
-)
-def test_what_commands_print_is_asked_for_with_the_line(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        scenario_from_arguments(f"#!/bin/bash\n{text}\n", cluster={"topology": "dgx_h100"}, source="x.sh")
-
-
 def test_a_tokenizer_that_is_an_argument_of_the_script_is_not_asked_for() -> None:
     text = f"#!/bin/bash\nT=$1\n{TRAINS.replace('--vocab-size 1000', '--tokenizer-type HuggingFaceTokenizer')}"
     found = scenario_from_arguments(f"{text} --tokenizer-model $T\n", cluster={"topology": "dgx_h100", "nodes": 1})
     assert found.document["model"]["vocab_size"] == 128000
-
-
-def test_sizes_in_a_file_that_is_not_there_are_said_to_be_there() -> None:
-    text = f'#!/bin/bash\nsource configs/70m.sh\n{TRAINS.replace("--num-layers 2", "")} "${{sizes[@]}}"\n'
-    with pytest.raises(InputError, match=r"goes on in what is neither beside it nor .*: configs/70m.sh"):
-        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
 
 
 def test_a_program_by_the_name_of_its_module() -> None:
@@ -456,30 +409,55 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1"
+NO_OPTION = r"^run.sh: run.py is no Megatron program: none .*--seq-length\); write .*$"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("#!/bin/bash\necho hello\n", "starts no training that can be read"),
+        ("echo hello", "starts no training that can be read"),
+        ('python3 -u "$@"', r"what it starts is in its own arguments.*--arg @='pretrain_gpt\.py"),
+        ('python3 own.py "$@"', r"it starts own\.py"),
+        ("python preprocess_data.py --input x --vocab-file y", "preprocess_data.py prepares files: it trains nothing"),
+        ("python run_text_generation_server.py --num-layers 2", "runs a model that is trained"),
+        ("python pretrain_t5.py --num-layers 2", "is not a decoder of text"),
+        ("python train_rl.py --num-layers 2", "is reinforcement learning"),
+        ("python -m own.train --num-layers 2 --advantage-estimator ppo", "is reinforcement learning"),
+        ("if [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
+        ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done", "grows beyond|takes more than|starts no training"),
+        ("f() { f; f; }\nf", "takes more than 20,000 steps|starts no training"),
+        # in one sentence, and not as sizes that are missing
+        ("torchrun --nproc_per_node=2 run.py --model=rwkv --vocab_size=200000 --seq_length=128", NO_OPTION),
+        ("torchrun --nproc_per_node=2 run.py --lr 1e-4 --seq_length 128", NO_OPTION),
+        ("torchrun run.py --seq-length 128 --num-layers 2", "--hidden-size is missing"),
+        ("torchrun run.py --seq-length 128 $SIZES", "--hidden-size is missing"),
+        ("torchrun pretrain_gpt.py --seq-length 128", "--hidden-size is missing"),
+        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 takes what echo"),
+        ("N=a/5\ntorchrun pretrain_gpt.py --num-layers ${N#a/}", r"line 3 takes what \$\{N#a/\} gives"),
+        ("torchrun pretrain_gpt.py $(flags)", "line 2 takes what flags prints.*import the command that bash -x prints"),
         (
-            "A=1\npython preprocess_data.py --input x --vocab-file y\n",
-            "preprocess_data.py prepares files: it trains nothing",
+            "if grep -q x f; then TP=2; fi\ntorchrun pretrain_gpt.py --num-layers 2 --seq-length $(($TP * `wc -l`))",
+            "wc",
         ),
-        ("A=1\npython run_text_generation_server.py --num-layers 2\n", "runs a model that is trained"),
-        ("A=1\npython pretrain_t5.py --num-layers 2\n", "is not a decoder of text"),
-        ("A=1\npython train_rl.py --num-layers 2\n", "is reinforcement learning"),
-        ("A=1\npython -m own.train --num-layers 2 --advantage-estimator ppo\n", "is reinforcement learning"),
-        ("A=1\nif [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
-        ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done\n", "grows beyond|takes more than|starts no training"),
-        ("A=1\nf() { f; f; }\nf\n", "takes more than 20,000 steps|starts no training"),
+        (
+            f'source configs/70m.sh\n{TRAINS.replace("--num-layers 2", "")} "${{sizes[@]}}"',
+            "goes on in what is neither beside it nor .*: configs/70m.sh",
+        ),
+        (
+            f"source own/helpers.sh\ntorchrun pretrain_gpt.py {SIZES.replace('512', '$HIDDEN')}",
+            r"goes on in what is neither beside it nor in a folder around it: own/helpers\.sh",
+        ),
+        ("python /opt/Megatron-Bridge/run_script.py -tp 1", "write simcluster import megatron-bridge"),
+        ("python -m torchtitan.train --job.config_file a.toml", "write simcluster import torchtitan"),
     ],
 )
-def test_a_script_that_is_none_is_one_clear_message(text: str, words: str) -> None:
+def test_a_script_that_is_not_read_is_one_clear_message(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+        scenario_from_arguments(f"#!/bin/bash\n{text}\n", cluster={"topology": "dgx_h100"}, source="run.sh")
     assert "run.sh" in str(caught.value)
 
 
-SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1"
 FOUND_OUT = """#!/bin/bash
 RANK=""
 if [ "$(hostname)" == "node0" ]; then RANK=0; fi
@@ -502,22 +480,6 @@ def test_a_check_that_something_was_found_out_is_passed() -> None:
     )
     assert said.document["gpus"] == 4
     assert not any("GPUs of a machine" in each for each in said.assumed)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            f"#!/bin/bash\nsource own/helpers.sh\ntorchrun pretrain_gpt.py {SIZES.replace('512', '$HIDDEN')}\n",
-            r"goes on in what is neither beside it nor in a folder around it: own/helpers\.sh",
-        ),
-        ("#!/bin/bash\npython /opt/Megatron-Bridge/run_script.py -tp 1\n", "write simcluster import megatron-bridge"),
-        ("#!/bin/bash\npython -m torchtitan.train --job.config_file a.toml\n", "write simcluster import torchtitan"),
-    ],
-)
-def test_a_script_that_goes_on_elsewhere(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
 
 
 @pytest.mark.parametrize(
