@@ -52,8 +52,8 @@ def work(segment: Segment) -> float:
 def test_ranks_share_the_work(cp: int, by: str) -> None:
     whole = Passes(MODEL, RankShape(micro_batch=3), lambda ks: sum(k.flops for k in ks), overlap_tensor=False)
     mine = passes(cp, by)
-    for make in ("forward", "backward", "input_grad", "weight_grad"):
-        assert work(getattr(mine, make)(LAYER)) == pytest.approx(work(getattr(whole, make)(LAYER)) / cp, rel=1e-12)
+    for make in "FBIW":
+        assert work(mine.segment(make, LAYER)) == pytest.approx(work(whole.segment(make, LAYER)) / cp, rel=1e-12)
 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
@@ -71,21 +71,24 @@ def test_what_is_handed_round(cp: int) -> None:
     tokens = 3 * 128 // cp
     keys, queries = 2 * 2 * tokens * 256, 2 * tokens * 512
     ring, gather, trade = (passes(cp, by) for by in WAYS)
-    assert moved(ring.forward(LAYER)) == {"send_recv": (cp - 1) * keys}
-    assert moved(ring.backward(LAYER)) == {"send_recv": (cp - 1) * keys + cp * keys}
-    assert moved(gather.forward(LAYER)) == {"all_gather": cp * keys}
-    assert moved(gather.backward(LAYER)) == {"all_gather": cp * keys, "reduce_scatter": cp * keys}
+    assert moved(ring.segment("F", LAYER)) == {"send_recv": (cp - 1) * keys}
+    assert moved(ring.segment("B", LAYER)) == {"send_recv": (cp - 1) * keys + cp * keys}
+    assert moved(gather.segment("F", LAYER)) == {"all_gather": cp * keys}
+    assert moved(gather.segment("B", LAYER)) == {"all_gather": cp * keys, "reduce_scatter": cp * keys}
     traded = queries + keys * max(4, cp) // 4  # four heads of keys are repeated for eight ranks
-    assert moved(trade.forward(LAYER)) == moved(trade.backward(LAYER)) == {"all_to_all": traded + queries}
+    assert moved(trade.segment("F", LAYER)) == moved(trade.segment("B", LAYER)) == {"all_to_all": traded + queries}
     for each in (ring, gather, trade):
-        assert moved(each.input_grad(LAYER)) == moved(each.backward(LAYER))
-        assert not moved(each.weight_grad(LAYER))
+        assert moved(each.segment("I", LAYER)) == moved(each.segment("B", LAYER))
+        assert not moved(each.segment("W", LAYER))
 
 
 def test_full_recompute_hands_round_again() -> None:
     again = passes(4, "ring", recompute="full")
-    forward = moved(again.forward(LAYER))["send_recv"]
-    assert moved(again.backward(LAYER))["send_recv"] == forward + moved(passes(4, "ring").backward(LAYER))["send_recv"]
+    forward = moved(again.segment("F", LAYER))["send_recv"]
+    assert (
+        moved(again.segment("B", LAYER))["send_recv"]
+        == forward + moved(passes(4, "ring").segment("B", LAYER))["send_recv"]
+    )
 
 
 @given(sent=st.integers(0, 40), piece=st.integers(1, 40), cp=st.sampled_from([2, 4, 8]))
@@ -93,7 +96,7 @@ def test_full_recompute_hands_round_again() -> None:
 def test_a_ring_takes_the_longer_of_piece_and_hop(sent: int, piece: int, cp: int) -> None:
     """cp pieces of p seconds and cp - 1 hops of h beside all but the last: (cp - 1) max(p, h) + p."""
     mine = passes(cp, "ring")
-    ops = mine.forward(LAYER).ops
+    ops = mine.segment("F", LAYER).ops
     attention = {index for index, op in enumerate(ops) if op.name == "attention" and op.stream == "compute"}
     hops = [index for index, op in enumerate(ops) if op.lane == "cp"]
     assert len(hops) == cp - 1
@@ -138,11 +141,11 @@ def test_pytorchs_ring(by: str) -> None:
     mine = passes(4, by, ring="torch", kernels="compiled")
     gathered = {"all_gather": 4 * handed} if by == "all_gather" else {}
     keys = {} if gathered else {"send_recv": 3 * handed}
-    assert moved(mine.forward(LAYER)) == gathered | keys
-    assert moved(mine.backward(LAYER)) == gathered | {"send_recv": keys.get("send_recv", 0) + 4 * 2 * handed}
-    assert not any(op.lane == "cp" for op in mine.backward(LAYER).ops)  # a traced graph waits where it asks
-    eager = passes(4, by, ring="torch", kernels="eager").backward(LAYER)
-    assert moved(eager) == moved(mine.backward(LAYER))
+    assert moved(mine.segment("F", LAYER)) == gathered | keys
+    assert moved(mine.segment("B", LAYER)) == gathered | {"send_recv": keys.get("send_recv", 0) + 4 * 2 * handed}
+    assert not any(op.lane == "cp" for op in mine.segment("B", LAYER).ops)  # a traced graph waits where it asks
+    eager = passes(4, by, ring="torch", kernels="eager").segment("B", LAYER)
+    assert moved(eager) == moved(mine.segment("B", LAYER))
     assert any(op.lane == "cp" for op in eager.ops)
 
 
@@ -159,7 +162,7 @@ def test_each_piece_of_a_backward_has_passes_of_its_own() -> None:
     found = []
     for cp in (1, 4):
         timer.update(dict.fromkeys(timer, 0.0))
-        Passes(MODEL, RankShape(micro_batch=3, cp=cp), noted, overlap_tensor=False).backward(LAYER)
+        Passes(MODEL, RankShape(micro_batch=3, cp=cp), noted, overlap_tensor=False).segment("B", LAYER)
         found.append(dict(timer))
     for name in timer:
         assert found[1][name] == pytest.approx(found[0][name] / 4 * (1 + 3 * 0.75), rel=1e-12)

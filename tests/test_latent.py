@@ -85,12 +85,12 @@ def test_every_kernel_runs_once(model: Model, shape: RankShape, overlap: bool) -
     made = Passes(model, shape, timer, overlap_tensor=overlap)
     block = attention_block(model, shape)
     sections = (block.entry, block.body, block.exit)
-    made.forward(LAYER)
+    made.segment("F", LAYER)
     assert Counter(seen) >= Counter(kernel for section in sections for kernel in section.forward)
     seen.clear()
-    whole = made.backward(LAYER)
+    whole = made.segment("B", LAYER)
     together, seen[:] = Counter(seen), []
-    inputs, _ = made.input_grad(LAYER), made.weight_grad(LAYER)
+    inputs, _ = made.segment("I", LAYER), made.segment("W", LAYER)
     assert Counter(seen) == together
     assert moved(inputs) == moved(whole)
 
@@ -102,7 +102,7 @@ def test_narrow_vectors_are_gathered(model: Model, width: int) -> None:
         model, RankShape(micro_batch=1, tp=4, sequence_parallel=True), lambda kernels: 0.0, overlap_tensor=False
     )
     narrow, whole = 2 * 128 * width, 2 * 128 * 512
-    forward, backward = moved(made.forward(LAYER)), moved(made.backward(LAYER))
+    forward, backward = moved(made.segment("F", LAYER)), moved(made.segment("B", LAYER))
     assert (forward["all_gather", "attention"], forward["reduce_scatter", "attention"]) == (narrow, whole)
     assert (backward["all_gather", "attention"], backward["all_gather", "attention_input"]) == (whole, narrow)
     assert backward["reduce_scatter", "attention_grad"] == narrow

@@ -100,9 +100,9 @@ def test_every_kernel_runs_once(shape: RankShape) -> None:
         return 0.0
 
     made = Passes(MODEL, shape, timer, overlap_tensor=False)
-    whole = made.backward(LAYER)
+    whole = made.segment("B", LAYER)
     together, seen[:] = Counter(seen), []
-    inputs, weights = made.input_grad(LAYER), made.weight_grad(LAYER)
+    inputs, weights = made.segment("I", LAYER), made.segment("W", LAYER)
     assert Counter(seen) == together
     assert moved(inputs) == moved(whole)
     assert not moved(weights)
@@ -117,7 +117,7 @@ def test_a_single_expert_is_the_mlp() -> None:
     products = []
     for model in (lone, dense):
         seen: list[Kernel] = []
-        Passes(model, shape, lambda ks, seen=seen: seen.extend(ks) or 0.0, overlap_tensor=False).backward(LAYER)  # type: ignore[misc]
+        Passes(model, shape, lambda ks, seen=seen: seen.extend(ks) or 0.0, overlap_tensor=False).segment("B", LAYER)  # type: ignore[misc]
         products.append(Counter((k.m, k.n, k.k, k.flops) for k in seen if k.kind == "matmul" and k.n != 1))
     router = {(1024, 1024, 1, 2.0 * 1024 * 1024), (1024, 1, 1024, 2.0 * 1024 * 1024)}
     assert {key for key in products[0] - products[1] if key not in router} == set()
@@ -133,7 +133,7 @@ def test_tokens_travel_twice_each_way(shape: RankShape) -> None:
     edge = shape.micro_batch * 1024 // shape.tp
     sent, there = 2 * edge * 2 * 1024, 2 * edge * shape.expert_tp * 2 * 1024
     split = "tp" if shape.expert_tp == shape.tp else "etp"
-    forward, backward = moved(passes(shape).forward(LAYER)), moved(passes(shape).backward(LAYER))
+    forward, backward = moved(passes(shape).segment("F", LAYER)), moved(passes(shape).segment("B", LAYER))
     again = shape.recompute == "full"
     for found, names in ((forward, ("dispatch", "combine")), (backward, ("combine_grad", "dispatch_grad"))):
         for name, over_tp in zip(names, ("all_gather", "reduce_scatter"), strict=True):

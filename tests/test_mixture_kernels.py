@@ -211,7 +211,7 @@ def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said()
 def ops_of(moe: dict[str, Any], shape: RankShape, issue: Issue) -> tuple[Op, ...]:
     model = with_experts(**moe)
     timed = Passes(model, shape, lambda kernels: 1e-3 * len(kernels), overlap_tensor=False, issue=issue)
-    return timed.forward(Pass((1, 2))).ops
+    return timed.segment("F", Pass((1, 2))).ops
 
 
 def test_the_host_waits_for_counts_once_a_mixture() -> None:

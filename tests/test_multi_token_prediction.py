@@ -62,7 +62,7 @@ def test_kernels_do_the_flops(tp: int) -> None:
         shape = RankShape(1, tp=tp, ep=2, sequence_parallel=tp > 1)
         passes = Passes(model, shape, flops, overlap_tensor=False)
         whole = Pass((), lm_head=True)
-        ops = (*passes.forward(whole).ops, *passes.backward(whole).ops)
+        ops = (*passes.segment("F", whole).ops, *passes.segment("B", whole).ops)
         return tp * sum(getattr(op.work, "seconds", 0.0) for op in ops)
 
     router, flash = 3 * 2 * 128 * 512 * 8, 0.5 * layer_flops(AHEAD, 1).core.forward

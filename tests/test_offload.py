@@ -68,21 +68,13 @@ class Fixed:
     def __init__(self, forward: float, backward: float) -> None:
         self._forward, self._backward = forward, backward
 
-    def forward(self, part: Pass) -> Segment:
-        return self._one("forward", self._forward)
-
-    def backward(self, part: Pass) -> Segment:
-        return self._one("backward", self._backward)
-
-    def input_grad(self, part: Pass) -> Segment:
-        return self._one("input_grad", self._backward / 2)
-
-    def weight_grad(self, part: Pass) -> Segment:
-        return self._one("weight_grad", self._backward / 2)
+    def segment(self, kind: str, part: Pass) -> Segment:
+        return self._one(kind, {"F": self._forward, "B": self._backward}.get(kind, self._backward / 2))
 
     @staticmethod
     def _one(kind: str, seconds: float) -> Segment:
-        return Segment((Op(Compute(seconds), "compute", kind, kind),))
+        name = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind]
+        return Segment((Op(Compute(seconds), "compute", name, name),))
 
 
 def fixed_job(scenario: Scenario, forward: float, backward: float, offload: Offload, update: float = 0.0) -> Job:
@@ -501,11 +493,9 @@ class ByLayer(Fixed):
         super().__init__(forward, backward)
         self._head = head
 
-    def forward(self, part: Pass) -> Segment:
-        return self._one("forward", self._forward * len(part.layers) + self._head * part.lm_head)
-
-    def backward(self, part: Pass) -> Segment:
-        return self._one("backward", self._backward * len(part.layers) + self._head * part.lm_head)
+    def segment(self, kind: str, part: Pass) -> Segment:
+        each = {"F": self._forward, "B": self._backward}[kind]
+        return self._one(kind, each * len(part.layers) + self._head * part.lm_head)
 
 
 def by_layer_step(layers: int, count: int, forward: float, backward: float, head: float, copy: float) -> float:

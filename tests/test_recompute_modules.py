@@ -81,7 +81,7 @@ def test_flops_count_the_products_that_run_again(module: RecomputeModule) -> Non
     counted = hardware_flops_per_sequence(MODEL, "selective", modules=(module,)) - model_flops_per_sequence(MODEL)
     passes = Passes(MODEL, selective(module), lambda kernels: sum(kernel.flops for kernel in kernels),
                     overlap_tensor=False)  # fmt: skip
-    ops = [op for part in (DENSE, MIXED) for op in passes.backward(Pass((part,))).ops if op.kind == "recompute"]
+    ops = [op for part in (DENSE, MIXED) for op in passes.segment("B", Pass((part,))).ops if op.kind == "recompute"]
     flops = sum(op.work.seconds for op in ops if not isinstance(op.work, Collective))  # type: ignore[union-attr]
     router = 2 * 128 * 512 * 8 if module == "moe" else 0  # Megatron-LM does not count it
     assert flops == pytest.approx(counted + router, rel=1e-9)
@@ -92,7 +92,7 @@ def test_a_whole_mixture_that_runs_again_sends_its_rows_again() -> None:
 
     def calls(shape: RankShape) -> dict[str, int]:
         passes = Passes(MODEL, shape, lambda kernels: 0.0, overlap_tensor=False)
-        ops = [op for op in passes.backward(Pass((MIXED,))).ops if isinstance(op.work, Collective)]
+        ops = [op for op in passes.segment("B", Pass((MIXED,))).ops if isinstance(op.work, Collective)]
         return {name: sum(op.name == name for op in ops) for name in ("dispatch", "combine", "shared_again")}
 
     split = {"tp": 2, "sequence_parallel": True}

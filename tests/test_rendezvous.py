@@ -44,19 +44,8 @@ class Given:
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
 
-    def forward(self, part: Pass) -> Segment:
-        return self._one("forward", "F")
-
-    def backward(self, part: Pass) -> Segment:
-        return self._one("backward", "B")
-
-    def input_grad(self, part: Pass) -> Segment:
-        return self._one("input_grad", "I")
-
-    def weight_grad(self, part: Pass) -> Segment:
-        return self._one("weight_grad", "W")
-
-    def _one(self, name: str, kind: str) -> Segment:
+    def segment(self, kind: str, part: Pass) -> Segment:
+        name = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind]
         return Segment((Op(Compute(self._seconds[kind]), "compute", name, name),))
 
 

@@ -87,18 +87,18 @@ def test_every_kernel_runs_once(shape: RankShape, overlap: bool, gated: bool) ->
     layer = (attention_block(model, shape), mlp_block(model, shape))
     blocks = [embedding_block(model, shape), *layer, *layer, lm_head_block(model, shape)]
     sections = [section for block in blocks for section in (block.entry, block.body, block.exit)]
-    made.forward(ALL)
+    made.segment("F", ALL)
     assert Counter(seen) == Counter(kernel for section in sections for kernel in section.forward)
     seen.clear()
-    made.backward(ALL)
+    made.segment("B", ALL)
     backward = [section.recompute + section.input_grad + section.weight_grad for section in sections]
     assert Counter(seen) == Counter(kernel for kernels in backward for kernel in kernels)
     seen.clear()
-    made.input_grad(ALL)
-    made.weight_grad(ALL)
+    made.segment("I", ALL)
+    made.segment("W", ALL)
     assert Counter(seen) == Counter(kernel for kernels in backward for kernel in kernels)
     seen.clear()
-    made.weight_grad(Pass((0,)))
+    made.segment("W", Pass((0,)))
     assert Counter(seen) == Counter(
         kernel for block in layer for part in (block.entry, block.body, block.exit) for kernel in part.weight_grad
     )
@@ -108,9 +108,12 @@ def test_every_kernel_runs_once(shape: RankShape, overlap: bool, gated: bool) ->
 def test_time_does_not_depend_on_where_a_chunk_is_cut(shape: RankShape, overlap: bool, cut: bool) -> None:
     """Buckets of gradients cut a backward pass: same compute, same traffic."""
     made = passes(shape, overlap=overlap)
-    whole = [made.forward(ALL), made.backward(ALL)]
+    whole = [made.segment("F", ALL), made.segment("B", ALL)]
     first, second = Pass((0,), embedding=True), Pass((1,), lm_head=True)
-    parts = [[made.forward(first), made.forward(second)], [made.backward(second), made.backward(first)]]
+    parts = [
+        [made.segment("F", first), made.segment("F", second)],
+        [made.segment("B", second), made.segment("B", first)],
+    ]
     for together, apart in zip(whole, parts, strict=True):
         assert [replace(op, after=()) for op in together.ops] == [
             replace(op, after=()) for part in apart for op in part.ops
@@ -125,35 +128,36 @@ def test_a_parallel_residual_sums_once(shape: RankShape, overlap: bool, norms: i
     made, apart = passes(shape, overlap=overlap, model=model), passes(shape, overlap=overlap)
     size = 2.0 * shape.micro_batch * 128 * 512
     reduction = "reduce_scatter" if shape.sequence_parallel else "all_reduce"
-    forward, backward = traffic(made.forward(ALL), 0), traffic(made.backward(ALL), 0)
+    forward, backward = traffic(made.segment("F", ALL), 0), traffic(made.segment("B", ALL), 0)
     assert forward[reduction, size] == 1
     assert backward[reduction, size] == norms
     if shape.sequence_parallel:
         assert forward["all_gather", size] == norms
         assert backward["all_gather", size] == 1 + norms  # of the output's gradient, and of inputs
-    assert traffic(made.input_grad(ALL), 0) == backward
+    assert traffic(made.segment("I", ALL), 0) == backward
     blocks = passes(shape, overlap=overlap, model=model.model_copy(update={"parallel_residual": None}))
     computing = [
-        sum(op.work.seconds for op in one.backward(ALL).ops if isinstance(op.work, Compute)) for one in (made, blocks)
+        sum(op.work.seconds for op in one.segment("B", ALL).ops if isinstance(op.work, Compute))
+        for one in (made, blocks)
     ]
     assert computing[0] == computing[1]
-    assert sum(traffic(apart.forward(ALL), 0).values()) > sum(forward.values())
+    assert sum(traffic(apart.segment("F", ALL), 0).values()) > sum(forward.values())
 
 
 @given(shape=SHAPES)
 def test_a_split_backward_moves_what_the_whole_one_moves(shape: RankShape) -> None:
     """I has all the traffic of B, W none: what W needs gathered I has gathered."""
     made = passes(shape)
-    assert traffic(made.input_grad(ALL)) == traffic(made.backward(ALL))
-    assert all(isinstance(op.work, Compute) and op.kind == "weight_grad" for op in made.weight_grad(ALL).ops)
-    kinds = {op.kind for op in made.input_grad(ALL).ops if isinstance(op.work, Compute)}
+    assert traffic(made.segment("I", ALL)) == traffic(made.segment("B", ALL))
+    assert all(isinstance(op.work, Compute) and op.kind == "weight_grad" for op in made.segment("W", ALL).ops)
+    kinds = {op.kind for op in made.segment("I", ALL).ops if isinstance(op.work, Compute)}
     assert kinds <= {"input_grad", "recompute", "forward"}
 
 
 @given(shape=SHAPES, overlap=st.booleans())
 def test_a_layer_is_the_same_wherever_it_is(shape: RankShape, overlap: bool) -> None:
     made = passes(shape, overlap=overlap)
-    for segment in (made.forward(ALL), made.backward(ALL)):
+    for segment in (made.segment("F", ALL), made.segment("B", ALL)):
         mine, other = ([replace(op, layer=0, after=()) for op in segment.ops if op.layer == n] for n in (0, 1))
         assert mine
         assert mine == other
@@ -162,7 +166,7 @@ def test_a_layer_is_the_same_wherever_it_is(shape: RankShape, overlap: bool) -> 
 @given(shape=SHAPES.map(lambda shape: replace(shape, tp=1, sequence_parallel=False)), overlap=st.booleans())
 def test_alone_a_rank_sends_nothing(shape: RankShape, overlap: bool) -> None:
     made = passes(shape, overlap=overlap)
-    for segment in (made.forward(ALL), made.backward(ALL)):
+    for segment in (made.segment("F", ALL), made.segment("B", ALL)):
         assert all(isinstance(op.work, Compute) for op in segment.ops)
 
 
@@ -174,8 +178,8 @@ def test_flops_are_those_of_the_closed_forms(model: Model, tp: int) -> None:
     layer = layer_flops(model, 2, attention_backward="flash").total
     head = lm_head_flops(model, 2)
     for segment, expected in (
-        (made.forward(ALL), 2 * layer.forward + head.forward),
-        (made.backward(ALL), 2 * layer.backward + head.backward),
+        (made.segment("F", ALL), 2 * layer.forward + head.forward),
+        (made.segment("B", ALL), 2 * layer.backward + head.backward),
     ):
         total = tp * sum(op.work.seconds for op in segment.ops if isinstance(op.work, Compute))
         assert total == pytest.approx(expected, rel=1e-12)
@@ -192,8 +196,8 @@ def test_tensor_parallel_reduces_twice_a_pass(recompute: str, overlap: bool) -> 
     """arXiv:1909.08053 section 3: g and f, one all-reduce a block and a direction."""
     made = passes(RankShape(3, 4, recompute=recompute), overlap=overlap)
     again = 2 if recompute == "full" else 0
-    assert traffic(made.forward(ALL), layer=1) == {("all_reduce", ACTIVATION): 2}
-    assert traffic(made.backward(ALL), layer=1) == {("all_reduce", ACTIVATION): 2 + again}
+    assert traffic(made.segment("F", ALL), layer=1) == {("all_reduce", ACTIVATION): 2}
+    assert traffic(made.segment("B", ALL), layer=1) == {("all_reduce", ACTIVATION): 2 + again}
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -205,8 +209,8 @@ def test_sequence_parallel_gathers_and_scatters(recompute: str, overlap: bool) -
     again = 2 if recompute == "full" else 0
     forward = {("all_gather", ACTIVATION): 2, ("reduce_scatter", ACTIVATION): 2}
     backward = {("all_gather", ACTIVATION): 2 + 2 + again, ("reduce_scatter", ACTIVATION): 2 + again}
-    assert traffic(made.forward(ALL), layer=0) == forward
-    assert traffic(made.backward(ALL), layer=0) == backward
+    assert traffic(made.segment("F", ALL), layer=0) == forward
+    assert traffic(made.segment("B", ALL), layer=0) == backward
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -220,14 +224,14 @@ def test_ends_of_the_model(split: bool) -> None:
     backward = (
         {("reduce_scatter", ACTIVATION): 1, ("all_gather", ACTIVATION): 2} if split else {("all_reduce", ACTIVATION): 1}
     )
-    assert traffic(made.forward(ALL), layer=-1) == {**forward, loss: 3}
-    assert traffic(made.backward(ALL), layer=-1) == backward
-    assert traffic(made.forward(Pass((0,))), layer=-1) == {}
+    assert traffic(made.segment("F", ALL), layer=-1) == {**forward, loss: 3}
+    assert traffic(made.segment("B", ALL), layer=-1) == backward
+    assert traffic(made.segment("F", Pass((0,))), layer=-1) == {}
 
 
 def test_a_boundary_that_came_split_is_gathered_first() -> None:
     made = passes(RankShape(3, 4))
-    for segment in (made.forward(Pass((0,), boundary=True)), made.backward(Pass((0,), boundary=True))):
+    for segment in (made.segment("F", Pass((0,), boundary=True)), made.segment("B", Pass((0,), boundary=True))):
         assert lines(segment)[0] == "all_gather boundary"
         assert segment.ops[0].work == Collective("all_gather", "tp", ACTIVATION)
 
@@ -236,7 +240,7 @@ def test_a_boundary_that_came_split_is_gathered_first() -> None:
 
 
 def test_forward_of_a_layer() -> None:
-    assert lines(passes(RankShape(1, 4)).forward(Pass((0,)))) == [
+    assert lines(passes(RankShape(1, 4)).segment("F", Pass((0,)))) == [
         "forward attention_norm",
         "forward attention",
         "all_reduce attention",
@@ -251,7 +255,7 @@ def test_forward_of_a_layer() -> None:
 def test_backward_of_a_layer_with_everything_beside() -> None:
     """The gather of the kept shard runs beside dX, the scatter of dX beside dW; each is joined where it is needed."""
     made = passes(RankShape(1, 4, sequence_parallel=True), overlap=True)
-    assert lines(made.backward(Pass((0,)))) == [
+    assert lines(made.segment("B", Pass((0,)))) == [
         "backward mlp_add",
         "all_gather mlp",
         "backward mlp",
@@ -272,7 +276,7 @@ def test_backward_of_a_layer_with_everything_beside() -> None:
 
 
 def test_backward_of_a_layer_one_after_the_other() -> None:
-    assert lines(passes(RankShape(1, 4, recompute="full")).backward(Pass((0,)))) == [
+    assert lines(passes(RankShape(1, 4, recompute="full")).segment("B", Pass((0,)))) == [
         "recompute attention_norm",
         "recompute attention",
         "all_reduce attention",
@@ -305,7 +309,7 @@ def test_weight_gradient_of_the_column_parallel_product_comes_last() -> None:
         return 0.0
 
     made = Passes(MODEL, RankShape(1, 4), timer, overlap_tensor=True)
-    made.backward(Pass((0,)))
+    made.segment("B", Pass((0,)))
     assert ("qkv_input_grad",) in seen
     assert ("qkv_weight_grad", "qkv_bias_grad") in seen
     assert ("mlp_up_input_grad",) in seen

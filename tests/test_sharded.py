@@ -37,22 +37,11 @@ class Given:
     """Passes of given times per layer, nothing for the ends of the model."""
 
     def __init__(self, forward: int, backward: int) -> None:
-        self._seconds = {"forward": forward * TICK, "backward": backward * TICK}
+        self._seconds = {"F": ("forward", forward * TICK), "B": ("backward", backward * TICK)}
 
-    def forward(self, part: Pass) -> Segment:
-        return self._one("forward", part)
-
-    def backward(self, part: Pass) -> Segment:
-        return self._one("backward", part)
-
-    def input_grad(self, part: Pass) -> Segment:
-        raise NotImplementedError
-
-    def weight_grad(self, part: Pass) -> Segment:
-        raise NotImplementedError
-
-    def _one(self, kind: str, part: Pass) -> Segment:
-        seconds = self._seconds[kind] * len(part.layers)
+    def segment(self, letter: str, part: Pass) -> Segment:
+        kind, each = self._seconds[letter]
+        seconds = each * len(part.layers)
         return Segment((Op(Compute(seconds), "compute", kind, "layers", min(part.layers, default=-1)),))
 
 

@@ -34,24 +34,14 @@ MODEL = Model(
 )
 LAYER = layer_parameters_per_tp_rank(MODEL, 1)
 LETTERS = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
+KINDS = {letter: kind for kind, letter in LETTERS.items()}
 
 
 class Described:
     """Passes whose one op is named after what it covers: layers, then e(mbedding), h(ead), b(oundary)."""
 
-    def forward(self, part: Pass) -> Segment:
-        return self._one("forward", part, 1.0)
-
-    def backward(self, part: Pass) -> Segment:
-        return self._one("backward", part, 2.0)
-
-    def input_grad(self, part: Pass) -> Segment:
-        return self._one("input_grad", part, 1.0)
-
-    def weight_grad(self, part: Pass) -> Segment:
-        return self._one("weight_grad", part, 1.0)
-
-    def _one(self, kind: str, part: Pass, seconds: float) -> Segment:
+    def segment(self, letter: str, part: Pass) -> Segment:
+        kind, seconds = KINDS[letter], 2.0 if letter == "B" else 1.0
         ends = ("e" if part.embedding else "") + ("h" if part.lm_head else "") + ("b" if part.boundary else "")
         name = "+".join(map(str, part.layers)) + (f" {ends}" if ends else "")
         return Segment((Op(Compute(seconds), "compute", kind, name),))

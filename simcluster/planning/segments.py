@@ -126,36 +126,26 @@ class Passes:
         self._residencies = residencies(model, shape)
         self._made: dict[Hashable, tuple[Pass, Segment]] = {}  # by what is done, whatever the numbers of its layers
 
-    def forward(self, part: Pass) -> Segment:
-        """F of a stretch."""
-        return self._pass("F", part)
+    def segment(self, kind: str, part: Pass) -> Segment:
+        """Return F, B, I or W (``kind``) of a stretch.
 
-    def backward(self, part: Pass) -> Segment:
-        """B of a stretch: recomputation where the mode asks for it, input gradients and weight gradients."""
-        return self._pass("B", part)
-
-    def input_grad(self, part: Pass) -> Segment:
-        """I of a stretch: what B does but for the weight gradients, so nothing hides the reductions over tp.
-
-        What is gathered for a weight gradient is gathered here, beside the input gradient as in B, and kept for W.
+        B recomputes where the mode asks for it, and makes the gradients of inputs and weights.  I does what B does but
+        for the weight gradients, so nothing hides the reductions over tp; what is gathered for a weight gradient is
+        gathered here, alongside the input gradient as in B, and kept for W.  W has no traffic: matmuls on what F and I
+        left on the GPU.
         """
-        return self._pass("I", part)
-
-    def weight_grad(self, part: Pass) -> Segment:
-        """W of a stretch: products on what F and I left on the GPU, no traffic."""
-        return self._pass("W", part)
-
-    def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
-        """The kernels of a pass ("F", "B", "I" or "W") of a stretch, op by op."""
-        return self._ops(kind, part).launched
-
-    def _pass(self, kind: str, part: Pass) -> Segment:
         alike = [(self._residencies.layers[layer], self._shape.recomputes(layer)) for layer in part.layers]
         name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins, part.casts
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
         made, segment = self._made[name]
+        if made.layers == part.layers:
+            return segment
         return on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
+
+    def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
+        """The kernels of a pass ("F", "B", "I" or "W") of a stretch, op by op."""
+        return self._ops(kind, part).launched
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)

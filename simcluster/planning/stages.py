@@ -122,9 +122,8 @@ class _Stage:
         name = kind, part.work, boundary, begins, casts, part.memory
         found = self._segments.get(name)
         if found is None:
-            passes, work = self._job.passes, replace(part.work, boundary=boundary, begins=begins, casts=casts)
-            make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
-            plain = self._lanes.once((kind, work), lambda: make(work))
+            work = replace(part.work, boundary=boundary, begins=begins, casts=casts)
+            plain = self._lanes.once((kind, work), lambda: self._job.passes.segment(kind, work))
             found = self._lanes.holding((kind, work), plain, part.memory) if part.memory else plain
             self._segments[name] = found
         return found

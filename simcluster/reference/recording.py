@@ -12,7 +12,7 @@ from simcluster.base.clock import on_grid
 from simcluster.base.profiles import Profile
 from simcluster.base.telling import phase
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.perturbations import Disturbances
+from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import Lanes, Node, lanes_of
 from simcluster.reference.plain import StepSimulation
@@ -37,7 +37,9 @@ def simulate_programs(
     Raises DeadlockError when ops are left that can never begin.
     """
     stage = communication.stage
-    own = {rank: disturbances.retimed_program(rank, programs[stage(rank)]) for rank in communication.ranks}
+    own = {rank: programs[stage(rank)] for rank in communication.ranks}
+    if disturbances is not UNDISTURBED:
+        own = {rank: disturbances.retimed_program(rank, program) for rank, program in own.items()}
     lanes = lanes_of(own, communication.peer)
     speeds = {rank: disturbances.speeds[rank] for rank in own if rank in disturbances.speeds}
     simulation = StepSimulation(

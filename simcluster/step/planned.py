@@ -75,7 +75,7 @@ class OwnTimes:
         model, schedule, passes = self.job.model, self.job.schedule, self.job.passes
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
         parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
-        segments = [make(part) for part in parts for make in (passes.forward, passes.backward)]
+        segments = [passes.segment(kind, part) for part in parts for kind in "FB"]
         longest = [max(times) for times in zip(*self._part_seconds([segments] * self.job.plan.pp), strict=True)]
         first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
         seconds = dict(zip(sorts, layers, strict=True))
@@ -85,14 +85,13 @@ class OwnTimes:
 
     def of_schedule(self) -> tuple[Times, float]:
         """F, I and W of each stage's first chunk, and the slowest send to the next stage."""
-        job, passes = self.job, self.job.passes
-        makers = {"F": passes.forward, "I": passes.input_grad, "W": passes.weight_grad}
+        job = self.job
         parts = [
             replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
         ]
-        times_of = self._part_seconds([[make(part) for make in makers.values()] for part in parts])
+        times_of = self._part_seconds([[job.passes.segment(kind, part) for kind in "FIW"] for part in parts])
         seconds = {(kind, stage): time for stage, times in enumerate(times_of)
-                   for kind, time in zip(makers, times, strict=True)}  # fmt: skip
+                   for kind, time in zip("FIW", times, strict=True)}  # fmt: skip
 
         def costs(kind: Kind, stage: int, chunk: int) -> float:
             return seconds[kind, stage]

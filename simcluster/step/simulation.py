@@ -207,6 +207,9 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
 def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: ChosenEngine) -> Record:
     """Simulate a step by SimPy: every rank where the scenario asks for the reference or nothing can be folded."""
     job, programs, cluster, disturbances = planned.job, planned.programs, step.cluster, step.disturbances
+    if disturbances.capacities:
+        own = disturbances.capacities_of(step.folding.classes.link_representatives)
+        disturbances = replace(disturbances, capacities=own)
     if choice.engine == "reference" or planned.choices.steps:
         return simulate_every_rank(scenario, job, programs, cluster, *choice)
     interference = interference_of(scenario, scenario.cluster.device)
@@ -215,7 +218,7 @@ def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice
         cluster,
         FoldedGroups(job.plan, cluster, methods_of(scenario), interference, step.folding),
         slowness(scenario),
-        replace(disturbances, capacities=disturbances.capacities_of(step.folding.classes.link_representatives)),
+        disturbances,
         in_steps=False,
         engine="simpy",
         why=choice.why,

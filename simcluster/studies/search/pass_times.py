@@ -204,16 +204,14 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment
         parts.setdefault(kind_of, Pass((layer,), begins=False))
     if shape.tp > 1:
         parts[BOUNDARY] = Pass((), boundary=True, begins=False)
-    passes = job.passes
-    makers = zip(KINDS, (passes.forward, passes.backward, passes.input_grad, passes.weight_grad), strict=True)
     found: dict[tuple[PassPart, Kind], Segment] = {}
-    for kind, make in makers:
+    for kind in KINDS:
         for name, part in parts.items():
             if (name, kind) == (BOUNDARY, "W"):
                 continue
             if (name, kind) == (EMBEDDING, "I") and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
-            found[name, kind] = _after_another_op(make(part))
+            found[name, kind] = _after_another_op(job.passes.segment(kind, part))
     return found
 
 

@@ -229,8 +229,6 @@ class _PassCosts:
     def __init__(self, scenario: Scenario) -> None:
         device = scenario.cluster.device
         passes = self.passes = passes_of(scenario, device)
-        makers = passes.forward, passes.backward, passes.input_grad, passes.weight_grad
-        self._make = dict(zip("FBIW", makers, strict=True))
         alike = interference_of(scenario, device) is None and scenario.software is None
         self.casts, self.repeats = passes.casts, alike and scenario.training.recompute_every == 1
         self._whole_pass = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
@@ -240,7 +238,7 @@ class _PassCosts:
 
     def _collectives(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
         """Return the collectives of passes of these kinds; NotQuickError for works that are not proved."""
-        ops = [op for kind in kinds for op in self._make[kind](self._whole_pass).ops]
+        ops = [op for kind in kinds for op in self.passes.segment(kind, self._whole_pass).ops]
         proved(ops)
         return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
 
@@ -264,7 +262,7 @@ class _PassCosts:
     def _ops(self, work: ActionWork, part: Pass, drawn: RepresentativeCalls) -> Costs:
         name = drawn, work.stage, work.kind, part
         if name not in self._known:
-            self._known[name] = drawn.ops(work.stage, self._make[work.kind](part))
+            self._known[name] = drawn.ops(work.stage, self.passes.segment(work.kind, part))
         return self._known[name]
 
     def _whole(self, work: ActionWork, part: Pass, alone: Sequence[int], drawn: RepresentativeCalls) -> Costs:
@@ -282,7 +280,7 @@ class _PassCosts:
                     first, one, two = [op.seconds for op in chain.from_iterable(timed)]
                     found = (TimedOp(first + (layers - 1) * (two - one)),)
             else:
-                seconds = drawn.seconds(work.stage, self._make[work.kind](part))
+                seconds = drawn.seconds(work.stage, self.passes.segment(work.kind, part))
                 found = () if seconds is None else (TimedOp(seconds),)
             self._known[name] = found
         return found
