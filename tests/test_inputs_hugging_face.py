@@ -1,6 +1,7 @@
 """Parameter counts of published models, by their config.json (sizes only, as on the model's page), to the last one."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import (
     assumptions_of_config,
     keys_of_config,
     model_from_config,
     parameters_of_config,
+    parse_config,
     told_of_length,
 )
 from simcluster.model.flops import layer_flops
@@ -649,3 +652,124 @@ def test_a_length_that_is_written_is_no_default() -> None:
     assert told_of_length(config) == {}
     assert told_of_length({**config, "model_max_length": 4096, "seq_length": 8192}) == {}
     assert list(told_of_length({**config, "model_max_length": 2048})) == ["model_max_length"]
+
+
+LLAMA_8B = llama("llama", 32, 4096, 14336, 32, 8, 128256, max_position_embeddings=8192, tie_word_embeddings=False)
+GPT2 = {**gpt2(12, 768, 12), "n_inner": None}
+OPT_1B, NEOX_20B, BLOOM_176B = (DENSE[name][0] for name in ("opt-1.3b", "gpt-neox-20b", "bloom"))
+QWEN3_4B = {**DENSE["Qwen3-4B"][0], "max_position_embeddings": 40960}
+MISTRAL_7B = {**DENSE["Mistral-7B-v0.1"][0], "max_position_embeddings": 32768, "sliding_window": 4096}
+
+
+def model(config: dict[str, Any], sequence_length: int | None = None) -> Model:
+    return Model(**model_from_config(config, sequence_length=sequence_length))
+
+
+def test_llama_8b_is_the_preset() -> None:
+    expected = {key: value for key, value in Model(**model_document("llama3-8b")).model_dump().items() if key != "name"}
+    assert {key: value for key, value in model(LLAMA_8B).model_dump().items() if key != "name"} == expected
+
+
+def test_kv_heads_and_head_dim_default_as_in_transformers() -> None:
+    config = {key: value for key, value in LLAMA_8B.items() if key != "num_key_value_heads"} | {"head_dim": None}
+    assert (model(config).kv_heads, model(config).head_dim) == (32, 128)
+
+
+def test_families_differ_in_what_no_config_writes_down() -> None:
+    assert (model(GPT2).position, model(GPT2).norm, model(GPT2).gated_mlp, model(GPT2).tied_embeddings) == (
+        "learned",
+        "layernorm",
+        False,
+        True,
+    )
+    assert (model(NEOX_20B).position, model(NEOX_20B).bias, model(NEOX_20B).tied_embeddings) == ("rope", True, False)
+    assert model(BLOOM_176B).position == "none"
+    assert not model({**OPT_1B, "enable_bias": False}).bias
+    assert model({**LLAMA_8B, "attention_bias": True, "mlp_bias": True}).bias
+
+
+def test_the_sequence_of_training_wins_over_the_longest_possible() -> None:
+    assert model(LLAMA_8B, sequence_length=2048).sequence_length == 2048
+    assert model(LLAMA_8B).sequence_length == 8192
+
+
+def test_a_window_as_long_as_the_sequence_is_full_attention() -> None:
+    assert model(MISTRAL_7B, sequence_length=4096).attention_window is None
+    assert model(MISTRAL_7B).attention_window == 4096
+    assert model({**QWEN3_4B, "sliding_window": 1024, "use_sliding_window": False}).sequence_length == 40960
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {},
+            "has no model_type; supported are llama, mistral, qwen2, .*, gpt2, gpt_neox, opt, bloom, falcon",
+        ),
+        ({**LLAMA_8B, "model_type": "mamba"}, "model_type 'mamba', which is not supported: layers that are not all"),
+        ({**LLAMA_8B, "model_type": "own"}, "model_type 'own', which is not supported; supported are llama"),
+        ({**LLAMA_8B, "model_type": ["llama"]}, "which is not supported"),
+        ({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8}, "lacks num_experts_per_tok"),
+        ({"model_type": "llama"}, r"lacks num_hidden_layers \(layers\), hidden_size \(hidden_size\), .*heads"),
+        ({**LLAMA_8B, "intermediate_size": None}, r"lacks intermediate_size \(ffn_hidden_size\)"),
+        ({**GPT2, "n_positions": None}, r"lacks n_positions or n_ctx \(sequence_length\)"),
+        ({**LLAMA_8B, "hidden_size": "4096"}, "hidden_size '4096' is not a positive whole number"),
+        ({**LLAMA_8B, "num_hidden_layers": -1}, "num_hidden_layers '-1' is not a positive whole number"),
+        ({**LLAMA_8B, "num_hidden_layers": True}, "num_hidden_layers 'True' is not"),
+        ({**LLAMA_8B, "tie_word_embeddings": "no"}, "tie_word_embeddings 'no' is neither true nor false"),
+        (
+            {**QWEN3_4B, "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 20},
+            "sliding_window 4096 is shorter than the sequence of 40960 in the layers from 20 on.*at most 4096",
+        ),
+        ({**OPT_1B, "word_embed_proj_dim": 512}, "word_embed_proj_dim 512 differs from hidden_size 2048"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        model_from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "JSON"),
+        ("{", "JSON"),
+        ("[1]", "holds no JSON object"),
+        ('{"a": 1, "a": 2}', "the key 'a' appears twice"),
+        ('{"a": {"b": 1, "b": 1}}', "the key 'b' appears twice"),
+        ('{"a": ' + "9" * 5000 + "}", "JSON"),
+        ("[" * 200_000, "JSON"),
+    ],
+)
+def test_a_bad_text_is_one_clear_error(content: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        parse_config(content, "bad.json")
+    assert "bad.json" in str(caught.value)
+
+
+FLA: dict[str, Any] = {"model_type": "transformer", "hidden_size": 1024, "num_hidden_layers": 24, "num_heads": 16}
+
+
+def test_the_transformer_of_flash_linear_attention() -> None:
+    fields = model_from_config(FLA)
+    assert (fields["ffn_hidden_size"], fields["vocab_size"], fields["sequence_length"]) == (2816, 32000, 2048)
+    assert model_from_config({**FLA, "intermediate_size": 4096})["ffn_hidden_size"] == 4096
+    assert model_from_config({**FLA, "hidden_ratio": 2})["ffn_hidden_size"] == 1536
+    assert "qk_norm" not in fields
+    more = model_from_config({**FLA, "qk_norm": True, "qkv_bias": True, "num_kv_heads": 4, "window_size": 512})
+    assert (more["qk_norm"], more["bias"], more["kv_heads"], more["attention_window"]) == ("head", "qkv", 4, 512)
+    with pytest.raises(InputError, match="model_type 'gla', which is not supported: layers that are not all"):
+        model_from_config({**FLA, "model_type": "gla"})
+
+
+@pytest.mark.parametrize("constant", ["Infinity", "-Infinity", "NaN"])
+def test_numbers_that_are_not_finite_stop_only_where_they_are_needed(constant: str) -> None:
+    """transformers writes them (time_step_limit of Mamba's configs), also in the config of a Llama."""
+    text = json.dumps({key: value for key, value in LLAMA_8B.items() if key != "tie_word_embeddings"}).rstrip("}")
+    plain = model_from_config(parse_config(text + "}", "config.json"))
+    beside = f'{text}, "time_step_limit": [0.0, {constant}], "router_jitter_noise": {constant}}}'
+    assert model_from_config(parse_config(beside, "config.json")) == plain
+    for key in ("hidden_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "tie_word_embeddings"):
+        needed = re.sub(rf', "{key}": \w+', "", text) + f', "{key}": {constant}}}'
+        with pytest.raises(InputError, match=rf"^{key} "):
+            model_from_config(parse_config(needed, "config.json"))
