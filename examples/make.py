@@ -8,7 +8,7 @@ from pathlib import Path
 
 import simcluster
 from simcluster.cli import main
-from simcluster.interop.recorded.written import write_trace
+from simcluster.interop.replay.trace_writer import write_trace
 
 HERE = Path(__file__).parent
 SLOW = 'tiny_3d --set "faults=[{kind: slow_gpu, rank: 5, slowdown: 1.3}]"'

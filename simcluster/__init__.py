@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from simcluster.base.errors import InputError as InputError
     from simcluster.base.telling import however_long as however_long
     from simcluster.interactive.notebook.studio import studio as studio
-    from simcluster.interop.export.export import write_trace as write_trace
-    from simcluster.interop.own_trace.difference import diff as diff
+    from simcluster.interop.export.trace_export import write_trace as write_trace
+    from simcluster.interop.trace_comparison.trace_difference import diff as diff
     from simcluster.longrun.budget.walls import walls as walls
     from simcluster.longrun.launch.check import check as check
     from simcluster.longrun.launch.first import first_scenario as first_scenario
@@ -79,7 +79,7 @@ _HOME = {
     "compare_packing": "simcluster.studies.packings",
     "compare_policies": "simcluster.longrun.studies.comparing",
     "compare_replicas": "simcluster.results.distribution",
-    "diff": "simcluster.interop.own_trace.difference",
+    "diff": "simcluster.interop.trace_comparison.trace_difference",
     "differences": "simcluster.studies.variations",
     "first_scenario": "simcluster.longrun.launch.first",
     "however_long": "simcluster.base.telling",
@@ -111,7 +111,7 @@ _HOME = {
     "train": "simcluster.longrun.studies.train",
     "train_stages": "simcluster.longrun.studies.train",
     "walls": "simcluster.longrun.budget.walls",
-    "write_trace": "simcluster.interop.export.export",
+    "write_trace": "simcluster.interop.export.trace_export",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
 }

@@ -397,7 +397,7 @@ def test_modules_are_found_by_their_old_names(old: str) -> None:
 def test_a_module_below_an_old_name_is_the_module_of_today() -> None:
     from simcluster.replay.written import write_trace as old  # type: ignore[import-not-found]
 
-    from simcluster.interop.recorded.written import write_trace
+    from simcluster.interop.replay.trace_writer import write_trace
 
     assert old is write_trace
 

@@ -512,7 +512,7 @@ def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, st
 @pytest.fixture(scope="module")
 def good_files(folder: Path) -> dict[str, bytes]:
     """The bytes of a good file of each kind."""
-    from simcluster.interop.recorded.written import write_trace
+    from simcluster.interop.replay.trace_writer import write_trace
     from simcluster.scenario.scenario import load
     from simcluster.scenario.schedule_files import is_csv
     from simcluster.step.simulate import simulate

@@ -18,8 +18,8 @@ from simcluster.cli import main
 from simcluster.documents import packed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.packed import python_rows, read_packed, read_parquet
-from simcluster.interop.kineto.events import read_profile
 from simcluster.interop.kineto.nsight import NsightFile
+from simcluster.interop.kineto.profile_reader import read_profile
 
 BAD = Path(__file__).parent / "bad" / "readers"
 COMMANDS = {".parquet": ["replay"], ".log": ["collective", "--platform", "dgx-h100", "--measured"],

@@ -15,7 +15,7 @@ from simcluster.faults import placed
 from simcluster.faults.expert_loads import grown
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.spec import RoutedTokens
-from simcluster.interop.export.export import memory_counters
+from simcluster.interop.export.trace_export import memory_counters
 from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
 from simcluster.scenario.fits import applied, held, remedies

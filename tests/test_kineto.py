@@ -22,14 +22,22 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.interop.kineto import ProfiledJob, load_profiles, loading
-from simcluster.interop.kineto.comm import Comm, ProcessGroups, axis_of, comm_of, kind_of, shipped_names
-from simcluster.interop.kineto.match import align
-from simcluster.interop.kineto.measures import QUESTIONS, ask, breakdown, changed, layers, reached, slowdown_by_type
-from simcluster.interop.kineto.profile import TraceLabel
-from simcluster.interop.kineto.written import write_profiles
-from simcluster.interop.recorded import measure
-from simcluster.interop.recorded.measure import waited
+from simcluster.interop.kineto import ProfiledJob, load_profiles, profile_loader
+from simcluster.interop.kineto.collective_matching import align
+from simcluster.interop.kineto.communications import Comm, ProcessGroups, axis_of, comm_of, kind_of, shipped_names
+from simcluster.interop.kineto.profile_metrics import (
+    QUESTIONS,
+    ask,
+    breakdown,
+    changed,
+    layers,
+    reached,
+    slowdown_by_type,
+)
+from simcluster.interop.kineto.profile_writer import write_profiles
+from simcluster.interop.kineto.rank_profile import TraceLabel
+from simcluster.interop.replay import measure
+from simcluster.interop.replay.straggler_metrics import waited
 from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"
@@ -320,7 +328,7 @@ def test_nothing_is_written_over_other_profiles(slow: ProfiledJob, tmp_path: Pat
 def test_ranks_are_read_side_by_side_as_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, told = write(documents(SLOW), tmp_path / "profiles"), list[tuple[int, int]]()
     alone = load_profiles(folder)
-    monkeypatch.setattr(loading, "_SMALL", 0)
+    monkeypatch.setattr(profile_loader, "_SMALL", 0)
     together = load_profiles(folder, workers=2, progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (together.ranks, together.notes) == (alone.ranks, alone.notes)
@@ -338,7 +346,7 @@ def test_the_first_file_that_is_cut_is_named_whoever_reads(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(documents(SLOW), tmp_path / "profiles")
-    monkeypatch.setattr(loading, "_SMALL", 0)
+    monkeypatch.setattr(profile_loader, "_SMALL", 0)
     first, *_, last = sorted(folder.iterdir())
     for file in (first, last):
         file.write_bytes(b"{")

@@ -16,10 +16,10 @@ from test_trace import run
 import simcluster
 from simcluster import InputError, Result
 from simcluster.cli import main
-from simcluster.interop.export.export import write_trace
-from simcluster.interop.kineto.comm import WORKS, Comm, KernelNames, axis_described
-from simcluster.interop.own_trace.difference import TraceDifference, diff_trace, timelines
-from simcluster.interop.own_trace.states import CAUSES
+from simcluster.interop.export.trace_export import write_trace
+from simcluster.interop.kineto.communications import WORKS, Comm, KernelNames, axis_described
+from simcluster.interop.trace_comparison.step_accounts import CAUSES
+from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace, timelines
 from simcluster.studies.whatif.difference import Difference
 
 ROOT = Path(__file__).parent.parent
@@ -231,7 +231,7 @@ def test_names_of_real_kernels_are_known() -> None:
 
 
 def test_every_kind_has_a_row_with_a_source() -> None:
-    from simcluster.interop.kineto.comm import _shipped
+    from simcluster.interop.kineto.communications import _shipped
 
     rows = _shipped().kernels
     assert {row.kind for row in rows} == set(WORKS)

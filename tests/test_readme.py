@@ -159,7 +159,7 @@ def test_every_example_is_tried_and_explained() -> None:
 
 
 def test_an_example_that_has_something_wrong_shows_it() -> None:
-    from simcluster.interop.recorded import load_trace, measure
+    from simcluster.interop.replay import load_trace, measure
 
     found = measure(load_trace(ROOT / "examples" / "trace.parquet"))
     assert found.slowdown > 1.1

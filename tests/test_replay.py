@@ -23,14 +23,14 @@ from simcluster.cli import main
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.interop.recorded import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
-from simcluster.interop.recorded.graph import StepGraph, having
-from simcluster.interop.recorded.longest_path import LongestPath
-from simcluster.interop.recorded.measure import recorded_matrix, spans, waited, worst_workers
-from simcluster.interop.recorded.recorded import AlikeReplicas, alike_replicas
-from simcluster.interop.recorded.trace import BACKWARD, COLUMNS, FORWARD
-from simcluster.interop.recorded.whatif import QUESTIONS, ask, in_order, own_schedule
-from simcluster.interop.recorded.written import save_trace, trace_of_result, trace_of_run, write_trace
+from simcluster.interop.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
+from simcluster.interop.replay.longest_path import LongestPath
+from simcluster.interop.replay.questions import QUESTIONS, ask, in_order, own_schedule
+from simcluster.interop.replay.recorded_job import AlikeReplicas, alike_replicas
+from simcluster.interop.replay.recorded_trace import BACKWARD, COLUMNS, FORWARD
+from simcluster.interop.replay.step_graph import StepGraph, having
+from simcluster.interop.replay.straggler_metrics import recorded_matrix, spans, waited, worst_workers
+from simcluster.interop.replay.trace_writer import save_trace, trace_of_result, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.results.step_time import step_time
 from simcluster.step.simulate import simulate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simcluster.cli import main
-from simcluster.interop.recorded.written import trace_of_result
+from simcluster.interop.replay.trace_writer import trace_of_result
 from simcluster.planning.parallel import Plan
 from simcluster.results.waits import Wait, wait_matrix
 from simcluster.step.simulate import simulate

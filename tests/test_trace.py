@@ -23,12 +23,12 @@ import pytest
 
 from simcluster import InputError, Result, load, load_text, simulate
 from simcluster.cli import main
-from simcluster.interop.export.export import MERGED, MOST, trace_path, write_trace
-from simcluster.interop.kineto.chrome import complete
-from simcluster.interop.kineto.chrome import write_trace as write_events
-from simcluster.interop.kineto.loading import load_profiles
-from simcluster.interop.kineto.measures import changed
-from simcluster.interop.recorded import measure
+from simcluster.interop.export.trace_export import MERGED, MOST, trace_path, write_trace
+from simcluster.interop.kineto.chrome_trace import complete
+from simcluster.interop.kineto.chrome_trace import write_trace as write_events
+from simcluster.interop.kineto.profile_loader import load_profiles
+from simcluster.interop.kineto.profile_metrics import changed
+from simcluster.interop.replay import measure
 from simcluster.studies.multi_job import Placed, simulate_together
 
 ROOT = Path(__file__).parent.parent

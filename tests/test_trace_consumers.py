@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from simcluster import Result, load, load_text, simulate
-from simcluster.interop.export.export import MERGED, write_trace
+from simcluster.interop.export.trace_export import MERGED, write_trace
 
 pytestmark = pytest.mark.programs
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_hta_finds_our_breakdown(name: str, tmp_path: Path) -> None:
-    """As interop/export/export.py says, with collectives from the wire on; times to a nanosecond per span."""
+    """As interop/export/trace_export.py says, with collectives from the wire on; times to a nanosecond per span."""
     result = simulate(load(TINY, JOBS[name].items()))
     write_trace(result, tmp_path / "trace", begins="wire")
     found = ask("ask_hta.py", tmp_path / "trace")

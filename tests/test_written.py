@@ -47,7 +47,7 @@ ALLOWED = {
     ("cli/__init__.py", "open"), ("cli/terminal.py", "open"), ("cli/terminal.py", "fdopen"),  # of os.devnull
     ("interactive/command.py", "open"),  # of a browser
     ("cli/common.py", "to_csv"),  # this one and the next two get what ``written`` gives, those behind them a buffer
-    ("cli/common.py", "to_parquet"), ("interop/recorded/written.py", "write_table"),
+    ("cli/common.py", "to_parquet"), ("interop/replay/trace_writer.py", "write_table"),
     ("show/saving.py", "savefig"), ("interactive/notebook/figures.py", "savefig"),
     ("longrun/studies/chunks.py", "savez_compressed"),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Modules under the names that README and notebooks once gave them, found where they are now.
 
-``import simcluster.replay.written`` is ``simcluster.interop.recorded.written``: one module under two names.
+``import simcluster.replay.written`` is ``simcluster.interop.replay.trace_writer``: one module under two names.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ MOVED = {
     "errors": "base.errors",
     "fixed": "studies.bench.given_times",
     "inputs": "importers",
+    "interop.own_trace": "interop.trace_comparison",
+    "interop.recorded": "interop.replay",
+    "interop.recorded.written": "interop.replay.trace_writer",
     "kineto": "interop.kineto",
     "loads": "results.loads",
     "measuring": "results",
     "nccl": "traffic.nccl",
     "packing": "model.packing",
     "registry": "show.registry",
-    "replay": "interop.recorded",
+    "replay": "interop.replay",
+    "replay.written": "interop.replay.trace_writer",
     "report": "show.report",
     "result": "results.result",
     "search": "studies.search",
@@ -44,7 +48,7 @@ MOVED = {
     "simulate": "step.simulate",
     "studies.launch": "longrun.launch",
     "studies.long_run": "longrun.studies",
-    "studies.own_trace": "interop.own_trace",
+    "studies.own_trace": "interop.trace_comparison",
     "studies.scaling": "longrun.scaling",
     "studio_page": "interactive.page",
     "sweeps": "studies.sweep",

@@ -29,13 +29,13 @@ PROVIDED: Mapping[str, str] = {
     "list of questions": "longrun.shown:list_questions",
     # what a command or a study adds
     "costs per step": "longrun.studies.amortised:amortised_answer",
-    "estimator of recorded jobs": "interop.recorded.written:Estimator",
-    "straggling in words": "interop.recorded.measure:explained",
-    "is a trace": "interop.kineto.loading:is_trace",
+    "estimator of recorded jobs": "interop.replay.trace_writer:Estimator",
+    "straggling in words": "interop.replay.straggler_metrics:explained",
+    "is a trace": "interop.kineto.profile_loader:is_trace",
     "difference from a trace": "interop.commands.diff_trace:run",
-    "trace of a result": "interop.export.export:write_trace",
-    "path of a trace": "interop.export.export:trace_path",
-    "trace of a report": "interop.own_trace.difference:read_trace",
+    "trace of a result": "interop.export.trace_export:write_trace",
+    "path of a trace": "interop.export.trace_export:trace_path",
+    "trace of a report": "interop.trace_comparison.trace_difference:read_trace",
     "page of variants": "interactive.moving.moving:moving_page",
     "variants of a page": "interactive.moving.report_variants:play_variants",
     "keys of a page": "interactive.moving.report_variants:check_vary",
@@ -46,8 +46,8 @@ Look = Literal["lines", "texts", "pages", "gantt"]
 """``repr``, ``str``, HTML of a cell, and a timeline's picture."""
 
 SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
-    "lines": ("show.lines:SHOWN", "longrun.shown:LINES", "interop.shown:LINES"),
-    "texts": ("cli.answers:TEXTS", "interop.shown:TEXTS"),
+    "lines": ("show.lines:SHOWN", "longrun.shown:LINES", "interop.display:LINES"),
+    "texts": ("cli.answers:TEXTS", "interop.display:TEXTS"),
     "pages": ("interactive.notebook.pages:SHOWN",),
     "gantt": ("interactive.notebook.timelines:SHOWN",),
 }

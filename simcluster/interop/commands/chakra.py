@@ -82,7 +82,7 @@ def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
 
 def _write(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import write_run
-    from simcluster.interop.chakra.writing import require_writable
+    from simcluster.interop.chakra.writer import require_writable
 
     for name in ("cluster", "device", "groups", "nodes"):
         if getattr(args, name):

@@ -10,8 +10,8 @@ from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.interop.own_trace.difference import TraceDifference, diff_trace
-from simcluster.interop.own_trace.text import answer
+from simcluster.interop.trace_comparison.comparison_text import answer
+from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
 
 
 def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
-    from simcluster.interop.own_trace.difference import timelines
+    from simcluster.interop.trace_comparison.trace_difference import timelines
 
     change = f"{found.seconds / found.played.seconds:+.1%}".replace("-", "\u2212")
     said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]

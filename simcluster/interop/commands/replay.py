@@ -19,12 +19,13 @@ from simcluster.cli.alike import alike
 from simcluster.cli.common import cluster_overrides_of
 from simcluster.cli.terminal import progress
 from simcluster.documents.given_files import why_missing
-from simcluster.interop.commands import profiles
-from simcluster.interop.kineto import is_profile, load_profiles, measures
-from simcluster.interop.kineto.written import write_profiles
-from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
-from simcluster.interop.recorded.measure import explained, longest, recorded_matrix, spans, waited
-from simcluster.interop.recorded.whatif import ReplayAnswer, ask, own_schedule
+from simcluster.interop.commands import profile_report as report
+from simcluster.interop.kineto import is_profile, load_profiles
+from simcluster.interop.kineto import profile_metrics as metrics
+from simcluster.interop.kineto.profile_writer import write_profiles
+from simcluster.interop.replay import Recorded, Straggling, load_trace, measure
+from simcluster.interop.replay.questions import ReplayAnswer, ask, own_schedule
+from simcluster.interop.replay.straggler_metrics import explained, longest, recorded_matrix, spans, waited
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.pictures import picture
 
@@ -110,14 +111,14 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
     )
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
     with _simulated_as_events(job) as counted:
-        answers = [measures.ask(job, question) for question in args.what_if]
+        answers = [metrics.ask(job, question) for question in args.what_if]
         found, seconds = measure(job), waited(job)
-        ranks, parts, calls = measures.breakdown(job), measures.layers(job), measures.reached(job, cluster)
+        ranks, parts, calls = metrics.breakdown(job), metrics.layers(job), metrics.reached(job, cluster)
         events = counted(found)
     written = []
     if args.export:
         what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
-        paths = write_profiles(measures.changed(job, args.what_if[0]) if args.what_if else job, args.export)
+        paths = write_profiles(metrics.changed(job, args.what_if[0]) if args.what_if else job, args.export)
         written = [f"wrote {len(paths)} profiles {what} to {args.export}"]
     step = _step(
         found,
@@ -125,14 +126,14 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
         "",
         "if every op took what is typical of it over ranks and steps",
     )
-    above: list[Block] = [Lines([profiles.headline(job), *step]), profiles.ranks_table(found, ranks)]
+    above: list[Block] = [Lines([report.headline(job), *step]), report.ranks_table(found, ranks)]
     below: list[Block] = [
-        _types_table(found, profiles.MOST), *profiles.layers_table(job, parts), *profiles.calls_table(calls),
+        _types_table(found, report.MOST), *report.layers_table(job, parts), *report.calls_table(calls),
         *_answers_table(answers), Lines(written),
     ]  # fmt: skip
-    document = profiles.document(job, found, ranks, parts, calls)
+    document = report.document(job, found, ranks, parts, calls)
     _show(args, job, above, below, document, answers, seconds, events)
-    _draw(args, job, lambda: measures.spans(job).frame(), lambda: profiles.heatmap(job, found))
+    _draw(args, job, lambda: metrics.spans(job).frame(), lambda: report.heatmap(job, found))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from simcluster.devices.device import kernel_seconds
-from simcluster.interop.export.work import (
+from simcluster.interop.export.rank_work import (
     COMPUTE,
     HOST,
     RECEIVE,
@@ -33,8 +33,8 @@ from simcluster.interop.export.work import (
     process_name,
     track_name,
 )
-from simcluster.interop.kineto import chrome
-from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, complete, nanoseconds
+from simcluster.interop.kineto import chrome_trace as chrome
+from simcluster.interop.kineto.chrome_trace import THREAD, Blocked, KernelEvent, LaunchEvent, complete, nanoseconds
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
 from simcluster.scenario.job import issue_of, passes_of

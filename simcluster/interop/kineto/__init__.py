@@ -6,7 +6,7 @@ print(measure(job).slowdown, breakdown(job))
 
 from __future__ import annotations
 
-from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.loading import is_profile, load_profiles
+from simcluster.interop.kineto.profile_loader import is_profile, load_profiles
+from simcluster.interop.kineto.profiled_job import ProfiledJob
 
 __all__ = ["ProfiledJob", "is_profile", "load_profiles"]

@@ -24,9 +24,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.interop.kineto.comm import ProcessGroups
-from simcluster.interop.kineto.events import TimedEvent, sort_in
-from simcluster.interop.kineto.profile import HostCall, RankProfile
+from simcluster.interop.kineto.communications import ProcessGroups
+from simcluster.interop.kineto.profile_reader import TimedEvent, sort_in
+from simcluster.interop.kineto.rank_profile import HostCall, RankProfile
 
 NSIGHT = (".sqlite", ".sqlite3")
 """How exports of Nsight Systems end."""

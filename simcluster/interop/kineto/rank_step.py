@@ -14,8 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.interop.kineto.profile import OTHER, Labels, RankProfile, StreamOp, TraceLabel, by_launch, doings_of
-from simcluster.interop.recorded.graph import HOST
+from simcluster.interop.kineto.rank_profile import (
+    OTHER,
+    Labels,
+    RankProfile,
+    StreamOp,
+    TraceLabel,
+    by_launch,
+    doings_of,
+)
+from simcluster.interop.replay.step_graph import HOST
 
 _EARLY = 1e-6
 """Seconds by which an op may begin before what it waits for is over: the recorder's resolution."""

@@ -1,6 +1,6 @@
 """Cost of each straggler of a simulated job: the step is simulated without each cause.
 
-Next to the exact cost is what the estimator for recorded jobs (``interop.recorded.measure``) makes of the same run from
+Next to the exact cost is what the estimator for recorded jobs (``interop.replay``) makes of the same run from
 its trace alone, which is all that is known of a real job.
 """
 
@@ -73,7 +73,7 @@ class Stragglers(Shown):
     """A job's stragglers: ``step_time`` with them, ``clean`` without any (s); delays of all ranks alike are in both.
 
     ``by_worker[dp rank, stage]`` is the slowdown by the faults of that worker's GPUs alone, exactly;
-    ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of ``interop.recorded``).
+    ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of ``interop.replay``).
     """
 
     step_time: float

@@ -23,8 +23,8 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
-from simcluster.interop.kineto.comm import ProcessGroups, comm_of, is_comm
-from simcluster.interop.kineto.profile import LAUNCHED, HostCall, RankProfile, StreamOp, StreamWait
+from simcluster.interop.kineto.communications import ProcessGroups, comm_of, is_comm
+from simcluster.interop.kineto.rank_profile import LAUNCHED, HostCall, RankProfile, StreamOp, StreamWait
 
 Event = Mapping[str, Any]
 

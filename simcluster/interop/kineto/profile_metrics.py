@@ -22,13 +22,13 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS
-from simcluster.interop.kineto.comm import axis_of
-from simcluster.interop.kineto.job import Profiled, ProfiledJob
-from simcluster.interop.kineto.profile import TraceLabel
-from simcluster.interop.recorded import whatif
-from simcluster.interop.recorded.graph import COPY, HOST, StepGraph, computing, having, is_comm
-from simcluster.interop.recorded.measure import OpNames, timeline
-from simcluster.interop.recorded.whatif import ReplayAnswer, ReplayQuestion
+from simcluster.interop.kineto.communications import axis_of
+from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob
+from simcluster.interop.kineto.rank_profile import TraceLabel
+from simcluster.interop.replay import questions
+from simcluster.interop.replay.questions import ReplayAnswer, ReplayQuestion
+from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, computing, having, is_comm
+from simcluster.interop.replay.straggler_metrics import OpNames, timeline
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import Spans
 from simcluster.traffic.nccl.case import bus_factor
@@ -251,12 +251,12 @@ def spans(job: ProfiledJob) -> Spans:
 
 def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
     """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
-    return whatif.answered(job, question, changed(job, question))
+    return questions.answered(job, question, changed(job, question))
 
 
 def changed(job: ProfiledJob, question: str) -> ProfiledJob:
     """Return the job with what a question changes."""
-    return whatif.changed_by(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
+    return questions.changed_by(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
 
 
 def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -265,7 +265,7 @@ def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
         known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
         raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
     worker = job.ranks.index(int(value))
-    return whatif.typical_where(job, lambda graph: np.asarray((graph.worker == worker) & ~is_comm(graph)))
+    return questions.typical_where(job, lambda graph: np.asarray((graph.worker == worker) & ~is_comm(graph)))
 
 
 def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -277,23 +277,23 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
         assert isinstance(graph, Profiled)
         return np.array([label.layer == value for label in graph.labels], dtype=bool) & computing(graph)
 
-    return whatif.where(job, own, lambda graph: np.zeros_like(graph.seconds))
+    return questions.where(job, own, lambda graph: np.zeros_like(graph.seconds))
 
 
 QUESTIONS = {
     "links": ReplayQuestion(
         "links=2x: collectives and messages twice as fast, from the last arrival on",
-        partial(whatif.faster, chosen=is_comm),
+        partial(questions.faster, chosen=is_comm),
     ),
     "compute": ReplayQuestion(
-        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(whatif.faster, chosen=computing)
+        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(questions.faster, chosen=computing)
     ),
     "host": ReplayQuestion(
-        "host=2x: the host launches twice as fast", partial(whatif.faster, chosen=having("types", HOST))
+        "host=2x: the host launches twice as fast", partial(questions.faster, chosen=having("types", HOST))
     ),
     "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _worker),
     "type": ReplayQuestion(
-        "type=OPTYPE: what is typical instead of what ops of this type took", whatif.typical_of_type
+        "type=OPTYPE: what is typical instead of what ops of this type took", questions.typical_of_type
     ),
     "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _layer),
 }

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text, written
 from simcluster.interop.chakra import trace as schema
-from simcluster.interop.chakra.playing import COPIES
+from simcluster.interop.chakra.simulation import COPIES
 from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
 from simcluster.planning.offload import HOST
 

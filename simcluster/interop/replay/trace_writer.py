@@ -15,8 +15,17 @@ import numpy as np
 
 from simcluster.base.written import written
 from simcluster.documents.packed import parquet_for
-from simcluster.interop.recorded import Straggling, measure, recorded
-from simcluster.interop.recorded.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADATA, WEIGHT, Trace, trace_of
+from simcluster.interop.replay import Straggling, measure, recorded
+from simcluster.interop.replay.recorded_trace import (
+    BACKWARD,
+    BLOCKING,
+    COLUMNS,
+    FORWARD,
+    METADATA,
+    WEIGHT,
+    Trace,
+    trace_of,
+)
 from simcluster.planning.parallel import Plan
 from simcluster.results.result import Result
 

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document, validate
 from simcluster.documents.spec import Spec
-from simcluster.interop.recorded.trace import COLLECTIVE
+from simcluster.interop.replay.recorded_trace import COLLECTIVE
 
 KernelWork = Literal[
     "product", "attention", "softmax", "norm", "elementwise", "reduction", "embedding", "loss", "routing", "optimizer",

@@ -16,14 +16,21 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import context
 from simcluster.base.units import format_seconds
 from simcluster.documents.given_files import why_missing
-from simcluster.interop.kineto.chrome import ENDINGS
-from simcluster.interop.kineto.events import read_profile
-from simcluster.interop.kineto.job import Profiled, ProfiledJob, rebuild
-from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, align, meetings, own_steps, steps_of
+from simcluster.interop.kineto.chrome_trace import ENDINGS
+from simcluster.interop.kineto.collective_matching import (
+    MatchedOp,
+    UnmatchedError,
+    align,
+    meetings,
+    own_steps,
+    steps_of,
+)
 from simcluster.interop.kineto.nsight import NSIGHT, read_exports
-from simcluster.interop.kineto.profile import Labels, RankProfile, StreamOp
+from simcluster.interop.kineto.profile_reader import read_profile
+from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob, rebuild
+from simcluster.interop.kineto.rank_profile import Labels, RankProfile, StreamOp
 from simcluster.interop.kineto.rank_step import RankStep, rank_step
-from simcluster.interop.recorded.checks import require_steps
+from simcluster.interop.replay.trace_checks import require_steps
 
 Read = Callable[[int, int], object]
 """Called after every file with how many of how many are read."""

@@ -33,9 +33,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.interop.export.rank_events import BEFORE, Begins, RankWork, kernel_shares, profile, together
-from simcluster.interop.export.work import Naming, RunWork
-from simcluster.interop.kineto.chrome import ENDINGS, counter, head_of, make_folder, named, nanoseconds, quoted
-from simcluster.interop.kineto.chrome import write_trace as write_file
+from simcluster.interop.export.rank_work import Naming, RunWork
+from simcluster.interop.kineto.chrome_trace import ENDINGS, counter, head_of, make_folder, named, nanoseconds, quoted
+from simcluster.interop.kineto.chrome_trace import write_trace as write_file
 from simcluster.results.loads import hottest_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result

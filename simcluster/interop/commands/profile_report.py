@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli.alike import alike, together
-from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.measures import LayerTime, ProfiledRankTime, Reached, slowdown_by_type
-from simcluster.interop.recorded.measure import Straggling
+from simcluster.interop.kineto.profile_metrics import LayerTime, ProfiledRankTime, Reached, slowdown_by_type
+from simcluster.interop.kineto.profiled_job import ProfiledJob
+from simcluster.interop.replay.straggler_metrics import Straggling
 from simcluster.show.blocks import TableBlock
 
 if TYPE_CHECKING:

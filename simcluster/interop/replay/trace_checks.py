@@ -16,8 +16,8 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.interop.recorded.graph import StepGraph, is_communication
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Trace
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Trace
+from simcluster.interop.replay.step_graph import StepGraph, is_communication
 
 _KNOWN = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGES, *SCOPES)
 _COUNTED = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGES, *SCOPES)

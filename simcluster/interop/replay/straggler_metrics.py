@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.interop.recorded.graph import Chosen, RecordedPart, StepGraph, computing, having, is_communication
-from simcluster.interop.recorded.longest_path import PathTimes
-from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES
+from simcluster.interop.replay.longest_path import PathTimes
+from simcluster.interop.replay.recorded_job import Recorded
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES
+from simcluster.interop.replay.step_graph import Chosen, RecordedPart, StepGraph, computing, having, is_communication
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.results.waits import READABLE, WaitMatrix

@@ -16,7 +16,15 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
-from simcluster.interop.recorded.graph import TOGETHER, Chosen, Lane, RecordedPart, StepGraph, having, is_communication
+from simcluster.interop.replay.step_graph import (
+    TOGETHER,
+    Chosen,
+    Lane,
+    RecordedPart,
+    StepGraph,
+    having,
+    is_communication,
+)
 
 _MAKING = 100
 """How often an op can be swept in the time in which a program is made of it."""

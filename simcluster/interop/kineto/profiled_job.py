@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.arrays import Floats, opens
-from simcluster.interop.kineto.match import MatchedOp
-from simcluster.interop.kineto.profile import WAIT, StreamOp, TraceLabel
+from simcluster.interop.kineto.collective_matching import MatchedOp
+from simcluster.interop.kineto.rank_profile import WAIT, StreamOp, TraceLabel
 from simcluster.interop.kineto.rank_step import RankStep
-from simcluster.interop.recorded.graph import COPY, HOST, MAIN, Lane, StepGraph, is_communication
-from simcluster.interop.recorded.recorded import Recorded
+from simcluster.interop.replay.recorded_job import Recorded
+from simcluster.interop.replay.step_graph import COPY, HOST, MAIN, Lane, StepGraph, is_communication
 
 GAP = 10e-6
 """Seconds between two kernels that nothing explains and that are counted with the second: drain and launch."""

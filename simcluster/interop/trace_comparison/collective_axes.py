@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simcluster.interop.kineto.comm import MESSAGES, Comm, axis_described
-from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.own_trace.states import MESSAGE
+from simcluster.interop.kineto.communications import MESSAGES, Comm, axis_described
+from simcluster.interop.kineto.profiled_job import ProfiledJob
+from simcluster.interop.trace_comparison.step_accounts import MESSAGE
 from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
 

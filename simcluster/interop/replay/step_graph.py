@@ -21,8 +21,8 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.interop.recorded.longest_path import LongestPath, PathTimes
-from simcluster.interop.recorded.trace import COLLECTIVE, MESSAGES, SCOPES
+from simcluster.interop.replay.longest_path import LongestPath, PathTimes
+from simcluster.interop.replay.recorded_trace import COLLECTIVE, MESSAGES, SCOPES
 from simcluster.traffic.traffic import Traffic
 
 MAIN = "main"

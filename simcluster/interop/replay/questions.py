@@ -16,10 +16,10 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.texts import nearest
-from simcluster.interop.recorded.graph import Chosen, StepGraph, having, is_comm
-from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.reschedule import microbatches_of, rescheduled, schedule_of
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD
+from simcluster.interop.replay.recorded_job import Recorded
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD
+from simcluster.interop.replay.rescheduling import microbatches_of, rescheduled, schedule_of
+from simcluster.interop.replay.step_graph import Chosen, StepGraph, having, is_comm
 from simcluster.schedules import make_schedule, schedules_with
 
 Job = TypeVar("Job", bound=Recorded)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.interop.kineto.comm import MESSAGES, Comm
-from simcluster.interop.kineto.profile import RankProfile, StreamOp
+from simcluster.interop.kineto.communications import MESSAGES, Comm
+from simcluster.interop.kineto.rank_profile import RankProfile, StreamOp
 
 _UNEVEN = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send_recv", "other")
 """Kinds whose members may move different sizes."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.interop.kineto.comm import Comm, ProcessGroups
+from simcluster.interop.kineto.communications import Comm, ProcessGroups
 
 LAUNCHED = re.compile(r"c10d::\w+")
 

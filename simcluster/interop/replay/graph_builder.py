@@ -16,8 +16,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph
-from simcluster.interop.recorded.trace import (
+from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
     FORWARD,
     LAUNCH,
@@ -27,6 +26,7 @@ from simcluster.interop.recorded.trace import (
     alike_steps,
     beside_compute,
 )
+from simcluster.interop.replay.step_graph import MAIN, Lane, StepGraph
 
 _SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
 _SLACK_OF_PASS = 0.01  # and at most this part of a typical pass

@@ -10,8 +10,8 @@ from simcluster.base.units import format_seconds
 from simcluster.show.lines import NAME, named
 
 if TYPE_CHECKING:
-    from simcluster.interop.export.export import TraceFiles
-    from simcluster.interop.own_trace.difference import TraceDifference
+    from simcluster.interop.export.trace_export import TraceFiles
+    from simcluster.interop.trace_comparison.trace_difference import TraceDifference
 
 
 def _trace_difference(found: TraceDifference) -> str:
@@ -29,7 +29,7 @@ LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_differenc
 
 
 def _trace_difference_text(found: TraceDifference) -> str:
-    from simcluster.interop.own_trace.text import answer
+    from simcluster.interop.trace_comparison.comparison_text import answer
     from simcluster.show.blocks import text_of
 
     return text_of(answer(found))

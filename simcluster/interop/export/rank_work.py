@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED
-from simcluster.interop.kineto.chrome import arguments, comm_arguments
-from simcluster.interop.kineto.comm import Comm
-from simcluster.interop.kineto.profile import BACKWARD, FORWARD, OPTIMIZER, OTHER, TraceLabel
+from simcluster.interop.kineto.chrome_trace import arguments, comm_arguments
+from simcluster.interop.kineto.communications import Comm
+from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, OTHER, TraceLabel
 from simcluster.planning.ops import MAIN
 from simcluster.reference.record import Label
 from simcluster.results.played import Run

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.interop.kineto import chrome
-from simcluster.interop.kineto.chrome import THREAD, Blocked, KernelEvent, LaunchEvent, complete
-from simcluster.interop.kineto.comm import Comm
-from simcluster.interop.kineto.job import Profiled, ProfiledJob
-from simcluster.interop.recorded.graph import MAIN, RecordedPart, is_comm
-from simcluster.interop.recorded.longest_path import PathTimes
+from simcluster.interop.kineto import chrome_trace as chrome
+from simcluster.interop.kineto.chrome_trace import THREAD, Blocked, KernelEvent, LaunchEvent, complete
+from simcluster.interop.kineto.communications import Comm
+from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob
+from simcluster.interop.replay.longest_path import PathTimes
+from simcluster.interop.replay.step_graph import MAIN, RecordedPart, is_comm
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""

@@ -8,7 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from simcluster.base.units import format_bytes, format_change, format_seconds
-from simcluster.interop.own_trace.states import MESSAGE, CallPair, KernelPair, StepPair
+from simcluster.interop.trace_comparison.step_accounts import MESSAGE, CallPair, KernelPair, StepPair
 from simcluster.results.span_states import EXPOSED
 from simcluster.show.blocks import Block, Lines, TableBlock
 

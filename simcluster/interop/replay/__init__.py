@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.interop.recorded.checks import check, refuse_uneven, transferred
-from simcluster.interop.recorded.measure import StragglerCost, Straggling, measure
-from simcluster.interop.recorded.rebuild import rebuild
-from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.trace import Trace, read_trace, trace_of
+from simcluster.interop.replay.graph_builder import rebuild
+from simcluster.interop.replay.recorded_job import Recorded
+from simcluster.interop.replay.recorded_trace import Trace, read_trace, trace_of
+from simcluster.interop.replay.straggler_metrics import StragglerCost, Straggling, measure
+from simcluster.interop.replay.trace_checks import check, refuse_uneven, transferred
 
 __all__ = [
     "Recorded",

@@ -14,12 +14,20 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob, load_profiles
-from simcluster.interop.kineto.comm import UNMATCHED, KernelNames
-from simcluster.interop.kineto.loading import is_trace
-from simcluster.interop.own_trace.axes import AxisNames
-from simcluster.interop.own_trace.recorded import of_stretches, partial, played_side, recorded_side
-from simcluster.interop.own_trace.states import MESSAGE, KernelPair, KernelTime, StepAccount, StepPair, account, part_of
-from simcluster.interop.own_trace.text import in_words, tables
+from simcluster.interop.kineto.communications import UNMATCHED, KernelNames
+from simcluster.interop.kineto.profile_loader import is_trace
+from simcluster.interop.trace_comparison.collective_axes import AxisNames
+from simcluster.interop.trace_comparison.comparison_text import in_words, tables
+from simcluster.interop.trace_comparison.step_accounts import (
+    MESSAGE,
+    KernelPair,
+    KernelTime,
+    StepAccount,
+    StepPair,
+    account,
+    part_of,
+)
+from simcluster.interop.trace_comparison.step_sides import of_stretches, partial, played_side, recorded_side
 from simcluster.results.file import Saved
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans

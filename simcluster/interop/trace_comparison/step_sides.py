@@ -15,11 +15,11 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.export.rank_events import PREFIX, KernelShare, SpanKey, kernel_shares
-from simcluster.interop.kineto.comm import MESSAGES, UNMATCHED, KernelNames
-from simcluster.interop.kineto.job import Profiled, ProfiledJob
-from simcluster.interop.kineto.profile import BACKWARD
-from simcluster.interop.own_trace.axes import AxisNames
-from simcluster.interop.own_trace.states import (
+from simcluster.interop.kineto.communications import MESSAGES, UNMATCHED, KernelNames
+from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob
+from simcluster.interop.kineto.rank_profile import BACKWARD
+from simcluster.interop.trace_comparison.collective_axes import AxisNames
+from simcluster.interop.trace_comparison.step_accounts import (
     MESSAGE,
     NANO,
     PHASE_OF,

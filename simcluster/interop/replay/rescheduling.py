@@ -14,8 +14,8 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph, having
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, WEIGHT
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGES, WEIGHT
+from simcluster.interop.replay.step_graph import MAIN, Lane, StepGraph, having
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
 _SPLIT = 0.5  # of a backward is the gradient of the input

@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple, cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.written import PARTIAL, written
-from simcluster.interop.kineto.comm import Comm
-from simcluster.interop.kineto.profile import BACKWARD, FORWARD, OPTIMIZER, TraceLabel
+from simcluster.interop.kineto.communications import Comm
+from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, TraceLabel
 
 ENDINGS = (".json", ".json.gz")
 FIRST_CORRELATION = 2**31 + 1
