@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.astra_network import parse_network
 from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_traces, write_run, write_traces, writing
-from simcluster.interop.chakra.trace import framed, messages
+from simcluster.interop.chakra.trace import frame_message, message_classes
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
@@ -323,9 +323,9 @@ def test_ranks_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
 
 
 def raw_trace() -> bytes:
-    known = messages()
+    known = message_classes()
     parts = [known["GlobalMetadata"](version="1.0.0"), *(known["Node"](id=n, name="x", type=4) for n in range(3))]
-    return b"".join(map(framed, parts))
+    return b"".join(map(frame_message, parts))
 
 
 @pytest.mark.parametrize(

@@ -23,21 +23,21 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.interop.kineto import ProfiledJob, load_profiles, profile_loader
-from simcluster.interop.kineto.collective_matching import align
-from simcluster.interop.kineto.communications import Comm, ProcessGroups, axis_of, comm_of, kind_of, shipped_names
+from simcluster.interop.kineto.collective_matching import align_clocks
+from simcluster.interop.kineto.communications import CommCall, ProcessGroups, timeline_axis, parse_call, collective_kind, builtin_classifier
 from simcluster.interop.kineto.profile_metrics import (
     QUESTIONS,
-    ask,
-    breakdown,
-    changed,
-    layers,
-    reached,
+    answer_question,
+    rank_breakdown,
+    changed_job,
+    layer_times,
+    collective_bandwidths,
     slowdown_by_type,
 )
 from simcluster.interop.kineto.profile_writer import write_profiles
 from simcluster.interop.kineto.rank_profile import TraceLabel
 from simcluster.interop.replay import measure
-from simcluster.interop.replay.straggler_metrics import waited
+from simcluster.interop.replay.straggler_metrics import wait_seconds
 from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"
@@ -63,7 +63,7 @@ def test_replay_takes_what_was_recorded(slow: ProfiledJob) -> None:
     found = measure(slow)
     assert found.measured.tolist() == near(step_seconds(SLOW))
     assert found.replayed.tolist() == near(step_seconds(SLOW))
-    assert slow.events()[0].tolist() == found.replayed.tolist()
+    assert slow.simulate_events()[0].tolist() == found.replayed.tolist()
     assert slow.steps == (5, 6)
 
 
@@ -94,20 +94,20 @@ def states(rank: Rank, ranks: list[Rank], first: float, last: float) -> dict[str
 
 def test_where_time_went_is_what_counting_microseconds_gives(slow: ProfiledJob) -> None:
     ranks = played(SLOW)
-    for found in breakdown(slow):
+    for found in rank_breakdown(slow):
         known = states(ranks[found.rank], ranks, 0.0, 1e9)
         assert found.overlap == pytest.approx(known["overlap"], rel=1e-6)
         for name in ("computing", "exposed", "waiting"):
             assert getattr(found, name) == near(known[name] / SLOW.steps), name
-        whole = found.computing + found.exposed + found.waiting + found.copying + found.idle
+        whole = found.compute_mask + found.exposed + found.waiting + found.copying + found.idle
         assert whole == near(float(slow.measured.mean()))
-    waiting = [found.waiting for found in breakdown(slow)]
+    waiting = [found.waiting for found in rank_breakdown(slow)]
     assert waiting[2] == near(0.0)
     assert min(waiting[0], waiting[1], waiting[3]) > 1e-4
 
 
 def test_compute_is_known_by_layer_and_phase(slow: ProfiledJob) -> None:
-    found = {part.label: part.seconds.tolist() for part in layers(slow)}
+    found = {part.label: part.seconds.tolist() for part in layer_times(slow)}
     for layer in range(SLOW.layers):
         assert found[TraceLabel("forward", f"layers.{layer}")] == near([200e-6, 200e-6, 250e-6, 200e-6])
         assert found[TraceLabel("backward", f"layers.{layer}")] == near([400e-6, 400e-6, 500e-6, 400e-6])
@@ -131,7 +131,7 @@ def pipeline_profiles(folder: Path, *faults: str) -> ProfiledJob:
 
 def test_a_layer_is_compared_among_the_ranks_that_have_it(tmp_path: Path) -> None:
     """A healthy pipeline is even, though each layer is on one rank of four; a slow rank is slow by what it is."""
-    parts = layers(pipeline_profiles(tmp_path))
+    parts = layer_times(pipeline_profiles(tmp_path))
     assert {len(part.owners) for part in parts if part.label.layer} == {2}
     assert [part.slowest[1] for part in parts if part.slowest] == pytest.approx([0.0] * len(parts), abs=0.01)
     by_layer = {part.label: part for part in parts}[TraceLabel("forward", "layers.0")]
@@ -140,7 +140,7 @@ def test_a_layer_is_compared_among_the_ranks_that_have_it(tmp_path: Path) -> Non
 
 def test_a_slow_rank_of_a_pipeline_is_seen_in_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = pipeline_profiles(tmp_path, "{kind: slow_gpu, rank: 5, factor: 1.2}")
-    slow = {part.label: part.slowest for part in layers(job) if part.slowest and part.slowest[1] > 0.05}
+    slow = {part.label: part.slowest for part in layer_times(job) if part.slowest and part.slowest[1] > 0.05}
     assert {place for place, _ in slow.values()} == {5}
     for label in (TraceLabel("forward", "layers.2"), TraceLabel("backward", "layers.2")):
         assert slow[label][1] == pytest.approx(0.2, rel=0.03)
@@ -154,7 +154,7 @@ def test_a_slow_rank_of_a_pipeline_is_seen_in_its_layers(tmp_path: Path, capsys:
 
 
 def test_bus_bandwidth_counts_from_the_last_arrival(slow: ProfiledJob) -> None:
-    (found,) = reached(slow, load_cluster("dgx_h100", []))
+    (found,) = collective_bandwidths(slow, load_cluster("dgx_h100", []))
     size = 2 * (1 << 20)
     assert (found.kind, found.group, found.ranks) == ("all_reduce", "default_pg", (0, 1, 2, 3))
     assert (found.bytes, found.count) == (size, SLOW.layers * SLOW.steps)
@@ -189,7 +189,7 @@ def test_a_what_if_is_the_job_that_is_so(question: str, sync_events: bool, tmp_p
     job = load(documents(SLOW.with_(sync_events=sync_events)), tmp_path)
     assert any("inferred" in note for note in job.notes) is not sync_events
     known = step_seconds(SLOW.with_(**ASKED[question]))
-    assert ask(job, question).after == near(float(np.mean(known)))
+    assert answer_question(job, question).changed_seconds == near(float(np.mean(known)))
 
 
 @pytest.mark.parametrize("sync_events", [True, False])
@@ -200,14 +200,14 @@ def test_waits_that_cost_nothing_are_known_too(sync_events: bool, tmp_path: Path
     assert measure(job).replayed.tolist() == near(step_seconds(known))
     after = step_seconds(known.with_(transfer=2500.0))
     assert after[0] > 2 * step_seconds(known)[0]
-    assert ask(job, "links=0.02x").after == near(after[0])
+    assert answer_question(job, "links=0.02x").changed_seconds == near(after[0])
 
 
 def test_recorded_waits_are_taken_as_they_are(tmp_path: Path) -> None:
     """The optimizer waits for the first all-reduce alone; what had ended when it began suggests all of them."""
     known = SLOW.with_(tail=900.0, transfer=50.0, first=True, steps=1)
     slower = step_seconds(known.with_(transfer=2500.0))[0]
-    assert ask(load(documents(known), tmp_path), "links=0.02x").after == near(slower)
+    assert answer_question(load(documents(known), tmp_path), "links=0.02x").changed_seconds == near(slower)
 
 
 @pytest.mark.parametrize("launch", [5.0, 30.0])
@@ -217,20 +217,20 @@ def test_a_host_that_waits_goes_on_when_the_device_is_done(launch: float, tmp_pa
     job = load(documents(known), tmp_path)
     assert measure(job).error < 1e-6
     faster = step_seconds(known.with_(forward=100.0, backward=10.0, update=50.0))
-    assert ask(job, "compute=2x").after == near(faster[0])
+    assert answer_question(job, "compute=2x").changed_seconds == near(faster[0])
 
 
 def test_small_kernels_wait_for_their_launches(tmp_path: Path) -> None:
     known = SLOW.with_(forward=2.0, backward=2.0, update=2.0, transfer=2.0, slow={}, launch=20.0)
     job = load(documents(known), tmp_path)
     assert measure(job).error < 1e-6
-    assert ask(job, "host=2x").after == near(step_seconds(known.with_(launch=10.0))[0])
-    assert ask(job, "compute=2x").change > -0.01
+    assert answer_question(job, "host=2x").changed_seconds == near(step_seconds(known.with_(launch=10.0))[0])
+    assert answer_question(job, "compute=2x").change > -0.01
 
 
 def test_a_layer_can_be_taken_out(slow: ProfiledJob) -> None:
     """Rank 2 computes 750 us less, but its last all-reduce then waits 100 us for the one before."""
-    assert ask(slow, "layer=layers.1").after == near(float(slow.measured.mean()) - 750e-6 + 100e-6)
+    assert answer_question(slow, "layer=layers.1").changed_seconds == near(float(slow.measured.mean()) - 750e-6 + 100e-6)
 
 
 @given(
@@ -253,8 +253,8 @@ def test_any_such_job_replays(
     )  # fmt: skip
     job = load(documents(known), tmp_path_factory.mktemp("any"))
     assert measure(job).replayed.tolist() == pytest.approx(step_seconds(known), abs=20e-9)
-    for found in breakdown(job):
-        parts = (found.computing, found.exposed, found.waiting, found.copying, found.idle)
+    for found in rank_breakdown(job):
+        parts = (found.compute_mask, found.exposed, found.waiting, found.copying, found.idle)
         assert min(parts) > -1e-9
         assert sum(parts) == near(float(job.measured[0]))
 
@@ -263,7 +263,7 @@ def same(one: ProfiledJob, other: ProfiledJob) -> None:
     """Two jobs with the same ops, waits and times."""
     assert one.ranks == other.ranks
     assert one.steps == other.steps
-    for a, b in zip(one.steps_of_ranks, other.steps_of_ranks, strict=True):
+    for a, b in zip(one.profiled_steps, other.profiled_steps, strict=True):
         streams = [(lane, len(ops)) for lane, ops in a.lanes.items() if lane[1] != "main"]
         assert streams == [(lane, len(ops)) for lane, ops in b.lanes.items() if lane[1] != "main"]
         assert len(a.groups) == len(b.groups)
@@ -272,7 +272,7 @@ def same(one: ProfiledJob, other: ProfiledJob) -> None:
                 assert (a.names[x], a.optype[x]) == (b.names[y], b.optype[y])
                 assert a.labels[x] == b.labels[y] or not a.on_device
                 assert float(a.seconds[x, 0]) == pytest.approx(float(b.seconds[y, 0]), abs=10e-9)
-                waited = [[g.names[o] for o in g.after[op] if g.source[o]] for g, op in ((a, x), (b, y))]
+                waited = [[g.names[o] for o in g.after[op] if g.sources[o]] for g, op in ((a, x), (b, y))]
                 assert waited[0] == waited[1]
 
 
@@ -288,12 +288,12 @@ def test_what_is_written_is_read_again(source: str, tmp_path: Path) -> None:
     assert other.measured.tolist() == pytest.approx(one.replayed.tolist(), abs=50e-9)
     assert other.replayed.tolist() == pytest.approx(one.replayed.tolist(), abs=50e-9)
     assert other.slowdown == pytest.approx(one.slowdown, rel=3e-4)
-    assert [call.bytes for call in reached(job)] == [call.bytes for call in reached(again)]
-    assert [part.label for part in layers(job)] == [part.label for part in layers(again)]
+    assert [call.bytes for call in collective_bandwidths(job)] == [call.bytes for call in collective_bandwidths(again)]
+    assert [part.label for part in layer_times(job)] == [part.label for part in layer_times(again)]
 
 
 def test_a_what_if_is_written_too(slow: ProfiledJob, tmp_path: Path) -> None:
-    write_profiles(changed(slow, "links=0.1x"), tmp_path / "again")
+    write_profiles(changed_job(slow, "links=0.1x"), tmp_path / "again")
     again = load_profiles(tmp_path / "again")
     assert again.measured.tolist() == pytest.approx(step_seconds(SLOW.with_(transfer=3000.0)), abs=50e-9)
 
@@ -332,12 +332,12 @@ def test_ranks_are_read_side_by_side_as_one_after_the_other(tmp_path: Path, monk
     together = load_profiles(folder, workers=2, progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (together.ranks, together.notes) == (alone.ranks, alone.notes)
-    for one, other in zip(alone.steps_of_ranks, together.steps_of_ranks, strict=True):
+    for one, other in zip(alone.profiled_steps, together.profiled_steps, strict=True):
         for name in ("optype", "lanes", "after", "groups", "labels", "names", "left_out", "offset"):
             assert getattr(one, name) == getattr(other, name)
         for name in ("worker", "seconds", "began", "ended"):
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
-        assert repr(one.source) == repr(other.source)  # NaN is not itself
+        assert repr(one.sources) == repr(other.sources)  # NaN is not itself
     assert measure(together).to_dict() == measure(alone).to_dict()
 
 
@@ -363,18 +363,18 @@ def test_real_profiles_of_two_gloo_ranks() -> None:
     assert found.error < 0.01
     assert found.worst == ((1, 0),)
     assert found.by_replica[1] > 1.2 > found.by_replica[0]
-    calls = {call.bytes: call for call in reached(job)}
+    calls = {call.bytes: call for call in collective_bandwidths(job)}
     assert {size: call.count for size, call in calls.items()} == {4.0: 3, 2 * (256 * 256 + 256) * 4.0: 6}
-    names = {(part.label.phase, part.label.layer) for part in layers(job)}
+    names = {(part.label.phase, part.label.layer) for part in layer_times(job)}
     for layer in range(4):
         assert {("forward", f"layers.{layer}"), ("backward", f"layers.{layer}")} <= names
-    first, second = breakdown(job)
+    first, second = rank_breakdown(job)
     assert first.waiting > 10 * second.waiting
-    assert first.computing < second.computing / 2
+    assert first.compute_mask < second.compute_mask / 2
     for graph in job.graphs:
         launching = {before for op, each in enumerate(graph.after) for before in each if op in sum(graph.groups, ())}
         assert {graph.optype[op] for op in launching} <= {"forward", "backward", "other"}
-    faster = ask(job, "worker=1")
+    faster = answer_question(job, "worker=1")
     assert -0.6 < faster.change < -0.2
 
 
@@ -500,7 +500,7 @@ def test_a_missing_rank_is_told(tmp_path: Path) -> None:
     found = documents(SLOW)
     job = load([found[0], found[1], found[3]], tmp_path)
     assert any("1 of 4 ranks have no profile (2)" in note for note in job.notes)
-    (call,) = reached(job)
+    (call,) = collective_bandwidths(job)
     assert call.seconds > 301e-6
     assert measure(job).error < 1e-6
 
@@ -508,7 +508,7 @@ def test_a_missing_rank_is_told(tmp_path: Path) -> None:
 def test_one_rank_alone_replays(tmp_path: Path) -> None:
     job = load([documents(SLOW)[2]], tmp_path)
     assert measure(job).replayed.tolist() == near(step_seconds(SLOW))
-    assert reached(job) == []
+    assert collective_bandwidths(job) == []
 
 
 def test_steps_can_be_chosen(tmp_path: Path) -> None:
@@ -586,28 +586,28 @@ def test_clocks_are_found_whoever_shares_collectives(offsets: list[float], rando
             }
         )
     ranks = list(range(len(offsets)))
-    found = align(ranks, dict.fromkeys(ranks, ""), shared)
+    found = align_clocks(ranks, dict.fromkeys(ranks, ""), shared)
     for rank in ranks:
         assert found.offset[rank] == pytest.approx(offsets[rank] - offsets[0], abs=1e-9)
 
 
 def test_clocks_of_one_host_are_one_unless_that_cannot_be() -> None:
     hosts = {0: "a", 1: "a"}
-    found = align([0, 1], hosts, [{0: (0.0, 1.0), 1: (0.5, 1.2)}])
+    found = align_clocks([0, 1], hosts, [{0: (0.0, 1.0), 1: (0.5, 1.2)}])
     assert found.offset == {0: 0.0, 1: 0.0}
-    found = align([0, 1], hosts, [{0: (0.0, 1.0), 1: (2.5, 3.0)}])
+    found = align_clocks([0, 1], hosts, [{0: (0.0, 1.0), 1: (2.5, 3.0)}])
     assert found.offset == {0: 0.0, 1: -2.0}
 
 
 def test_what_clocks_cannot_tell_is_said() -> None:
     hosts = dict.fromkeys(range(3), "")
-    alone = align([0, 1, 2], hosts, [{0: (0.0, 1.0), 1: (0.0, 1.0)}])
+    alone = align_clocks([0, 1, 2], hosts, [{0: (0.0, 1.0), 1: (0.0, 1.0)}])
     assert any("rank 2 shared no collective" in note for note in alone.notes)
     drifting = [{0: (float(n), n + 0.5), 1: (n * 1.0001, n * 1.0001 + 0.5)} for n in range(40)]
-    found = align([0, 1], {0: "", 1: ""}, drifting)
+    found = align_clocks([0, 1], {0: "", 1: ""}, drifting)
     assert any("rank 1's drifts by +100.0 us a second" in note for note in found.notes)
     crossed = [{0: (0.0, 1.0), 1: (0.0, 1.0)}] * 3 + [{0: (5.0, 6.0), 1: (8.0, 9.0)}]
-    found = align([0, 1], {0: "", 1: ""}, crossed)
+    found = align_clocks([0, 1], {0: "", 1: ""}, crossed)
     assert any("1 of 4 collectives still end on a rank before another began" in note for note in found.notes)
 
 
@@ -627,21 +627,21 @@ def test_what_clocks_cannot_tell_is_said() -> None:
     ],
 )
 def test_kinds_of_collectives(text: str, kind: str) -> None:
-    assert kind_of(text) == kind
+    assert collective_kind(text) == kind
 
 
 def test_sizes_are_the_full_buffer() -> None:
     """Of an all-gather what is gathered, of a reduce-scatter what a rank gives (nccl-tests)."""
-    groups = ProcessGroups.of({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
+    groups = ProcessGroups.from_distributed_info({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
     args = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16", "Process Group Name": "3", "Group size": 2}
-    gather = comm_of("ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1)
-    assert (gather.kind, gather.bytes, gather.ranks, gather.type) == ("all_gather", 40.0, (1, 5), "comm:all_gather:dp")
+    gather = parse_call("ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1)
+    assert (gather.kind, gather.bytes, gather.ranks, gather.op_type) == ("all_gather", 40.0, (1, 5), "comm:all_gather:dp")
     args |= {"In msg nelems": 20, "Out msg nelems": 10, "Collective name": "_reduce_scatter_base"}
-    assert comm_of("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", args, groups, 1).bytes == 40.0
+    assert parse_call("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", args, groups, 1).bytes == 40.0
     strided = args | {"Process Group Name": "9", "Group size": 3, "Global rank start": 2, "Global rank stride": 4}
-    assert comm_of("ncclDevKernel", strided, groups, 2).ranks == (2, 6, 10)
+    assert parse_call("ncclDevKernel", strided, groups, 2).ranks == (2, 6, 10)
     shortened = strided | {"Process Group Ranks": "[2, 6, ...]"}
-    assert comm_of("ncclDevKernel", shortened, groups, 2).ranks == (2, 6, 10)
+    assert parse_call("ncclDevKernel", shortened, groups, 2).ranks == (2, 6, 10)
 
 
 def test_messages_meet_by_who_sends_to_whom(tmp_path: Path) -> None:
@@ -653,7 +653,7 @@ def test_messages_meet_by_who_sends_to_whom(tmp_path: Path) -> None:
             event["args"] |= {"Collective name": kind, **({"Dst Rank": "1"} if kind == "send" else {"Src Rank": 0})}
     job = load(found, tmp_path)
     assert [len(group) for group in job.graphs[0].groups] == [2] * SLOW.layers
-    (call,) = reached(job)
+    (call,) = collective_bandwidths(job)
     assert (call.kind, call.ranks, call.count) == ("send", (0, 1), SLOW.layers)
     assert measure(job).replayed.tolist() == near(step_seconds(SLOW.with_(steps=1, ranks=2, slow={1: 1.5})))
 
@@ -714,7 +714,7 @@ def test_the_timeline_is_the_replay(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 10_000 for path in files.values())
     table = pd.read_csv(files["timeline"])
     job = load_profiles(folder)
-    assert table["end"].max() == pytest.approx(job.times(lambda graph: graph.seconds).sum())
+    assert table["end"].max() == pytest.approx(job.step_seconds(lambda graph: graph.seconds).sum())
     assert set(table["stream"]) == {"compute", "dp"}
     assert set(table[table["stream"] == "compute"]["kind"]) == {"forward", "backward", "optimizer"}
     seconds = (table["end"] - table["start"]).groupby([table["rank"], table["kind"]]).sum()
@@ -730,8 +730,8 @@ def test_the_timeline_is_the_replay(tmp_path: Path) -> None:
 
 def test_ranks_wait_for_the_slow_one(slow: ProfiledJob) -> None:
     """What the breakdown counts as waiting is waiting for somebody: here for rank 2, which nobody keeps waiting."""
-    matrix = waited(slow)
-    waiting = [rank.waiting for rank in breakdown(slow)]
+    matrix = wait_seconds(slow)
+    waiting = [rank.waiting for rank in rank_breakdown(slow)]
     assert matrix.sum(axis=1).tolist() == pytest.approx(waiting, abs=1e-8)
     assert matrix[:, 2].sum() == pytest.approx(matrix.sum())
     assert matrix[2].sum() == pytest.approx(0.0, abs=1e-9)
@@ -742,9 +742,9 @@ def test_ranks_wait_for_the_slow_one(slow: ProfiledJob) -> None:
     ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"), ("CONTEXT_PARALLEL_GROUP", "cp"), ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
 ])  # fmt: skip
 def test_groups_are_on_the_stream_of_their_axis(what: str, axis: str) -> None:
-    comm = Comm("all_reduce", "3", what, (0, 1), 2, 8.0, "Float", -1, None)
-    assert axis_of(comm) == axis
-    assert axis_of(comm._replace(kind="send")) == "pp"
+    comm = CommCall("all_reduce", "3", what, (0, 1), 2, 8.0, "Float", -1, None)
+    assert timeline_axis(comm) == axis
+    assert timeline_axis(comm._replace(kind="send")) == "pp"
 
 
 @pytest.mark.parametrize(
@@ -777,7 +777,7 @@ def test_a_cluster_must_have_all_ranks(tmp_path: Path) -> None:
     job = load(found, tmp_path)
     small = load_cluster("dgx_h100", [("gpus_per_node", 1), ("nodes", 1)])
     with pytest.raises(InputError, match="has 1 GPUs and a profile is of rank 1"):
-        reached(job, small)
+        collective_bandwidths(job, small)
 
 
 def test_the_cluster_can_be_changed_on_the_line_in_every_spelling(tmp_path: Path) -> None:
@@ -833,10 +833,10 @@ def test_the_dispatcher_of_deepseeks_profile_is_communication(tmp_path: Path) ->
         kernels.append((name, begin, length, 27))
         begin += length
     assert begin == pytest.approx(113030.0)
-    (found,) = breakdown(profile_of(tmp_path, kernels))
+    (found,) = rank_breakdown(profile_of(tmp_path, kernels))
     assert found.overlap == pytest.approx(COMPUTE / begin, rel=1e-3)
     assert found.exposed + found.waiting == pytest.approx((begin - COMPUTE) * 1e-6, rel=1e-3)
-    assert found.computing == pytest.approx(COMPUTE * 1e-6, rel=1e-6)
+    assert found.compute_mask == pytest.approx(COMPUTE * 1e-6, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -856,7 +856,7 @@ def test_the_dispatcher_of_deepseeks_profile_is_communication(tmp_path: Path) ->
     ],
 )
 def test_a_dispatcher_is_known_in_any_namespace(name: str, communicates: bool) -> None:
-    assert (shipped_names().kind(name) == "communication") == communicates
+    assert (builtin_classifier().kind(name) == "communication") == communicates
 
 
 @pytest.mark.parametrize(
@@ -867,7 +867,7 @@ def test_streams_in_text_are_numbers(tmp_path: Path, text: str, number: int) -> 
     ops = {}
     for stream in (text, number):
         job = profile_of(tmp_path, [("sm90_gemm_bf16", 0.0, 90.0, stream), ("sm90_gemm_bf16", 100.0, 90.0, stream)])
-        ops[stream] = breakdown(job)
+        ops[stream] = rank_breakdown(job)
     assert ops[text] == ops[number]
 
 

@@ -17,9 +17,9 @@ import simcluster
 from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.trace_export import write_trace
-from simcluster.interop.kineto.communications import WORKS, Comm, KernelNames, axis_described
+from simcluster.interop.kineto.communications import KERNEL_WORKS, CommCall, KernelClassifier, described_axis
 from simcluster.interop.trace_comparison.step_accounts import CAUSES
-from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace, timelines
+from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace, step_timelines
 from simcluster.studies.whatif.difference import Difference
 
 ROOT = Path(__file__).parent.parent
@@ -79,18 +79,18 @@ def test_a_trace_of_the_simulation_does_not_differ_from_it(name: str, tmp_path: 
     assert found.recorded.seconds == pytest.approx(result.step_time, abs=1.1e-9)
     assert {cause: seconds for cause, seconds in found.causes.items() if abs(seconds) > 1e-13} == {}
     for pair in found.calls:
-        assert pair.recorded == pytest.approx(pair.played, rel=1e-9, abs=1e-13), pair
+        assert pair.recorded == pytest.approx(pair.simulated, rel=1e-9, abs=1e-13), pair
     for layer in found.layers:
-        assert layer.recorded == pytest.approx(layer.played, abs=1e-12)
+        assert layer.recorded == pytest.approx(layer.simulated, abs=1e-12)
     for each in found.kernels:
-        assert each.recorded.launches == each.played.launches
-        assert each.recorded.seconds == pytest.approx(each.played.seconds, abs=1e-9 * each.played.launches)
+        assert each.recorded.launches == each.simulated.launches
+        assert each.recorded.seconds == pytest.approx(each.simulated.seconds, abs=1e-9 * each.simulated.launches)
     assert not found.unmatched
 
 
 def test_states_of_the_simulation_are_its_breakdown(tiny: Result, slow: TraceDifference) -> None:
     """Counted anew, from what a profiler sees, they are what the result has."""
-    states, breakdown = slow.played.states, tiny.times.breakdown
+    states, breakdown = slow.simulated.states, tiny.times.breakdown
     for name in ("forward", "backward", "optimizer", "bubble", *(f"exposed_{axis}" for axis in ("tp", "pp", "dp"))):
         assert states[name] == pytest.approx(breakdown[name], abs=2e-7)
 
@@ -106,7 +106,7 @@ def test_kinds_of_kernels_sum_to_what_is_computed(tiny: Result, same: Path) -> N
 def test_causes_sum_to_the_difference(slow: TraceDifference) -> None:
     assert sum(slow.causes.values()) == pytest.approx(slow.seconds, abs=1e-12)
     assert list(slow.causes) == [cause for cause in CAUSES if cause in slow.causes]
-    assert slow.table.sum().tolist() == pytest.approx([slow.played.seconds, slow.recorded.seconds, slow.seconds])
+    assert slow.table.sum().tolist() == pytest.approx([slow.simulated.seconds, slow.recorded.seconds, slow.seconds])
 
 
 def test_a_slow_gpu_is_named_with_what_it_takes_longer(tiny: Result, slow: TraceDifference) -> None:
@@ -119,7 +119,7 @@ def test_a_slow_gpu_is_named_with_what_it_takes_longer(tiny: Result, slow: Trace
         (of["end"] - of["start"])[of["rank"] == rank].sum() for of, rank in zip(spans, (0, 3), strict=True)
     )  # fmt: skip
     assert 1.29 < longer / usual < 1.3  # what runs beside a collective is hindered by it for no longer than before
-    assert slow.computed[3][1] / slow.computed[3][0] == pytest.approx(longer / usual, rel=1e-3)
+    assert slow.compute_by_rank[3][1] / slow.compute_by_rank[3][0] == pytest.approx(longer / usual, rel=1e-3)
 
 
 def test_a_slow_kind_of_kernel_is_named_with_its_phase(tiny: Result, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_slow_kind_of_kernel_is_named_with_its_phase(tiny: Result, tmp_path: P
     told = found.sentences()
     assert told[1].startswith("Attention backward is 1.40 x slower in the trace: 16.46 us of the 33.85 us")
     assert any(each.startswith("Attention forward is 1.40 x slower in the trace") for each in told)
-    changed = {(each.kind, each.phase) for each in found.kernels if each.recorded.seconds > 1.05 * each.played.seconds}
+    changed = {(each.kind, each.phase) for each in found.kernels if each.recorded.seconds > 1.05 * each.simulated.seconds}
     assert changed == {("attention", "forward"), ("attention", "backward")}
 
 
@@ -164,7 +164,7 @@ def test_a_host_that_stalls_is_named(tiny: Result, tmp_path: Path) -> None:
     told = re.match(r"The GPU of rank 5 pauses (1\.\d+) ms longer than those of others", found.sentences()[1])
     assert told
     assert found.causes["idle"] == pytest.approx(float(told[1]) * 1e-3 / 8, rel=1e-3)
-    assert found.recorded.late == pytest.approx(found.causes["idle"], abs=1e-9)
+    assert found.recorded.launch_delay == pytest.approx(found.causes["idle"], abs=1e-9)
     assert found.causes["idle"] == pytest.approx(other.times.breakdown["other"], abs=2e-8)
     assert found.seconds == pytest.approx(other.step_time - tiny.step_time, abs=2e-9)
 
@@ -226,15 +226,15 @@ NAMES = {
 
 
 def test_names_of_real_kernels_are_known() -> None:
-    names = KernelNames()
+    names = KernelClassifier()
     assert {name: names.kind(name) for name in NAMES} == NAMES
 
 
 def test_every_kind_has_a_row_with_a_source() -> None:
-    from simcluster.interop.kineto.communications import _shipped
+    from simcluster.interop.kineto.communications import _builtin_table
 
-    rows = _shipped().kernels
-    assert {row.kind for row in rows} == set(WORKS)
+    rows = _builtin_table().kernels
+    assert {row.kind for row in rows} == set(KERNEL_WORKS)
     assert all(row.of for row in rows)
 
 
@@ -256,7 +256,7 @@ MEGATRON = {
 def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_path: Path) -> None:
     """As a first profile of a Megatron job is: rank 0 alone, no layers, no list of groups, kernels by their makers'
     names; what is slower in it is the products."""
-    other, names = small(cluster__scale__flops=0.8), KernelNames()
+    other, names = small(cluster__scale__flops=0.8), KernelClassifier()
     folder = written(other, tmp_path / "made", ranks=range(1))
     document = json.loads(gzip.decompress((folder / "rank000.json.gz").read_bytes()))
     del document["distributedInfo"]["pg_config"]
@@ -273,11 +273,11 @@ def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_p
     found = diff_trace(tiny, path)
     assert not found.doubts
     assert not found.unmatched
-    slower = {(each.kind, each.phase): each.recorded.seconds / each.played.seconds for each in found.kernels}
+    slower = {(each.kind, each.phase): each.recorded.seconds / each.simulated.seconds for each in found.kernels}
     assert {key for key, ratio in slower.items() if ratio > 1.01} == {
         (kind, phase) for kind in ("product", "attention") for phase in ("forward", "backward")
     }
-    counts = {(pair.axis, pair.kind): (pair.played.calls, pair.recorded.calls) for pair in found.calls}
+    counts = {(pair.axis, pair.kind): (pair.simulated.calls, pair.recorded.calls) for pair in found.calls}
     assert all(one == two for one, two in counts.values()), counts
     assert "Product forward is 1.21 x slower in the trace" in found.in_words()
 
@@ -285,7 +285,7 @@ def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_p
 def test_a_table_of_ones_own_comes_first(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("kernels:\n  - {kind: attention, pattern: secret}\n  - {kind: norm, pattern: '^nvjet'}\n")
-    names = KernelNames(own)
+    names = KernelClassifier(own)
     assert [names.kind(name) for name in ("my_secret_kernel", "nvjet_x", "ampere_sgemm")] == [
         "attention", "norm", "product",
     ]  # fmt: skip
@@ -304,7 +304,7 @@ def test_a_bad_table_is_refused_with_its_place(text: str, what: str, tmp_path: P
     own = tmp_path / "own.yaml"
     own.write_text(text)
     with pytest.raises(InputError, match=r"own\.yaml") as problem:
-        KernelNames(own)
+        KernelClassifier(own)
     assert what in str(problem.value)
 
 
@@ -315,8 +315,8 @@ def test_axes_are_known_by_what_frameworks_call_their_groups() -> None:
         "EXPERT_MODEL_PARALLEL_GROUP": "ep", "PIPELINE_MODEL_PARALLEL_GROUP": "pp", "CONTEXT_PARALLEL_GROUP": "cp",
         "EMBEDDING_GROUP": "pp", "mesh_tp": "tp", "mesh_dp_shard_cp": "dp", "default_pg": None,
     }  # fmt: skip
-    groups = {name: Comm("all_reduce", "3", name, (), 8, 1.0, "", -1, None) for name in called}
-    assert {name: axis_described(comm) for name, comm in groups.items()} == called
+    groups = {name: CommCall("all_reduce", "3", name, (), 8, 1.0, "", -1, None) for name in called}
+    assert {name: described_axis(comm) for name, comm in groups.items()} == called
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +330,7 @@ def test_an_export_of_the_same_step_does_not_differ(tiny: Result, export: Path) 
     assert "No difference" in found.in_words()
     assert "does not tell who communicates with whom" in found.in_words()
     assert not found.doubts
-    counts = {(pair.axis, pair.kind): (pair.played.calls, pair.recorded.calls) for pair in found.calls}
+    counts = {(pair.axis, pair.kind): (pair.simulated.calls, pair.recorded.calls) for pair in found.calls}
     assert all(one == two for one, two in counts.values()), counts
     assert [layer.layer for layer in found.layers] == [0, 1]
 
@@ -347,7 +347,7 @@ def test_without_calls_of_the_host_there_are_no_phases(tiny: Result, same: Path,
     found = diff_trace(tiny, exported(same, tmp_path / "bare.sqlite", without=(RUNTIME, NVTX)))
     assert found.seconds == pytest.approx(0.0, abs=2e-9)
     assert sum(found.causes.values()) == pytest.approx(found.seconds, abs=1e-12)
-    assert found.recorded.states["other"] > 0.9 * sum(found.played.states[name] for name in ("forward", "backward"))
+    assert found.recorded.states["other"] > 0.9 * sum(found.simulated.states[name] for name in ("forward", "backward"))
 
 
 def test_phases_are_told_by_threads_where_there_are_no_ranges(tiny: Result, same: Path, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_names_that_nobody_knows_are_told_with_their_time(tiny: Result, same: Pa
     assert list(lost.values()) == sorted(lost.values(), reverse=True)
     assert "of no known kind, most of it 'secret::qkv_input_grad'" in found.in_words()
     products = {each.phase: each for each in found.kernels if each.kind == "product"}
-    short = sum(products[phase].played.seconds - products[phase].recorded.seconds for phase in products)
+    short = sum(products[phase].simulated.seconds - products[phase].recorded.seconds for phase in products)
     assert short == pytest.approx(sum(lost.values()), abs=1e-7)
 
 
@@ -408,12 +408,12 @@ def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: 
 
 
 def test_timelines_have_the_ranks_that_were_recorded(slow: TraceDifference) -> None:
-    tables = list(timelines(slow, [3, 5]).values())
+    tables = list(step_timelines(slow, [3, 5]).values())
     assert [sorted(table["rank"].unique()) for table in tables] == [[3, 5], [3, 5]]
     assert [float(table["ready"].min()) for table in tables] == [0.0, 0.0]
     assert tables[1]["end"].max() - tables[0]["end"].max() == pytest.approx(slow.seconds, abs=2e-4)
     with pytest.raises(InputError, match="no profile of rank 9"):
-        timelines(slow, [9])
+        step_timelines(slow, [9])
 
 
 @pytest.mark.parametrize(

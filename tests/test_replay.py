@@ -25,11 +25,11 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.interop.replay.longest_path import LongestPath
-from simcluster.interop.replay.questions import QUESTIONS, ask, in_order, own_schedule
-from simcluster.interop.replay.recorded_job import AlikeReplicas, alike_replicas
+from simcluster.interop.replay.questions import QUESTIONS, answer_question, with_schedule, find_job_schedule
+from simcluster.interop.replay.recorded_job import ReplicaClasses, find_replica_classes
 from simcluster.interop.replay.recorded_trace import BACKWARD, COLUMNS, FORWARD
-from simcluster.interop.replay.step_graph import StepGraph, having
-from simcluster.interop.replay.straggler_metrics import recorded_matrix, spans, waited, worst_workers
+from simcluster.interop.replay.step_graph import StepGraph, select_by
+from simcluster.interop.replay.straggler_metrics import wait_matrix, replayed_spans, wait_seconds, worst_workers
 from simcluster.interop.replay.trace_writer import save_trace, trace_of_result, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.results.step_time import step_time
@@ -80,21 +80,21 @@ def test_published_traces_give_the_published_results(name: str, error: float) ->
 @pytest.mark.parametrize("name", ["ST", "SE"])
 def test_published_traces_play_alike_as_events(name: str) -> None:
     job = load_trace(DATA / f"trace-{name}.parquet")
-    times, events = job.events()
-    assert times.tolist() == job.times(lambda graph: graph.seconds).tolist()
+    times, events = job.simulate_events()
+    assert times.tolist() == job.step_seconds(lambda graph: graph.seconds).tolist()
     assert events > 100 * len(job.steps)
-    assert own_schedule(job) == "1f1b"
-    assert ask(job, "schedule=1f1b").change == 0.0  # the schedule that was recorded, rebuilt from its rows
+    assert find_job_schedule(job) == "1f1b"
+    assert answer_question(job, "schedule=1f1b").change == 0.0  # the schedule that was recorded, rebuilt from its rows
 
 
 @needs_traces
 def test_what_published_traces_cannot_say() -> None:
     job = load_trace(DATA / "trace-ST.parquet")
-    shorter, faster, other = (ask(job, text) for text in ("last-stage=mean", "links=2x", "schedule=zb-h1"))
+    shorter, faster, other = (answer_question(job, text) for text in ("last-stage=mean", "links=2x", "schedule=zb-h1"))
     assert shorter.change < -0.2  # its last stage takes 1.6 times as long as the others
     assert -0.05 < faster.change < 0
     assert -0.25 < other.change < -0.15
-    assert ask(job, "last-stage=mean+schedule=zb-h1").after < min(shorter.after, other.after)
+    assert answer_question(job, "last-stage=mean+schedule=zb-h1").changed_seconds < min(shorter.changed_seconds, other.changed_seconds)
 
 
 COSTS = Costs(forward=0.010, backward=0.020, weight_grad=0.009, send=0.001, grad_reduce=0.004, optimizer=0.003)
@@ -158,9 +158,9 @@ def test_collectives_beside_passes_are_launched_from_inside_them(tiny: Any, tmp_
     replayed = load_trace(tmp_path / "own.parquet")
     assert sum(optype.startswith("launch") for optype in replayed.graphs[0].optype) >= 4
     assert measure(replayed).replayed.tolist() == pytest.approx([result.step_time], rel=0.01)
-    assert len(spans(replayed)) == len(read_trace(tmp_path / "own.parquet"))
+    assert len(replayed_spans(replayed)) == len(read_trace(tmp_path / "own.parquet"))
     with pytest.raises(InputError, match="collectives beside its passes"):
-        ask(replayed, "schedule=gpipe")
+        answer_question(replayed, "schedule=gpipe")
 
 
 def test_uniform_workers_have_no_stragglers() -> None:
@@ -200,7 +200,7 @@ def test_steps_are_chosen_and_kept_apart() -> None:
 def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
     trace, seconds = from_costs()
     job = recorded(trace)
-    found = spans(job)
+    found = replayed_spans(job)
     assert len(found) == len(trace)
     weights = dict.fromkeys(job.ranks, 1)
     times = step_time(lambda: ranks_of_spans(found), weights, steps=1)
@@ -441,7 +441,7 @@ def test_what_is_assumed_is_said(name: str) -> None:
 def test_replicas_wait_for_the_slow_one(factor: float) -> None:
     """One stage: all that the others wait is what the slow one computes longer."""
     trace, _ = from_costs(stages=1, dp=4, microbatches=5, slowness={2: factor})
-    matrix = waited(recorded(trace))
+    matrix = wait_seconds(recorded(trace))
     late = 5 * (COSTS.forward + COSTS.backward) * (factor - 1)
     expected = np.zeros((4, 4))
     expected[[0, 1, 3], 2] = late
@@ -451,7 +451,7 @@ def test_replicas_wait_for_the_slow_one(factor: float) -> None:
 def test_a_stage_waits_for_its_neighbours() -> None:
     """Two stages, one microbatch: the second waits for the first's forward, the first for the second's whole turn."""
     trace, _ = from_costs(stages=2, dp=1, microbatches=1)
-    matrix = waited(recorded(trace))
+    matrix = wait_seconds(recorded(trace))
     assert matrix[1, 0] == pytest.approx(COSTS.forward)
     assert matrix[0, 1] == pytest.approx(COSTS.forward + COSTS.backward + COSTS.send)  # its own send, then the other's
     assert matrix.trace() == 0
@@ -466,7 +466,7 @@ def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor
     trace, seconds = from_costs(
         stages=stages, dp=dp, microbatches=stages + extra, slowness={dp * stages - 1: factor}, schedule=schedule
     )
-    matrix = waited(recorded(trace))
+    matrix = wait_seconds(recorded(trace))
     busy = np.zeros((dp, stages))
     computes = trace.is_type([FORWARD, BACKWARD])
     np.add.at(busy, (trace.dp_rank[computes], trace.stage[computes]), trace.duration[computes])
@@ -477,9 +477,9 @@ def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor
 
 def test_many_ranks_are_drawn_by_stage() -> None:
     job = recorded(from_costs(stages=2, dp=130, microbatches=2)[0])
-    matrix = recorded_matrix(job)
+    matrix = wait_matrix(job)
     assert (matrix.unit, matrix.names) == ("stage", ("0", "1"))
-    assert matrix.seconds.sum() == pytest.approx(waited(job).sum() / 130)
+    assert matrix.seconds.sum() == pytest.approx(wait_seconds(job).sum() / 130)
 
 
 @pytest.fixture
@@ -527,19 +527,19 @@ def job() -> Recorded:
 
 def test_counterfactuals_do_what_they_say(job: Recorded) -> None:
     clean = from_costs(microbatches=6)[1]
-    answer = ask(job, "worker=1,1")
-    assert answer.after == pytest.approx(clean, rel=0.06)  # the mean contains the slow one itself
-    assert answer.after > clean
-    assert ask(job, "stage=1").after <= answer.after
-    assert ask(job, "dp=1").change < 0
-    assert ask(job, "compute=2x+links=2x").after == pytest.approx(ask(job, "links=1x").after / 2, rel=1e-9)
-    assert ask(job, f"type={FORWARD}+type={BACKWARD}").after < answer.before
-    assert ask(job, "links=1000x").change < 0
+    answer = answer_question(job, "worker=1,1")
+    assert answer.changed_seconds == pytest.approx(clean, rel=0.06)  # the mean contains the slow one itself
+    assert answer.changed_seconds > clean
+    assert answer_question(job, "stage=1").changed_seconds <= answer.changed_seconds
+    assert answer_question(job, "dp=1").change < 0
+    assert answer_question(job, "compute=2x+links=2x").changed_seconds == pytest.approx(answer_question(job, "links=1x").changed_seconds / 2, rel=1e-9)
+    assert answer_question(job, f"type={FORWARD}+type={BACKWARD}").changed_seconds < answer.recorded_seconds
+    assert answer_question(job, "links=1000x").change < 0
 
 
 def test_the_schedule_that_was_recorded_is_known_and_rebuilt(job: Recorded) -> None:
-    assert own_schedule(job) == "1f1b"
-    assert ask(job, "schedule=1f1b").after == ask(job, "schedule=1f1b").before
+    assert find_job_schedule(job) == "1f1b"
+    assert answer_question(job, "schedule=1f1b").changed_seconds == answer_question(job, "schedule=1f1b").recorded_seconds
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved:2", "zb-v", "v-half"])
@@ -549,8 +549,8 @@ def test_another_schedule_takes_what_it_takes_when_played(name: str) -> None:
     costs = Costs(forward=0.010, backward=0.020)
     before = simulate_costs(costs, stages=3, microbatches=6, dp=2)
     after = simulate_costs(costs, stages=3, microbatches=6, dp=2, schedule=plain, chunks=int(chunks or 1))
-    answer = ask(recorded(trace_of_run(before, Plan(tp=1, dp=2, pp=3), name="own")), f"schedule={name}")
-    assert answer.after == pytest.approx(after.step_time, rel=1e-9)
+    answer = answer_question(recorded(trace_of_run(before, Plan(tp=1, dp=2, pp=3), name="own")), f"schedule={name}")
+    assert answer.changed_seconds == pytest.approx(after.step_time, rel=1e-9)
 
 
 def test_without_its_long_last_stage() -> None:
@@ -561,9 +561,9 @@ def test_without_its_long_last_stage() -> None:
     )
     job = recorded(trace_of_run(run, Plan(tp=1, dp=1, pp=3), name="long"))
     even = simulate_costs(Costs(forward=1, backward=2), stages=3, microbatches=6)
-    assert ask(job, "last-stage=mean").after == pytest.approx(even.step_time)
+    assert answer_question(job, "last-stage=mean").changed_seconds == pytest.approx(even.step_time)
     assert measure(job).by_stage.argmax() == 2
-    moved = in_order(job, "zb-v").graphs[0]  # the end of the model, and its excess, are on stage 0 of a V
+    moved = with_schedule(job, "zb-v").graphs[0]  # the end of the model, and its excess, are on stage 0 of a V
     forward = np.array(moved.optype) == FORWARD
     by_stage = [moved.seconds[forward & (moved.stage == stage)].sum() for stage in range(3)]
     assert by_stage == pytest.approx([12, 6, 6])
@@ -587,7 +587,7 @@ def test_without_its_long_last_stage() -> None:
 )
 def test_questions_that_have_no_answer(job: Recorded, question: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        ask(job, question)
+        answer_question(job, question)
 
 
 def test_worst_workers_are_three_percent() -> None:
@@ -643,11 +643,11 @@ def drawn(job: Recorded, seed: int) -> Recorded:
     return replace(job, graphs=(replace(graph, seconds=graph.seconds * chance.lognormal(0, 0.3, graph.seconds.shape)),))
 
 
-def each_alone(job: Recorded) -> AlikeReplicas | None:
+def each_alone(job: Recorded) -> ReplicaClasses | None:
     """Every replica by classes is every replica by itself; the classes."""
-    of_each = [having("dp_rank", replica) for replica in range(job.replicas)]
-    assert np.array_equal(job.keeping_each_replica(), job.keeping(*of_each))
-    return alike_replicas(job.graphs[0])
+    of_each = [select_by("dp_rank", replica) for replica in range(job.replicas)]
+    assert np.array_equal(job.seconds_keeping_each_replica(), job.seconds_keeping(*of_each))
+    return find_replica_classes(job.graphs[0])
 
 
 @given(
@@ -686,21 +686,21 @@ def graph_of(dp: int = 30, stages: int = 2) -> StepGraph:
 
 def test_what_is_not_alike_is_swept_with_all() -> None:
     graph = graph_of()
-    assert alike_replicas(graph) is not None
+    assert find_replica_classes(graph) is not None
     of_two = next(group for group in graph.groups if len(group) == 2)  # a message
     of_all = next(group for group in graph.groups if len(group) == 30)
     others = [group for group in graph.groups if group not in (of_two, of_all)]
     one, other = (next(op for op in of_all if graph.dp_rank[op] == replica) for replica in (0, 1))
     after = list(graph.after)
     after[one] = (other,)
-    assert alike_replicas(replace(graph, after=tuple(after))) is None  # replica 0 waits for replica 1
-    assert alike_replicas(replace(graph, groups=(*others, of_two, of_all[:10], of_all[10:]))) is None
+    assert find_replica_classes(replace(graph, after=tuple(after))) is None  # replica 0 waits for replica 1
+    assert find_replica_classes(replace(graph, groups=(*others, of_two, of_all[:10], of_all[10:]))) is None
     lonely = replace(graph, groups=(*others, of_all))  # one replica sends without its receiver
-    assert alike_replicas(lonely) is not None
+    assert find_replica_classes(lonely) is not None
     some = enumerate(graph.groups)
     many = tuple([group for number, group in some if len(group) > 2 or graph.dp_rank[group[0]] > number % 9])
-    assert alike_replicas(replace(graph, groups=many)) is None  # each is alike to hardly any other
+    assert find_replica_classes(replace(graph, groups=many)) is None  # each is alike to hardly any other
 
 
 def test_few_replicas_are_swept_with_all() -> None:
-    assert alike_replicas(graph_of(dp=4)) is None
+    assert find_replica_classes(graph_of(dp=4)) is None

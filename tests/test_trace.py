@@ -23,11 +23,11 @@ import pytest
 
 from simcluster import InputError, Result, load, load_text, simulate
 from simcluster.cli import main
-from simcluster.interop.export.trace_export import MERGED, MOST, trace_path, write_trace
-from simcluster.interop.kineto.chrome_trace import complete
-from simcluster.interop.kineto.chrome_trace import write_trace as write_events
+from simcluster.interop.export.trace_export import MERGED_FILE, MAX_RANKS, trace_path, write_trace
+from simcluster.interop.kineto.chrome_trace import complete_event
+from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_events
 from simcluster.interop.kineto.profile_loader import load_profiles
-from simcluster.interop.kineto.profile_metrics import changed
+from simcluster.interop.kineto.profile_metrics import changed_job
 from simcluster.interop.replay import measure
 from simcluster.studies.multi_job import Placed, simulate_together
 
@@ -81,7 +81,7 @@ def folder(tiny: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All ranks of the tiny job."""
     path = tmp_path_factory.mktemp("all") / "trace"
     written = write_trace(tiny, path, ranks=range(8))
-    assert written.files == (*(path / f"rank{rank:03}.json.gz" for rank in range(8)), path / MERGED)
+    assert written.files == (*(path / f"rank{rank:03}.json.gz" for rank in range(8)), path / MERGED_FILE)
     return path
 
 
@@ -142,8 +142,8 @@ def test_a_what_if_of_the_trace_is_what_the_simulation_says(name: str, tmp_path:
     fast = run(**settings)
     assert slow.step_time > 1.02 * fast.step_time
     write_trace(slow, tmp_path / "trace", ranks=range(8))
-    job = changed(load_profiles(tmp_path / "trace"), "compute=1.5x")
-    assert job.times(lambda graph: graph.seconds)[0] == pytest.approx(fast.step_time, abs=50e-9)
+    job = changed_job(load_profiles(tmp_path / "trace"), "compute=1.5x")
+    assert job.step_seconds(lambda graph: graph.seconds)[0] == pytest.approx(fast.step_time, abs=50e-9)
 
 
 def test_a_replay_blames_the_slow_rank(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     cluster = load(TINY, {"cluster.nodes": 8, "gpus": 8}).cluster.built
     first, second = (Placed(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
     result = simulate_together([first, second], cluster)[1].result
-    assert write_trace(result, tmp_path / "trace", ranks=range(8)).of == 8
+    assert write_trace(result, tmp_path / "trace", ranks=range(8)).job_ranks == 8
     found = measure(load_profiles(tmp_path / "trace"))
     assert found.replayed.sum() == pytest.approx(result.step_time * result.steps, abs=5e-9)
 
@@ -186,7 +186,7 @@ def test_every_span_is_a_kernel(tiny: Result, folder: Path) -> None:
 
 def test_tracks_do_not_overlap(folder: Path) -> None:
     """Perfetto drops what overlaps on a track without being inside of it."""
-    for path in [*sorted(folder.glob("*.json.gz")), folder / MERGED]:
+    for path in [*sorted(folder.glob("*.json.gz")), folder / MERGED_FILE]:
         tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for event in events_of(path):
             if event["ph"] == "X":
@@ -287,7 +287,7 @@ def test_no_kernel_of_compute_is_taken_for_something_else(folder: Path) -> None:
 
 
 def test_messages_have_arrows(folder: Path) -> None:
-    events = events_of(folder / MERGED)
+    events = events_of(folder / MERGED_FILE)
     kernels = {(e["pid"], e["tid"], *nanoseconds(e)): e for e in kernels_of(events)}
     ends: dict[int, dict[str, Event]] = defaultdict(dict)
     for event in events:
@@ -316,7 +316,7 @@ def test_arrows_need_both_ends(tiny: Result, tmp_path: Path) -> None:
 
 def test_memory_reaches_the_peak(tiny: Result, folder: Path) -> None:
     highest: dict[int, float] = defaultdict(float)
-    for event in events_of(folder / MERGED):
+    for event in events_of(folder / MERGED_FILE):
         if event["ph"] == "C" and event["name"].startswith("memory"):
             levels = event["args"]
             assert levels["total"] == sum(levels.values()) - levels["total"]
@@ -327,7 +327,7 @@ def test_memory_reaches_the_peak(tiny: Result, folder: Path) -> None:
 
 def test_links_carry_something_and_never_more_than_they_can(folder: Path) -> None:
     levels = [
-        event["args"]["%"] for event in events_of(folder / MERGED) if event["ph"] == "C" and event["name"][:4] != "memo"
+        event["args"]["%"] for event in events_of(folder / MERGED_FILE) if event["ph"] == "C" and event["name"][:4] != "memo"
     ]
     assert 0 < max(levels) <= 100
     assert min(levels) == 0
@@ -419,9 +419,9 @@ def test_the_same_run_gives_the_same_bytes(tiny: Result, folder: Path, tmp_path:
     for path in written.files:
         assert path.read_bytes() == (folder / path.relative_to(tmp_path / "again")).read_bytes()
     write_trace(tiny, tmp_path / "again.json.gz", ranks=range(8))
-    assert (tmp_path / "again.json.gz").read_bytes() == (folder / MERGED).read_bytes()
+    assert (tmp_path / "again.json.gz").read_bytes() == (folder / MERGED_FILE).read_bytes()
     write_trace(tiny, tmp_path / "plain.json", ranks=range(8))
-    assert (tmp_path / "plain.json").read_bytes() == gzip.decompress((folder / MERGED).read_bytes())
+    assert (tmp_path / "plain.json").read_bytes() == gzip.decompress((folder / MERGED_FILE).read_bytes())
 
 
 def test_a_folder_can_be_written_again(tiny: Result, tmp_path: Path) -> None:
@@ -437,22 +437,22 @@ def test_which_ranks_are_written_is_said(tiny: Result, tmp_path: Path) -> None:
     assert written.summary() == f"trace: 2 of 8 ranks in {tmp_path / 'trace.json'} (one for each class of equal ranks)"
     assert write_trace(tiny, tmp_path / "trace.json", ranks=[5, 0, 5]).ranks == (0, 5)
     apart = simulate(load(TINY), folded=False)
-    assert write_trace(apart, tmp_path / "trace.json").why == "all"
+    assert write_trace(apart, tmp_path / "trace.json").selection == "all"
 
 
 def test_of_too_many_that_differ_some_are_written(tmp_path: Path) -> None:
     settings = {"cluster": {"topology": "flat", "gpus": 80}, "parallel": {"dp": 80}, "training.global_batch": 80}
     result = simulate(load(TINY, settings.items()), folded=False)
     written = write_trace(result, tmp_path / "trace.json")
-    assert len(written.ranks) == MOST
+    assert len(written.ranks) == MAX_RANKS
     assert (written.ranks[0], written.ranks[-1]) == (0, 79)
-    assert written.why == "64 of 80 that differ, evenly over the job"
+    assert written.selection == "64 of 80 that differ, evenly over the job"
 
 
 def test_writing_holds_no_more_than_a_little(tmp_path: Path) -> None:
     def endless() -> Iterator[str]:
         for place in range(30_000):
-            yield complete("kernel", "a name", (0, 7), place * 1000, place * 1000 + 500, '"stream":7')
+            yield complete_event("kernel", "a name", (0, 7), place * 1000, place * 1000 + 500, '"stream":7')
 
     tracemalloc.start()
     write_events(tmp_path / "big.json", {"schemaVersion": 1}, endless())

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from simcluster import Result, load, load_text, simulate
-from simcluster.interop.export.trace_export import MERGED, write_trace
+from simcluster.interop.export.trace_export import MERGED_FILE, write_trace
 
 pytestmark = pytest.mark.programs
 HERE = Path(__file__).parent
@@ -199,7 +199,7 @@ def test_perfetto_loses_nothing(name: str, tmp_path: Path) -> None:
     """Its trace processor counts errors and losses; what it holds is what was written."""
     result = simulate(load(TINY, TRACES[name].items()))
     write_trace(result, tmp_path / "trace", ranks=range(8))
-    path = tmp_path / "trace" / MERGED
+    path = tmp_path / "trace" / MERGED_FILE
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     found = ask("ask_perfetto.py", path, tmp_path / "trace.png")
     assert found["errors"] == []

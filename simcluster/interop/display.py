@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def _trace_difference(found: TraceDifference) -> str:
-    sides = zip(found.names, (found.played, found.recorded), strict=True)
+    sides = zip(found.names, (found.simulated, found.recorded), strict=True)
     told = " -> ".join(f"{clipped(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
-    return f"TraceDifference({told}: {found.seconds / found.played.seconds:+.1%})"
+    return f"TraceDifference({told}: {found.seconds / found.simulated.seconds:+.1%})"
 
 
 def _trace_files(found: TraceFiles) -> str:
     last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
-    return named(found, str(last), f"{len(found.ranks):,} of {found.of:,} ranks")
+    return named(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
 
 
 LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference, "TraceFiles": _trace_files}
 
 
 def _trace_difference_text(found: TraceDifference) -> str:
-    from simcluster.interop.trace_comparison.comparison_text import answer
+    from simcluster.interop.trace_comparison.comparison_text import report_blocks
     from simcluster.show.blocks import text_of
 
-    return text_of(answer(found))
+    return text_of(report_blocks(found))
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference_text}

@@ -29,119 +29,119 @@ from simcluster.traffic.methods import Methods, activities, phases_of
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
-Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
+CostFunction = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
 """What moves a collective (or "send", or a copy "d2h", "h2d") of so many bytes over these ranks, by nccl-tests'
 convention for the size."""
-GroupOf = Callable[[int, TraceNode], tuple[str, tuple[int, ...]]]
+GroupLookup = Callable[[int, TraceNode], tuple[str, tuple[int, ...]]]
 """The name and the ranks of the group of a collective on a rank."""
 
-_KIND = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
-COPIES = {"mem_store": "d2h", "mem_load": "h2d"}
+_SIMULATED_AS = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
+COPY_DIRECTIONS = {"mem_store": "d2h", "mem_load": "h2d"}
 """Nodes that move bytes between the GPU's memory and its host's, and which way."""
 _BARRIER_BYTES = 4.0
-_NOTHING = (Traffic((), 0.0, 1, 0.0),)
+_NO_TRAFFIC = (Traffic((), 0.0, 1, 0.0),)
 
 
-class _Lowering:
+class _ProgramBuilder:
     """The program of a trace in the making; ``seconds`` is the length of a node that computes."""
 
     def __init__(
-        self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
+        self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupLookup, cost: CostFunction
     ) -> None:
         self._trace, self._seconds, self._group_of, self._cost = trace, seconds, group_of, cost
         self._program = ExplicitProgram()
         self._nodes: list[tuple[int, TraceNode]] = []
         self._lanes: dict[tuple[int, str], int] = {}
-        self._met: dict[tuple[tuple[int, ...], str, int], tuple[int, str, float, int, TraceNode]] = {}
-        self._joined: dict[int, int] = defaultdict(int)
+        self._meetings: dict[tuple[tuple[int, ...], str, int], tuple[int, str, float, int, TraceNode]] = {}
+        self._arrivals: dict[int, int] = defaultdict(int)
         self._sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         self._receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
 
-    def error(self, rank: int, node: TraceNode, message: str) -> InputError:
+    def node_error(self, rank: int, node: TraceNode, message: str) -> InputError:
         return InputError(f"{self._trace.name}, rank {rank}: {node.label}: {message}")
 
-    def _add(self, rank: int) -> None:
+    def _add_rank(self, rank: int) -> None:
         number: dict[int, int] = {}
         turns: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
-        for node in self._trace.in_order(rank):
+        for node in self._trace.sorted_nodes(rank):
             if node.kind == "coll":
-                op = self._collective(rank, node, turns)
+                op = self._add_collective(rank, node, turns)
             elif node.kind in ("send", "recv"):
-                op = self._message(rank, node)
+                op = self._add_message(rank, node)
             elif node.kind == "comp":
                 lane = "cpu" if node.attributes.get("is_cpu_op") is True else "compute"
-                op = self._op(rank, node, lane, seconds=on_grid(self._seconds(rank, node)))
+                op = self._add_op(rank, node, lane, seconds=on_grid(self._seconds(rank, node)))
             elif node.kind == "metadata":
-                op = self._op(rank, node, f"node {node.id}")
-            elif node.kind in COPIES:
-                way, size = COPIES[node.kind], float(node.number("tensor_size"))
+                op = self._add_op(rank, node, f"node {node.id}")
+            elif node.kind in COPY_DIRECTIONS:
+                way, size = COPY_DIRECTIONS[node.kind], float(node.number("tensor_size"))
                 try:
-                    op = self._transfer(rank, node, way, way, (rank,), size)
+                    op = self._add_transfer(rank, node, way, way, (rank,), size)
                 except InputError as problem:
-                    raise self.error(rank, node, str(problem)) from None
+                    raise self.node_error(rank, node, str(problem)) from None
             else:
-                raise self.error(rank, node, "is not modelled; comp, send, recv, coll and memory nodes are")
+                raise self.node_error(rank, node, "is not modelled; comp, send, recv, coll and memory nodes are")
             number[node.id] = op
             self._program.after[op] = tuple(number[other] for other in node.after)
 
-    def _op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = 0.0, meeting: int = -1) -> int:
+    def _add_op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = 0.0, meeting: int = -1) -> int:
         if (rank, lane) not in self._lanes:
             self._lanes[rank, lane] = self._program.add_lane(rank)
         self._nodes.append((rank, node))
         return self._program.add_op(self._lanes[rank, lane], seconds, meeting=meeting)
 
-    def _collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
+    def _add_collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
         type_number = node.number("comm_type")
         if type_number >= len(COLLECTIVES) or COLLECTIVES[type_number] in ("gather", "scatter"):
-            raise self.error(rank, node, f"comm_type {type_number} is not modelled; 0 (all-reduce), 1, 2, 5 to 9 are")
+            raise self.node_error(rank, node, f"comm_type {type_number} is not modelled; 0 (all-reduce), 1, 2, 5 to 9 are")
         kind = COLLECTIVES[type_number]
         name, group = self._group_of(rank, node)
         if rank not in group:
-            raise self.error(rank, node, f"is on rank {rank}, which is not in its group {list(group)[:16]}")
+            raise self.node_error(rank, node, f"is on rank {rank}, which is not in its group {list(group)[:16]}")
         size = _BARRIER_BYTES if kind == "barrier" else float(node.number("comm_size"))
         size *= len(group) if kind == "all_gather" else 1  # comm_size is what a rank puts in
         turn = turns[name, group]
         turns[name, group] += 1
         key = (group, name, turn)
-        if key not in self._met:
-            traffics = self._cost(group, _KIND.get(kind, kind), size) if len(group) > 1 and size > 0 else ()
-            self._met[key] = (len(self._program.meetings), kind, size, rank, node)
-            self._program.meetings.append(CommunicationKind(len(group), traffics or _NOTHING))
-        meeting, other_kind, other_size, other_rank, other = self._met[key]
+        if key not in self._meetings:
+            traffics = self._cost(group, _SIMULATED_AS.get(kind, kind), size) if len(group) > 1 and size > 0 else ()
+            self._meetings[key] = (len(self._program.meetings), kind, size, rank, node)
+            self._program.meetings.append(CommunicationKind(len(group), traffics or _NO_TRAFFIC))
+        meeting, other_kind, other_size, other_rank, other = self._meetings[key]
         if (kind, size) != (other_kind, other_size):
             theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f}"
             what = f"is collective number {turn + 1} of its group, {kind} of {size:.0f} bytes, while {theirs}"
-            raise self.error(rank, node, f"{what}; a group does all alike")
-        self._joined[meeting] += 1
-        return self._op(rank, node, f"group {name}", meeting=meeting)
+            raise self.node_error(rank, node, f"{what}; a group does all alike")
+        self._arrivals[meeting] += 1
+        return self._add_op(rank, node, f"group {name}", meeting=meeting)
 
-    def _message(self, rank: int, node: TraceNode) -> int:
+    def _add_message(self, rank: int, node: TraceNode) -> int:
         source, target = (node.number(key, rank) for key in ("comm_src", "comm_dst"))
         own, other = (source, target) if node.kind == "send" else (target, source)
         if own != rank or other == rank or other >= len(self._trace.ranks):
-            raise self.error(rank, node, f"goes from rank {source} to rank {target}; on rank {rank} that cannot be")
+            raise self.node_error(rank, node, f"goes from rank {source} to rank {target}; on rank {rank} that cannot be")
         key = (source, target, node.number("comm_tag", 0))
         if node.kind == "recv":
-            op = self._op(rank, node, f"node {node.id}")
+            op = self._add_op(rank, node, f"node {node.id}")
             self._receives[key].append(op)
             return op
         size = float(node.number("comm_size"))
-        op = self._transfer(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
+        op = self._add_transfer(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
         self._sends[key].append(op)
         return op
 
-    def _transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
-        self._program.meetings.append(CommunicationKind(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
-        return self._op(rank, node, lane, meeting=len(self._program.meetings) - 1)
+    def _add_transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
+        self._program.meetings.append(CommunicationKind(1, self._cost(ranks, what, size) if size > 0 else _NO_TRAFFIC))
+        return self._add_op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
-    def lowered(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
+    def build(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
         """Return the program, and of each of its ops the rank and the node; messages without a partner are refused.
 
         Raises InputError naming rank and node for what cannot be simulated: gather and scatter, a send without its
         receive, collectives that a group does not have in common.
         """
         for rank in range(len(self._trace.ranks)):
-            self._add(rank)
+            self._add_rank(rank)
         program = self._program
         for key in dict.fromkeys((*self._sends, *self._receives)):
             sends, receives = self._sends.get(key, []), self._receives.get(key, [])
@@ -150,17 +150,17 @@ class _Lowering:
                 rank, node = self._nodes[lost[min(len(sends), len(receives))]]
                 half = "a receive" if node.kind == "send" else "a send"
                 what = f"has no partner: rank {key[0]} sends {len(sends)} times to rank {key[1]} with tag {key[2]}"
-                raise self.error(rank, node, f"{what}, which receives {len(receives)} times; {half} is missing")
+                raise self.node_error(rank, node, f"{what}, which receives {len(receives)} times; {half} is missing")
             for send, receive in zip(sends, receives, strict=True):
                 program.after[receive] = [*program.after[receive], send]
-        for (group, _, turn), (meeting, kind, _, rank, node) in self._met.items():
-            if self._joined[meeting] < len(group):
-                what = f"only {self._joined[meeting]} of the {len(group)} ranks of its group have this {kind}"
-                raise self.error(rank, node, f"{what}, number {turn + 1} of the group; all of them must")
+        for (group, _, turn), (meeting, kind, _, rank, node) in self._meetings.items():
+            if self._arrivals[meeting] < len(group):
+                what = f"only {self._arrivals[meeting]} of the {len(group)} ranks of its group have this {kind}"
+                raise self.node_error(rank, node, f"{what}, number {turn + 1} of the group; all of them must")
         return program, self._nodes
 
 
-class PlayedNode(NamedTuple):
+class SimulatedNode(NamedTuple):
     """One node as it was simulated: seconds from the start of the trace."""
 
     rank: int
@@ -181,7 +181,7 @@ class PlayedTrace:
     rank_seconds: tuple[float, ...]
     compute: tuple[float, ...]
     exposed: tuple[float, ...]
-    nodes: tuple[PlayedNode, ...]
+    nodes: tuple[SimulatedNode, ...]
     events: int
     notes: tuple[str, ...]
 
@@ -230,22 +230,22 @@ def play_traces(
         timed["counted" if has_work else "nothing"] += 1
         return max(node.number("num_ops", 0) / peak, node.number("tensor_size", 0) / bandwidth)
 
-    groups = _groups(trace, tuple(dimensions))
-    program, nodes = _Lowering(trace, seconds, groups, _costs(cluster, nccl)).lowered()
+    groups = _group_lookup(trace, tuple(dimensions))
+    program, nodes = _ProgramBuilder(trace, seconds, groups, _cost_function(cluster, nccl)).build()
     simulated = simulate_tables(
         program.tables(cluster.capacity), lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}", keeps_times=True
     )
     assert simulated.times is not None
     played = tuple(
-        PlayedNode(rank, node.id, node.name, node.kind, float(start), float(end))
+        SimulatedNode(rank, node.id, node.name, node.kind, float(start), float(end))
         for (rank, node), start, end in zip(nodes, simulated.times.start, simulated.times.end, strict=True)
     )
-    by_rank: list[list[PlayedNode]] = [[] for _ in range(ranks)]
+    by_rank: list[list[SimulatedNode]] = [[] for _ in range(ranks)]
     for node in played:
         by_rank[node.rank].append(node)
     last = tuple(max((node.end for node in own), default=0.0) for own in by_rank)
-    compute = tuple(_covered(own, ("comp",)) for own in by_rank)
-    busy = [_covered(own, ("comp", "send", "coll", *COPIES)) for own in by_rank]
+    compute = tuple(_union_seconds(own, ("comp",)) for own in by_rank)
+    busy = [_union_seconds(own, ("comp", "send", "coll", *COPY_DIRECTIONS)) for own in by_rank]
     exposed = tuple(whole - own for whole, own in zip(busy, compute, strict=True))
     notes = []
     if timed["counted"]:
@@ -256,7 +256,7 @@ def play_traces(
     return PlayedTrace(trace.name, max(last), last, compute, exposed, played, simulated.events, tuple(notes))
 
 
-def _groups(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupOf:
+def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupLookup:
     """Return a function from a rank and its node to the name and the ranks of the collective's group."""
 
     @cache
@@ -288,14 +288,14 @@ def _groups(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupOf:
     return of
 
 
-def _costs(cluster: Cluster, nccl: str) -> Cost:
+def _cost_function(cluster: Cluster, nccl: str) -> CostFunction:
     """Return what moves collectives, cached by group, kind and size."""
     name = cluster.nccl if nccl == "auto" else nccl
     methods = Methods({}, platform=None if name in (None, "none") else load_platform(name))
 
     @cache
     def of(ranks: tuple[int, ...], kind: str, size: float) -> tuple[Traffic, ...]:
-        if kind in COPIES.values():
+        if kind in COPY_DIRECTIONS.values():
             return (copy_pattern(cluster, ranks[0], kind).traffic(size),)
         group = group_of(cluster, ranks)
         method = methods.of(group, kind, size)
@@ -304,7 +304,7 @@ def _costs(cluster: Cluster, nccl: str) -> Cost:
     return of
 
 
-def _covered(nodes: Sequence[PlayedNode], kinds: Sequence[str]) -> float:
+def _union_seconds(nodes: Sequence[SimulatedNode], kinds: Sequence[str]) -> float:
     total, until = 0.0, 0.0
     for start, end in sorted((node.start, node.end) for node in nodes if node.kind in kinds):
         total += max(0.0, end - max(start, until))

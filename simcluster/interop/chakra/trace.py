@@ -70,7 +70,7 @@ class ChakraTrace:
     ranks: tuple[tuple[TraceNode, ...], ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def in_order(self, rank: int) -> list[TraceNode]:
+    def sorted_nodes(self, rank: int) -> list[TraceNode]:
         """Return a rank's nodes so that each comes after what it waits for; of those that could be next the lowest id.
 
         Raises InputError for an id that is there twice, one that is waited for and not there, and nodes that wait for
@@ -123,7 +123,7 @@ _MESSAGES = {
 
 
 @cache
-def messages() -> dict[str, Any]:
+def message_classes() -> dict[str, Any]:
     """Return classes of GlobalMetadata and Node, in a separate pool; InputError without protobuf."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -135,25 +135,25 @@ def messages() -> dict[str, Any]:
         kinds.value.add(name=f"NODE_{kind.upper()}", number=number)
     attribute = file.message_type.add(name="AttributeProto")
     attribute.oneof_decl.add(name="value")
-    _field(attribute, "name", 1, "string")
-    _field(attribute, "doc_string", 2, "string")
+    _add_field(attribute, "name", 1, "string")
+    _add_field(attribute, "doc_string", 2, "string")
     for place, scalar in enumerate(_SCALARS):
         of_list = f"{scalar.capitalize()}List"
         values = file.message_type.add(name=of_list)
-        _field(values, "values", 1, scalar, repeated=True)
-        _field(attribute, f"{scalar}_val", 2 * place + 3, scalar, oneof=True)
-        _field(attribute, f"{scalar}_list", 2 * place + 4, of_list, oneof=True)
+        _add_field(values, "values", 1, scalar, repeated=True)
+        _add_field(attribute, f"{scalar}_val", 2 * place + 3, scalar, oneof=True)
+        _add_field(attribute, f"{scalar}_list", 2 * place + 4, of_list, oneof=True)
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for number, (key, kind) in fields.items():
-            _field(message, key, number, kind.removesuffix("*"), repeated=kind.endswith("*"))
+            _add_field(message, key, number, kind.removesuffix("*"), repeated=kind.endswith("*"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in _MESSAGES}
     return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
 
 
-def _field(message: Any, name: str, number: int, kind: str, *, repeated: bool = False, oneof: bool = False) -> None:
+def _add_field(message: Any, name: str, number: int, kind: str, *, repeated: bool = False, oneof: bool = False) -> None:
     known = kind if kind in _SCALARS else "enum" if kind == "NodeType" else "message"
     label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
     field = message.field.add(name=name, number=number, type=f"TYPE_{known.upper()}", label=label)
@@ -163,7 +163,7 @@ def _field(message: Any, name: str, number: int, kind: str, *, repeated: bool = 
         field.oneof_index = 0
 
 
-def framed(message: Any) -> bytes:
+def frame_message(message: Any) -> bytes:
     """Return a message after its length."""
     body: bytes = message.SerializeToString()
     size, head = len(body), b""
@@ -172,7 +172,7 @@ def framed(message: Any) -> bytes:
     return head + bytes([size]) + body
 
 
-def frames(raw: bytes, source: str) -> Iterator[memoryview]:
+def message_bodies(raw: bytes, source: str) -> Iterator[memoryview]:
     """Yield the bodies of the messages in a file; InputError, with the byte, where one is cut off or absurdly long."""
     view, place = memoryview(raw), 0
     while place < len(view):
@@ -205,8 +205,8 @@ MAX_NODES = 2_000_000
 """The most nodes of all ranks together: about 3 GB when they are simulated."""
 MAX_ITEMS = 10_000_000
 """Dependencies and items of lists, of all ranks together."""
-_NAME = re.compile(r"(.+)\.(\d{1,9})\.et(\.gz)?")
-EXACT = "simcluster_seconds"
+_FILE_NAME = re.compile(r"(.+)\.(\d{1,9})\.et(\.gz)?")
+EXACT_SECONDS = "simcluster_seconds"
 """Our own attribute: the length in full, since the schema's is in whole microseconds."""
 
 
@@ -217,23 +217,23 @@ def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTra
     comm_groups.json beside the traces, if it is there.  Raises InputError that names the file for what is missing, cut
     off, too large or no trace.
     """
-    files = _files(Path(path))
+    files = _trace_files(Path(path))
     first = files[0]
     table = Path(groups) if groups is not None else first.parent / "comm_groups.json"
-    known = read_groups(table, len(files)) if groups is not None or table.is_file() else {}
+    known = read_process_groups(table, len(files)) if groups is not None or table.is_file() else {}
     read = Counter[str]()
-    match = _NAME.fullmatch(first.name)
+    match = _FILE_NAME.fullmatch(first.name)
     assert match
-    return ChakraTrace(match[1], tuple([tuple(_nodes(file, read)) for file in files]), known)
+    return ChakraTrace(match[1], tuple([tuple(_read_nodes(file, read)) for file in files]), known)
 
 
-def _files(path: Path) -> list[Path]:
+def _trace_files(path: Path) -> list[Path]:
     folder, prefix = (path, None) if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
         raise InputError(f"{path}: no such folder, and no traces {path}.0.et, ...")
     jobs: dict[str, dict[int, Path]] = {}
     for file in sorted(folder.iterdir()):
-        match = _NAME.fullmatch(file.name)
+        match = _FILE_NAME.fullmatch(file.name)
         if match and (prefix is None or match[1] == prefix):
             of_job = jobs.setdefault(match[1], {})
             if int(match[2]) in of_job:
@@ -251,15 +251,15 @@ def _files(path: Path) -> list[Path]:
     return [found[rank] for rank in range(len(found))]
 
 
-def _nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
+def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
     """Return the nodes of a file; ``read`` counts those of all files: a stranger's are not to use all memory."""
     from google.protobuf.message import DecodeError
 
-    raw, known = read_packed(source, MAX_BYTES), messages()
+    raw, known = read_packed(source, MAX_BYTES), message_classes()
     if not raw:
         raise InputError(f"{source}: the file is empty")
     found: list[TraceNode] = []
-    for place, body in enumerate(frames(raw, str(source))):
+    for place, body in enumerate(message_bodies(raw, str(source))):
         try:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
         except DecodeError:
@@ -270,7 +270,7 @@ def _nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
             ) from None
         if not place:
             continue
-        found.append(_node(message, source))
+        found.append(_parse_node(message, source))
         lists = sum(len(value) for value in found[-1].attributes.values() if isinstance(value, tuple))
         read.update(nodes=1, items=len(message.data_deps) + len(message.ctrl_deps) + lists)
         if read["nodes"] > MAX_NODES or read["items"] > MAX_ITEMS:
@@ -283,7 +283,7 @@ def _nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
     return found
 
 
-def _node(message: Any, source: Path) -> TraceNode:
+def _parse_node(message: Any, source: Path) -> TraceNode:
     attributes: dict[str, Value] = {}
     for each in message.attr:
         field = each.WhichOneof("value")
@@ -295,14 +295,14 @@ def _node(message: Any, source: Path) -> TraceNode:
     if not 1 <= message.type < len(KINDS):
         raise InputError(f"{source}: node {message.id}: has no type that is known ({message.type})")
     seconds = message.duration_micros / 1e6
-    exact = attributes.pop(EXACT, None)
+    exact = attributes.pop(EXACT_SECONDS, None)
     if isinstance(exact, float) and abs(exact - seconds) <= 1e-6:
         seconds = exact
     after = dict.fromkeys((*message.data_deps, *message.ctrl_deps))
     return TraceNode(message.id, message.name, KINDS[message.type], tuple(after), seconds, attributes)
 
 
-def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
+def read_process_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     """Read the ranks of process groups by name; InputError for what is not one."""
     try:
         with path.open("rb") as file:

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text, written
 from simcluster.interop.chakra import trace as schema
-from simcluster.interop.chakra.simulation import COPIES
+from simcluster.interop.chakra.simulation import COPY_DIRECTIONS
 from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
 from simcluster.planning.offload import HOST
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from simcluster.reference.record import Label
     from simcluster.results.played import Run
 
-_COPIES = {way: kind for kind, way in COPIES.items()}
-_INTEGERS = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "tensor_size": "uint64"}
+_MEMORY_KINDS = {way: kind for kind, way in COPY_DIRECTIONS.items()}
+_INTEGER_TYPES = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "tensor_size": "uint64"}
 
 
 def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
@@ -39,7 +39,7 @@ def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
         for rank, nodes in enumerate(trace.ranks):
             files.append(folder / f"{trace.name}.{rank}.et")
             with written(files[-1]) as file:
-                file.write(_encoded(nodes))
+                file.write(_encode_nodes(nodes))
         if trace.groups:
             groups = {name: list(ranks) for name, ranks in trace.groups.items()}
             write_text(folder / "comm_groups.json", json.dumps(groups, indent=1) + "\n")
@@ -48,28 +48,28 @@ def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
     return files
 
 
-def _encoded(nodes: tuple[TraceNode, ...]) -> bytes:
-    known = schema.messages()
-    parts = [schema.framed(known["GlobalMetadata"](version="1.0.0"))]
+def _encode_nodes(nodes: tuple[TraceNode, ...]) -> bytes:
+    known = schema.message_classes()
+    parts = [schema.frame_message(known["GlobalMetadata"](version="1.0.0"))]
     for node in nodes:
         message = known["Node"](id=node.id, name=node.name, type=KINDS.index(node.kind), data_deps=node.after)
         if node.seconds > 0:
             message.duration_micros = max(1, round(node.seconds * 1e6))
-        exact = {schema.EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
+        exact = {schema.EXACT_SECONDS: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
         for name, value in {**node.attributes, **exact}.items():
-            _set(message.attr.add(name=name), name, value)
-        parts.append(schema.framed(message))
+            _set_attribute(message.attr.add(name=name), name, value)
+        parts.append(schema.frame_message(message))
     return b"".join(parts)
 
 
-def _set(attribute: Any, name: str, value: Value) -> None:
+def _set_attribute(attribute: Any, name: str, value: Value) -> None:
     """Set the value in the field of its kind; numbers as ASTRA-sim reads them (int64, ranks int32, tensors uint64)."""
     kinds = {bool: "bool", int: "int64", float: "double", str: "string", bytes: "bytes"}
     if isinstance(value, tuple):
         kind = kinds[type(value[0] if value else False)]
         getattr(attribute, f"{kind}_list").values.extend(value)
     else:
-        kind = _INTEGERS.get(name, "int64") if type(value) is int else kinds[type(value)]
+        kind = _INTEGER_TYPES.get(name, "int64") if type(value) is int else kinds[type(value)]
         setattr(attribute, f"{kind}_val", value)
 
 
@@ -87,7 +87,7 @@ def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
         raise InputError("the run plays one rank for several; simulate it with folded=False")
     if len(run.record.ops) > schema.MAX_NODES:
         raise InputError(f"the run has {len(run.record.ops):,} ops; at most {schema.MAX_NODES:,} are written")
-    return write_traces(_Writing(run, name).trace(), folder)
+    return write_traces(_TraceBuilder(run, name).build(), folder)
 
 
 def require_writable(run: Run, where: str) -> None:
@@ -102,7 +102,7 @@ def require_writable(run: Run, where: str) -> None:
         )
 
 
-class _Writing:
+class _TraceBuilder:
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name, self._ops = run, name, run.record.ops
         self._rank: list[int] = self._ops.lane_rank[self._ops.lane].tolist()
@@ -110,80 +110,80 @@ class _Writing:
         self._number: dict[str, str] = {}
         self._ids = count(len(self._ops))  # of nodes that are no ops
         self._tags = Counter[tuple[int, int]]()
-        self._places: dict[int, Mapping[str, Value]] = {}  # what every message says of itself, by the op
-        self._received: dict[int, int] = {}  # a send at a rendezvous and its receive
-        self._sent: dict[int, int] = {}  # and the other way around
-        self._ready: dict[int, int] = {}  # by the send: the node by which it learns that its receiver is there
+        self._messages: dict[int, Mapping[str, Value]] = {}  # what every message says of itself, by the op
+        self._receive_of_send: dict[int, int] = {}  # a send at a rendezvous and its receive
+        self._send_of_receive: dict[int, int] = {}  # and the other way around
+        self._ready_node: dict[int, int] = {}  # by the send: the node by which it learns that its receiver is there
 
-    def trace(self) -> ChakraTrace:
+    def build(self) -> ChakraTrace:
         ops, waits = self._ops, self._ops.waits
         ranks: dict[int, list[TraceNode]] = {rank: [] for rank in range(len(self._run.ranks))}
-        self._meet(ranks)
-        arrivals = self._receives(ranks)
+        self._pair_rendezvous(ranks)
+        arrivals = self._add_receives(ranks)
         for lane, own in enumerate(ops.lanes):
             rank, before = int(ops.lane_rank[lane]), -1
             for op in own.tolist():
                 after = [] if before < 0 else [before]
                 awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
                 after += [other if self._rank[other] == rank else arrivals[other, op] for other in awaited]
-                ranks[rank] += self._nodes(op, rank, tuple(dict.fromkeys(after)))
+                ranks[rank] += self._op_nodes(op, rank, tuple(dict.fromkeys(after)))
                 before = op
         ordered = tuple(tuple(sorted(nodes, key=lambda node: node.id)) for nodes in ranks.values())
         return ChakraTrace(self._name, ordered, self._groups)
 
-    def _label(self, op: int) -> Label:
+    def _op_label(self, op: int) -> Label:
         label: Label = self._ops.labels[self._ops.label[op]]
         return label
 
-    def _meet(self, ranks: dict[int, list[TraceNode]]) -> None:
+    def _pair_rendezvous(self, ranks: dict[int, list[TraceNode]]) -> None:
         """Pair sends at a rendezvous with their receives, by the meeting that both are at."""
         ops = self._ops
         sends = {meeting: op for op, meeting in enumerate(ops.meeting.tolist())
-                 if ops.label[op] >= 0 and self._label(op).kind == "send"}  # fmt: skip
+                 if ops.label[op] >= 0 and self._op_label(op).kind == "send"}  # fmt: skip
         for op in np.flatnonzero(ops.label < 0).tolist():
             send = sends[int(ops.meeting[op])]
             source, target = self._rank[send], self._rank[op]
-            self._received[send], self._sent[op], self._ready[send] = op, send, next(self._ids)
-            self._places[send] = self._message(source, target, self._label(send).bytes)
-            self._places[op] = self._message(target, source, 1)
-            ranks[source].append(TraceNode(self._ready[send], "receiver is there", "recv", (), 0.0, self._places[op]))
+            self._receive_of_send[send], self._send_of_receive[op], self._ready_node[send] = op, send, next(self._ids)
+            self._messages[send] = self._message_attributes(source, target, self._op_label(send).bytes)
+            self._messages[op] = self._message_attributes(target, source, 1)
+            ranks[source].append(TraceNode(self._ready_node[send], "receiver is there", "recv", (), 0.0, self._messages[op]))
 
-    def _receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
+    def _add_receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
         """Add a receive for every message, with a new id; at a rendezvous it is there already, as an op."""
         found = {}
         for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
-            found[send, op] = self._received.get(send, -1)
+            found[send, op] = self._receive_of_send.get(send, -1)
             if found[send, op] < 0:
-                label, target = self._label(send), self._rank[op]
-                if send not in self._places:
-                    self._places[send] = self._message(self._rank[send], target, label.bytes)
+                label, target = self._op_label(send), self._rank[op]
+                if send not in self._messages:
+                    self._messages[send] = self._message_attributes(self._rank[send], target, label.bytes)
                 found[send, op] = next(self._ids)
                 ranks[target].append(
-                    TraceNode(found[send, op], f"receive {label.name}", "recv", (), 0.0, self._places[send])
+                    TraceNode(found[send, op], f"receive {label.name}", "recv", (), 0.0, self._messages[send])
                 )
         return found
 
-    def _message(self, source: int, target: int, size: float) -> Mapping[str, Value]:
+    def _message_attributes(self, source: int, target: int, size: float) -> Mapping[str, Value]:
         """Return the attributes of a message; the k-th of two ranks has tag k on both sides."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
-        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": _size(size)}
+        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": _whole_bytes(size)}
 
-    def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
+    def _op_nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
         """Yield an op as a node, the last one; before a receive at a rendezvous the message that announces it."""
-        if op in self._sent:
-            name = self._label(self._sent[op]).name
-            yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._places[op])
-            yield TraceNode(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
+        if op in self._send_of_receive:
+            name = self._op_label(self._send_of_receive[op]).name
+            yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._messages[op])
+            yield TraceNode(op, f"receive {name}", "recv", after, 0.0, self._messages[self._send_of_receive[op]])
             return
-        shown, seconds, attributes = self._label(op), 0.0, self._places.get(op)
+        shown, seconds, attributes = self._op_label(op), 0.0, self._messages.get(op)
         label = f"{shown.kind} {shown.name}" + (f" layer {shown.layer}" if shown.layer >= 0 else "")
         if shown.kind in COLLECTIVES:
-            kind, attributes = "coll", self._collective(rank, shown, int(self._ops.lane[op]))
+            kind, attributes = "coll", self._collective_attributes(rank, shown, int(self._ops.lane[op]))
         elif shown.kind == "send":
-            kind, after = "send", (*after, self._ready[op]) if op in self._ready else after
+            kind, after = "send", (*after, self._ready_node[op]) if op in self._ready_node else after
         elif shown.kind == "copy":
-            kind, attributes = _COPIES[shown.stream], {"is_cpu_op": False, "tensor_size": _size(shown.bytes)}
+            kind, attributes = _MEMORY_KINDS[shown.stream], {"is_cpu_op": False, "tensor_size": _whole_bytes(shown.bytes)}
         elif self._ops.meeting[op] >= 0:
             raise InputError(f"rank {rank}: {label} has no node in an execution trace")
         else:
@@ -193,7 +193,7 @@ class _Writing:
             raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
         yield TraceNode(op, label, kind, after, seconds, attributes)
 
-    def _collective(self, rank: int, shown: Label, lane: int) -> Mapping[str, Value]:
+    def _collective_attributes(self, rank: int, shown: Label, lane: int) -> Mapping[str, Value]:
         communicators = self._run.folding.communicators
         name = communicators.group_name(shown.axis, rank)
         queue = self._ops.lane_name[lane]
@@ -205,11 +205,11 @@ class _Writing:
         return {
             "is_cpu_op": False,
             "comm_type": COLLECTIVES.index(shown.kind),
-            "comm_size": _size(shown.bytes / share),
+            "comm_size": _whole_bytes(shown.bytes / share),
             "pg_name": group,
             "simcluster_group": known,
         }
 
 
-def _size(amount: float) -> int:
+def _whole_bytes(amount: float) -> int:
     return max(1, round(amount))

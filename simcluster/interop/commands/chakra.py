@@ -22,36 +22,36 @@ from simcluster.topology import Cluster
 if TYPE_CHECKING:
     from simcluster.interop.chakra import PlayedTrace
 
-_SHOWN = 8
+_MAX_RANKS = 8
 
 
 def run(args: argparse.Namespace) -> None:
     """Play or write."""
-    actions = {"play": _play, "write": _write}
+    actions = {"play": _simulate, "write": _write}
     if args.action not in actions:
         hint = did_you_mean(args.action, actions)
         raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
     actions[args.action](args)
 
 
-def _play(args: argparse.Namespace) -> None:
+def _simulate(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import play_traces, read_traces
 
     if args.output:
         raise InputError("--output is for chakra write; --nodes or --json write what was played")
     if not args.cluster:
         raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
-    cluster, dimensions = _cluster(args, cluster_overrides_of(args))
+    cluster, dimensions = _load_cluster(args, cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
     played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
-    common.answer(args, lambda: "\n".join(_report(played, cluster)), played.to_dict)
+    common.answer(args, lambda: "\n".join(_report_lines(played, cluster)), played.to_dict)
     if args.nodes:
         import pandas as pd
 
         common.write_table(args.nodes, pd.DataFrame(played.nodes))
 
 
-def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
+def _load_cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
     if args.device:
         overrides = [*overrides, ("device", args.device)]
     dimensions: Sequence[Dimension] = ()
@@ -61,7 +61,7 @@ def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tupl
     return load_cluster(args.cluster, overrides), dimensions
 
 
-def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
+def _report_lines(played: PlayedTrace, cluster: Cluster) -> list[str]:
     found = played.to_dict()
 
     def line(name: str, seconds: float, text: str) -> str:
@@ -74,7 +74,7 @@ def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
         line("compute", found["compute_s"], "mean of a rank"),
         line("exposed", found["exposed_communication_s"], "communication with no compute beside it, mean of a rank"),
     ]
-    slow = sorted(enumerate(played.rank_seconds), key=lambda each: -each[1])[:_SHOWN]
+    slow = sorted(enumerate(played.rank_seconds), key=lambda each: -each[1])[:_MAX_RANKS]
     if slow[0][1] > min(played.rank_seconds):
         lines += ["", "last to finish: " + ", ".join(f"rank {rank} {format_seconds(end)}" for rank, end in slow)]
     return [*lines, *(f"note: {note}" for note in played.notes)]

@@ -10,7 +10,7 @@ from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.interop.trace_comparison.comparison_text import answer
+from simcluster.interop.trace_comparison.comparison_text import report_blocks
 from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
@@ -32,17 +32,17 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
         raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
     steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
     found = diff_trace(scenario, args.other, kernels=args.kernels, steps=steps)
-    common.answer(args, lambda: answer(found), found.to_dict)
-    common.draw(args, (args.gantt, lambda: _gantt(args, found, ranks)))
+    common.answer(args, lambda: report_blocks(found), found.to_dict)
+    common.draw(args, (args.gantt, lambda: _draw_gantts(args, found, ranks)))
 
 
-def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
-    from simcluster.interop.trace_comparison.trace_difference import timelines
+def _draw_gantts(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
+    from simcluster.interop.trace_comparison.trace_difference import step_timelines
 
-    change = f"{found.seconds / found.played.seconds:+.1%}".replace("-", "\u2212")
-    said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]
+    change = f"{found.seconds / found.simulated.seconds:+.1%}".replace("-", "\u2212")
+    said = [(format_seconds(found.simulated.seconds), ""), (format_seconds(found.recorded.seconds), change)]
     title = "One step as simulated, and as recorded"
-    both = list(timelines(found, ranks).items())
+    both = list(step_timelines(found, ranks).items())
     return picture("compare_gantts")(
         both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.inches(args)
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli.alike import alike, together
-from simcluster.interop.kineto.profile_metrics import LayerTime, ProfiledRankTime, Reached, slowdown_by_type
+from simcluster.interop.kineto.profile_metrics import LayerTime, ProfiledRankTime, CollectiveBandwidth, slowdown_by_type
 from simcluster.interop.kineto.profiled_job import ProfiledJob
 from simcluster.interop.replay.straggler_metrics import Straggling
 from simcluster.show.blocks import TableBlock
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
-MOST = 12
+MAX_ROWS = 12
 """Rows of a table or heatmap that people see; JSON has all."""
 
 
 def headline(job: ProfiledJob) -> str:
     """Return how many ranks were recorded, on what, and in which steps."""
-    kind = "GPUs" if job.steps_of_ranks[0].on_device else "CPUs"
+    kind = "GPUs" if job.profiled_steps[0].on_device else "CPUs"
     steps = f"step{'s' * (len(job.steps) > 1)} {', '.join(map(str, job.steps[:8]))}" + ", ..." * (len(job.steps) > 8)
     return f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}"
 
@@ -38,14 +38,14 @@ def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> TableBl
         for worker in sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
     ]  # fmt: skip
     note = "waiting: in a collective that not all have reached; exposed: all have, and nothing computes beside it"
-    return _table("where time went, slowest first", "ranks", ("rank", "S", *_STATES, "overlap"), every, note)
+    return _grouped_table("where time went, slowest first", "ranks", ("rank", "S", *_STATES, "overlap"), every, note)
 
 
-def _table(
+def _grouped_table(
     title: str, what: str, header: Sequence[str], every: Sequence[tuple[str, Sequence[str]]], note: str
 ) -> TableBlock:
     """Return a table whose equal rows are one, with how many are shown where not all are."""
-    rows = alike(every)[:MOST]
+    rows = alike(every)[:MAX_ROWS]
     shown = sum(len(row.names) for row in rows)
     of = f" ({shown} of {len(every)} {what})" if shown < len(every) else ""
     cells = [[together(row.names), *row.cells] for row in rows]
@@ -63,10 +63,10 @@ def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[TableBloc
         "time: mean of a step on the ranks that have the part; slowest: against the mean of others with the same parts"
     )
     title = "compute by part of the model, most uneven first"
-    return [_table(title, "parts", ("part", "ranks", "time", "slowest"), every, note)] if parts else []
+    return [_grouped_table(title, "parts", ("part", "ranks", "time", "slowest"), every, note)] if parts else []
 
 
-def calls_table(calls: Sequence[Reached]) -> list[TableBlock]:
+def collectives_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
     """Return what collectives took and reached, next to a cluster's model where there is one."""
     with_model = any(call.modelled is not None for call in calls)
     header = ["collective", "groups", "ranks", "size", "calls", "median", "bus bandwidth"]
@@ -85,7 +85,7 @@ def calls_table(calls: Sequence[Reached]) -> list[TableBlock]:
             cells.append(known(call.modelled, format_seconds))
             cells.append(known(call.modelled_bus_bandwidth, format_bytes_per_second))
         every.setdefault(tuple(cells), []).append(call.count)
-    shown = list(every.items())[:MOST]
+    shown = list(every.items())[:MAX_ROWS]
     rows = [[cells[0], str(len(counts)), *cells[1:3], f"{sum(counts):,}", *cells[3:]] for cells, counts in shown]
     many = sum(len(counts) for _, counts in shown)
     of = f" ({many} of {len(calls)} groups and sizes)" if many < len(calls) else ""
@@ -94,9 +94,9 @@ def calls_table(calls: Sequence[Reached]) -> list[TableBlock]:
     return [table] if calls else []
 
 
-def document(
+def json_document(
     job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime], parts: Sequence[LayerTime],
-    calls: Sequence[Reached],
+    calls: Sequence[CollectiveBandwidth],
 ) -> dict[str, Any]:  # fmt: skip
     """Return all of it for JSON."""
     measured = found.to_dict()
@@ -115,11 +115,11 @@ def document(
     }  # fmt: skip
 
 
-def heatmap(job: ProfiledJob, found: Straggling) -> Figure:
+def draw_heatmap(job: ProfiledJob, found: Straggling) -> Figure:
     """Draw who straggles, by type of op."""
     from simcluster.show.heatmaps import straggler_heatmap
 
-    types = list(found.by_type)[:MOST]
+    types = list(found.by_type)[:MAX_ROWS]
     return straggler_heatmap(
         slowdown_by_type(job, types),
         by_replica=found.by_replica.tolist(),

@@ -24,8 +24,8 @@ from simcluster.interop.kineto import is_profile, load_profiles
 from simcluster.interop.kineto import profile_metrics as metrics
 from simcluster.interop.kineto.profile_writer import write_profiles
 from simcluster.interop.replay import Recorded, Straggling, load_trace, measure
-from simcluster.interop.replay.questions import ReplayAnswer, ask, own_schedule
-from simcluster.interop.replay.straggler_metrics import explained, longest, recorded_matrix, spans, waited
+from simcluster.interop.replay.questions import ReplayAnswer, answer_question, find_job_schedule
+from simcluster.interop.replay.straggler_metrics import explain_slowdown, longest_waits, wait_matrix, replayed_spans, wait_seconds
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.pictures import picture
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from simcluster.show.pictures import Figure
 
-_WORST = 5
-_ASSUMED = """\
+_MAX_SHOWN = 5
+_SCHEDULE_ASSUMPTIONS = """\
   another schedule: I and W are taken as half of the measured backward each; a stage's time is shared out evenly over
   its chunks, and what the last stage takes longer than the others stays with the end of the model"""
 
@@ -66,25 +66,25 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
     progress(f"reading {args.trace}")
     job = load_trace(args.trace, steps)
     progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
-    with _simulated_as_events(job) as counted:
-        answers = [ask(job, question) for question in args.what_if]
-        found, schedule, seconds = measure(job), own_schedule(job), waited(job)
+    with _event_simulation(job) as counted:
+        answers = [answer_question(job, question) for question in args.what_if]
+        found, schedule, seconds = measure(job), find_job_schedule(job), wait_seconds(job)
         events = counted(found)
     microbatches = max(int(graph.microbatch.max()) for graph in job.graphs) + 1
     head = (
         f"{job.name}: {job.replicas} dp ranks x {job.stages} stages, {microbatches} microbatches"
         f"{f', {schedule}' if schedule else ''}; {len(job.steps)} steps"
     )
-    step = _step(
+    step = _step_lines(
         found, "mean of a step", ": delays between ops are left out", "if every op took what is typical of its type"
     )
-    assumed = [_ASSUMED] if any("schedule=" in answer.question for answer in answers) else []
-    above: list[Block] = [Lines([head]), Lines(step), *_who(found)]
+    assumed = [_SCHEDULE_ASSUMPTIONS] if any("schedule=" in answer.question for answer in answers) else []
+    above: list[Block] = [Lines([head]), Lines(step), *_straggler_blocks(found)]
     document = {
         "trace": job.name, "dp_ranks": job.replicas, "stages": job.stages, "schedule": schedule or None,
         **found.to_dict(),
     }  # fmt: skip
-    _show(args, job, above, _answers_table(answers, assumed), document, answers, seconds, events)
+    _print_report(args, job, above, _answers_table(answers, assumed), document, answers, seconds, events)
 
     def heatmap() -> Figure:
         from simcluster.show.heatmaps import straggler_heatmap
@@ -95,7 +95,7 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
             worst=found.worst,
         )  # fmt: skip
 
-    _draw(args, job, lambda: spans(job).frame(), heatmap)
+    _draw_pictures(args, job, lambda: replayed_spans(job).frame(), heatmap)
 
 
 def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
@@ -110,17 +110,17 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
         args.trace, steps, workers=cores(), progress=lambda done, total: progress(f"{done} of {total} profiles read")
     )
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
-    with _simulated_as_events(job) as counted:
-        answers = [metrics.ask(job, question) for question in args.what_if]
-        found, seconds = measure(job), waited(job)
-        ranks, parts, calls = metrics.breakdown(job), metrics.layers(job), metrics.reached(job, cluster)
+    with _event_simulation(job) as counted:
+        answers = [metrics.answer_question(job, question) for question in args.what_if]
+        found, seconds = measure(job), wait_seconds(job)
+        ranks, parts, calls = metrics.rank_breakdown(job), metrics.layer_times(job), metrics.collective_bandwidths(job, cluster)
         events = counted(found)
     written = []
     if args.export:
         what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
-        paths = write_profiles(metrics.changed(job, args.what_if[0]) if args.what_if else job, args.export)
+        paths = write_profiles(metrics.changed_job(job, args.what_if[0]) if args.what_if else job, args.export)
         written = [f"wrote {len(paths)} profiles {what} to {args.export}"]
-    step = _step(
+    step = _step_lines(
         found,
         "mean of a step, first start to last end",
         "",
@@ -128,29 +128,29 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
     )
     above: list[Block] = [Lines([report.headline(job), *step]), report.ranks_table(found, ranks)]
     below: list[Block] = [
-        _types_table(found, report.MOST), *report.layers_table(job, parts), *report.calls_table(calls),
+        _types_table(found, report.MAX_ROWS), *report.layers_table(job, parts), *report.collectives_table(calls),
         *_answers_table(answers), Lines(written),
     ]  # fmt: skip
-    document = report.document(job, found, ranks, parts, calls)
-    _show(args, job, above, below, document, answers, seconds, events)
-    _draw(args, job, lambda: metrics.spans(job).frame(), lambda: report.heatmap(job, found))
+    document = report.json_document(job, found, ranks, parts, calls)
+    _print_report(args, job, above, below, document, answers, seconds, events)
+    _draw_pictures(args, job, lambda: metrics.replayed_spans(job).frame(), lambda: report.draw_heatmap(job, found))
 
 
 @contextmanager
-def _simulated_as_events(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
+def _event_simulation(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
     """Simulate every step on the event engine too, on another core where there is one.
 
     Inside, a function returns how many events that were.  Both ways must agree to the bit.
     """
     crew = None
     if cores() > 1 and context().get_start_method() == "fork":  # else the job would have to be sent
-        _ = job.parts  # made once, for both
-        crew = Crew(partial(_events_of, job), 1)
+        _ = job.programs  # made once, for both
+        crew = Crew(partial(_simulate_events, job), 1)
         crew.begin(0, None)
 
     def events(found: Straggling) -> int:
         answer = crew.finished([0])[0][1] if crew else None
-        times, count = answer or job.events()
+        times, count = answer or job.simulate_events()
         if (times != found.replayed).any():
             raise RuntimeError("the event engine and the longest path disagree on a replayed step")
         return count
@@ -162,11 +162,11 @@ def _simulated_as_events(job: Recorded) -> Iterator[Callable[[Straggling], int]]
             crew.close(now=True)
 
 
-def _events_of(job: Recorded, task: None) -> tuple[Floats, int]:
-    return job.events()
+def _simulate_events(job: Recorded, task: None) -> tuple[Floats, int]:
+    return job.simulate_events()
 
 
-def _show(
+def _print_report(
     args: argparse.Namespace,
     job: Recorded,
     above: Sequence[Block],
@@ -177,7 +177,7 @@ def _show(
     events: int,
 ) -> None:
     """Print blocks above and below the longest waits, and write JSON with all waits, longest first."""
-    pairs = longest(seconds, seconds.size)
+    pairs = longest_waits(seconds, seconds.size)
     count = f"{len(job.steps)} step{'s' * (len(job.steps) != 1)}"
     how = (
         f"replayed {count} as {events:,} events; what-ifs and slowdowns by longest paths through the same program, "
@@ -188,7 +188,7 @@ def _show(
     whole = {
         **document,
         "what_if": [
-            {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
+            {"question": a.question, "step_time_s": a.changed_seconds, "before_s": a.recorded_seconds, "change": a.change} for a in answers
         ],
         "notes": list(job.notes),
         "engine": {"events": events, "slowdowns": "longest paths through the same program"},
@@ -197,7 +197,7 @@ def _show(
     common.answer(args, lambda: blocks, lambda: whole)
 
 
-def _step(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
+def _step_lines(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
     rows = (
         ("measured", found.measured, measured),
         ("replayed", found.replayed, f"mean error {found.error:.2%}{error}"),
@@ -214,35 +214,35 @@ def _types_table(found: Straggling, most: int | None = None) -> TableBlock:
     return TableBlock(("op type", "S"), rows, title=["slowdown by what the op type alone does"])
 
 
-def _who(found: Straggling) -> list[Block]:
+def _straggler_blocks(found: Straggling) -> list[Block]:
     ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
     rows = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
-    rows += [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_WORST]]
-    names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_WORST])
-    more = f" and {len(found.worst) - _WORST} more" if len(found.worst) > _WORST else ""
+    rows += [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_MAX_SHOWN]]
+    names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_MAX_SHOWN])
+    more = f" and {len(found.worst) - _MAX_SHOWN} more" if len(found.worst) > _MAX_SHOWN else ""
     return [
         _types_table(found), TableBlock(("group", "S"), rows, title=["by stage, and the worst dp ranks"]),
-        Lines([f"  the slowest 3 % of workers: {names}{more}", *explained(found)]),
+        Lines([f"  the slowest 3 % of workers: {names}{more}", *explain_slowdown(found)]),
     ]  # fmt: skip
 
 
 def _answers_table(answers: Sequence[ReplayAnswer], assumed: Sequence[str] = ()) -> list[TableBlock]:
-    rows = [["as recorded", format_seconds(answers[0].before), ""]] if answers else []
-    rows += [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
+    rows = [["as recorded", format_seconds(answers[0].recorded_seconds), ""]] if answers else []
+    rows += [[answer.question, format_seconds(answer.changed_seconds), f"{answer.change:+.2%}"] for answer in answers]
     return [TableBlock(("what if", "step", "change"), rows, notes=assumed)] if rows else []
 
 
 def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[TableBlock]:
     named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)
     rows = []
-    for row in alike(named)[:_WORST]:
+    for row in alike(named)[:_MAX_SHOWN]:
         more = len(row.names) - 1
         rows.append([row.names[0], *row.cells, f"and {more} pair{'s' * (more > 1)} more" if more else ""])
     title = "the longest waits, in all, a step"
     return [TableBlock(("who for whom", "seconds", ""), rows, title=[title])] if rows else []
 
 
-def _draw(
+def _draw_pictures(
     args: argparse.Namespace, job: Recorded, timeline: Callable[[], pd.DataFrame], heatmap: Callable[[], Figure]
 ) -> None:
     """Write the replayed timeline; draw its first step, who straggles, and who waits for whom."""
@@ -259,6 +259,6 @@ def _draw(
     def matrix() -> Figure:
         from simcluster.show.heatmaps import plot_waits
 
-        return plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom")
+        return plot_waits(wait_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 
     common.draw(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

@@ -24,17 +24,17 @@ from simcluster.interop.export.rank_work import (
     COMPUTE,
     HOST,
     RECEIVE,
-    Described,
-    Naming,
+    CallDescription,
+    KernelNaming,
     Track,
     WorkRow,
-    details,
-    label_of,
+    call_details,
+    host_label,
     process_name,
     track_name,
 )
 from simcluster.interop.kineto import chrome_trace as chrome
-from simcluster.interop.kineto.chrome_trace import THREAD, Blocked, KernelEvent, LaunchEvent, complete, nanoseconds
+from simcluster.interop.kineto.chrome_trace import LAUNCH_THREAD, HostWait, KernelEvent, LaunchEvent, complete_event, to_nanoseconds
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
 from simcluster.scenario.job import issue_of, passes_of
@@ -44,7 +44,7 @@ from simcluster.schedules.actions import PASS_NAMES, Kind
 
 SpanKey = tuple[str, str, int]
 """Kind, name and layer of a span."""
-PREFIX = "simcluster::"
+KERNEL_PREFIX = "simcluster::"
 """Prefix of the names of simulated kernels in traces."""
 
 
@@ -69,13 +69,13 @@ def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ..
                 key = each.kind, each.name, each.layer
                 seen[key] += 1
                 if each.kernels not in known:
-                    known[each.kernels] = _shares(scenario, each.kernels, result.facts.attention)
+                    known[each.kernels] = _time_shares(scenario, each.kernels, result.facts.attention)
                 if len(found.setdefault(key, [])) < seen[key]:
                     found[key].append(known[each.kernels])
     return found
 
 
-def _shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> tuple[KernelShare, ...]:
+def _time_shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> tuple[KernelShare, ...]:
     """``attention`` is what packed documents leave of an attention kernel."""
     device, gap = scenario.cluster.device, issue_of(scenario).gap
     precision = scenario.training.precision.removesuffix("-mixed")
@@ -87,19 +87,19 @@ def _shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> 
     return tuple(KernelShare(one.name, one.kind, each / whole) for one, each in zip(kernels, times, strict=True))
 
 
-Begins = Literal["arrival", "wire"]
+KernelStart = Literal["arrival", "wire"]
 """Where the kernel of a collective begins: as the rank arrives, or as the last one does."""
 
-BEFORE, EARLY = 10_000, 1000
+LEAD_NS, MARKER_LEAD_NS = 10_000, 1000
 """Nanoseconds before the first step, and from the first marker to the first launch."""
-_HOST = 2
+_HOST_THREAD = 2
 """The thread of what the host computes."""
-_LETTERS: dict[str, Kind] = {name: kind for kind, name in PASS_NAMES.items()}
-_MESSAGES = 2**20
-_RECEIVED = '"Collective name":"recv"'
+_PASS_KINDS: dict[str, Kind] = {name: kind for kind, name in PASS_NAMES.items()}
+_MAX_MESSAGES = 2**20
+_RECEIVE_MARK = '"Collective name":"recv"'
 
 
-class RankWork:
+class RankTimeline:
     """What a rank of the job did; ``streams`` are the numbers of its tracks, ``shares`` what spans are made of where
     every kernel is written by itself.
 
@@ -109,22 +109,22 @@ class RankWork:
     """
 
     def __init__(
-        self, rank: int, ranks: int, works: Sequence[WorkRow], streams: dict[Track, int], naming: Naming,
-        begins: Begins, shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]],
+        self, rank: int, ranks: int, works: Sequence[WorkRow], streams: dict[Track, int], naming: KernelNaming,
+        begins: KernelStart, shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]],
     ) -> None:  # fmt: skip
         self.rank, self.ranks, self.works, self.streams, self.naming = rank, ranks, works, streams, naming
         arrives = begins == "arrival"
-        self.begun = [BEFORE + nanoseconds(work.ready if arrives else work.start) for work in works]
-        self.ended = [BEFORE + nanoseconds(work.end) for work in works]
-        self.order = sorted(range(len(works)), key=[*zip((w.step for w in works), self.begun, strict=True)].__getitem__)
-        self._described: list[Described] = list(map(naming.describer(rank), works))
+        self.starts = [LEAD_NS + to_nanoseconds(work.ready if arrives else work.start) for work in works]
+        self.ends = [LEAD_NS + to_nanoseconds(work.end) for work in works]
+        self.order = sorted(range(len(works)), key=[*zip((w.step for w in works), self.starts, strict=True)].__getitem__)
+        self._described: list[CallDescription] = list(map(naming.make_describer(rank), works))
         comms = [each.comm for each in self._described]
-        self.comms = {comm.group: comm for comm in comms if comm is not None and comm.ranks}
+        self.process_groups = {comm.group: comm for comm in comms if comm is not None and comm.ranks}
         first: dict[int, int] = {}
         for place in self.order:
-            first.setdefault(works[place].step, self.begun[place])
-        starts = [BEFORE - EARLY, *list(first.values())[1:]]
-        stops = [*starts[1:], max(self.ended, default=BEFORE) + EARLY]
+            first.setdefault(works[place].step, self.starts[place])
+        starts = [LEAD_NS - MARKER_LEAD_NS, *list(first.values())[1:]]
+        stops = [*starts[1:], max(self.ends, default=LEAD_NS) + MARKER_LEAD_NS]
         self.steps = list(zip(first, starts, stops, strict=True))
         # the number of every call in its group, in the order of transfers, which is the same on all ranks
         numbers = Counter[tuple[str, tuple[int, int] | None]]()
@@ -133,7 +133,7 @@ class RankWork:
             if (comm := comms[place]) is not None:
                 self._sequences[place] = numbers[comm.group, comm.peer]
                 numbers[comm.group, comm.peer] += 1
-        self.seats: dict[int, range] = {}
+        self.kernel_numbers: dict[int, range] = {}
         self.kernels: list[KernelEvent] = []
         self._add_kernels(shares)
 
@@ -147,78 +147,78 @@ class RankWork:
                 made_of[place] = known[seen[key] % len(known)]
                 seen[key] += 1
             if work.stream != HOST:
-                self.seats[place] = range(count, count + max(1, len(made_of.get(place, ()))))
-                count = self.seats[place].stop
-        for place, seats in self.seats.items():
-            work, begin, end = self.works[place], self.begun[place], self.ended[place]
+                self.kernel_numbers[place] = range(count, count + max(1, len(made_of.get(place, ()))))
+                count = self.kernel_numbers[place].stop
+        for place, seats in self.kernel_numbers.items():
+            work, begin, end = self.works[place], self.starts[place], self.ends[place]
             described, made = self._described[place], made_of.get(place, ())
-            args = chrome.join_arguments(described.args, details(work, self._sequences.get(place, -1)))
+            args = chrome.join_arguments(described.args, call_details(work, self._sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
-            after = tuple([self.seats[other][-1] for other in work.after if other in self.seats])
+            after = tuple([self.kernel_numbers[other][-1] for other in work.after if other in self.kernel_numbers])
             done, start = 0.0, begin
             for number in range(len(seats)):  # all of the work is one where its kernels are not known
                 done += made[number].share if made else 1.0
-                name = f"{PREFIX}{made[number].name}" if made else described.name
+                name = f"{KERNEL_PREFIX}{made[number].name}" if made else described.name
                 stop = end if number + 1 == len(seats) else begin + round((end - begin) * done)
                 self.kernels.append(KernelEvent(
-                    name, self.streams[work.track], start, stop, args, category, label_of(work),
+                    name, self.streams[work.track], start, stop, args, category, host_label(work),
                     () if number else after,
                 ))  # fmt: skip
                 start = stop
 
-    def messages(self) -> Iterator[tuple[int, int, int]]:
+    def message_kernels(self) -> Iterator[tuple[int, int, int]]:
         """Of every message that the rank sends or gets: its seat, the other rank, and its number between the two."""
-        for place, seat in self.seats.items():
+        for place, seat in self.kernel_numbers.items():
             comm = self._described[place].comm
             if comm is not None and comm.peer is not None:
                 start, end = comm.peer
                 yield seat.start, end if start == self.rank else start, self._sequences[place]
 
 
-def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
+def profile_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
     """Yield the events of a rank's own file; ``written`` are the ranks that have one."""
-    yield from _places(own)
-    yield from _markers(own)
-    yield from chrome.step_on_device(
-        own.rank, own.kernels, count(chrome.FIRST_CORRELATION), _doings(own, written), BEFORE
+    yield from _name_events(own)
+    yield from _marker_events(own)
+    yield from chrome.device_step_events(
+        own.rank, own.kernels, count(chrome.FIRST_CORRELATION), _host_events(own, written), LEAD_NS
     )
 
 
-def together(own: RankWork, written: Container[int]) -> Iterator[str]:
+def merged_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
     """Yield a rank's events in the file of all: without launches, with arrows to and from ranks that are written."""
-    yield from _places(own)
-    yield from _markers(own)
+    yield from _name_events(own)
+    yield from _marker_events(own)
     for kernel in own.kernels:
-        yield complete(kernel.category, kernel.name, (own.rank, kernel.stream), kernel.start, kernel.end, kernel.args)
-    for seat, other, number in own.messages():
+        yield complete_event(kernel.category, kernel.name, (own.rank, kernel.stream), kernel.start, kernel.end, kernel.args)
+    for seat, other, number in own.message_kernels():
         kernel = own.kernels[seat]
-        if other not in written or kernel.end - kernel.start < chrome.APART:
+        if other not in written or kernel.end - kernel.start < chrome.LAUNCH_GAP_NS:
             continue
-        ends = _RECEIVED in kernel.args
+        ends = _RECEIVE_MARK in kernel.args
         one, two = (other, own.rank) if ends else (own.rank, other)
-        identity = (one * own.ranks + two) * _MESSAGES + number
+        identity = (one * own.ranks + two) * _MAX_MESSAGES + number
         time = kernel.end - 1 if ends else kernel.start
-        yield chrome.flow(identity, kernel.name, (own.rank, kernel.stream), time, ends=ends)
+        yield chrome.flow_event(identity, kernel.name, (own.rank, kernel.stream), time, ends=ends)
 
 
-def _places(own: RankWork) -> Iterator[str]:
-    yield chrome.named("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
-    yield chrome.named("process_sort_index", own.rank, 0, sort_index=own.rank)
-    threads = [(THREAD, "host: launches"), (_HOST, "host: work")]
+def _name_events(own: RankTimeline) -> Iterator[str]:
+    yield chrome.metadata_event("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
+    yield chrome.metadata_event("process_sort_index", own.rank, 0, sort_index=own.rank)
+    threads = [(LAUNCH_THREAD, "host: launches"), (_HOST_THREAD, "host: work")]
     threads += [(number, track_name(track)) for track, number in own.streams.items() if track[0] != HOST]
     for number, name in sorted(threads):
-        yield chrome.named("thread_name", own.rank, number, name=name)
-        yield chrome.named("thread_sort_index", own.rank, number, sort_index=number)
+        yield chrome.metadata_event("thread_name", own.rank, number, name=name)
+        yield chrome.metadata_event("thread_sort_index", own.rank, number, sort_index=number)
 
 
-def _markers(own: RankWork) -> Iterator[str]:
+def _marker_events(own: RankTimeline) -> Iterator[str]:
     """Yield steps, what the host computes, and passes of microbatches over the compute stream."""
     for number, begin, end in own.steps:
         yield chrome.step_marker(own.rank, number + 1, begin, end)
-    for work, begin, end in zip(own.works, own.begun, own.ended, strict=True):
+    for work, begin, end in zip(own.works, own.starts, own.ends, strict=True):
         if work.stream == HOST:
-            yield complete("cpu_op", f"{work.kind} {work.name}", (own.rank, _HOST), begin, end)
-    computed = sorted((place for place in own.seats if own.works[place].track == COMPUTE), key=own.begun.__getitem__)
+            yield complete_event("cpu_op", f"{work.kind} {work.name}", (own.rank, _HOST_THREAD), begin, end)
+    computed = sorted((place for place in own.kernel_numbers if own.works[place].track == COMPUTE), key=own.starts.__getitem__)
     chunks = 1 + max((own.works[place].chunk for place in computed), default=0)
     passes: list[tuple[str, int]] = []  # the pass of each kernel, as schedules write it, "" for none
     name = ""
@@ -226,31 +226,31 @@ def _markers(own: RankWork) -> Iterator[str]:
         work = own.works[place]
         if work.kind != "recompute":  # a recomputation belongs to the pass after it
             name = work.kind if work.kind == "optimizer" else ""
-            if work.kind in _LETTERS and work.microbatch >= 0:
-                name = Action(_LETTERS[work.kind], work.microbatch, max(work.chunk, 0)).label(chunks)
+            if work.kind in _PASS_KINDS and work.microbatch >= 0:
+                name = Action(_PASS_KINDS[work.kind], work.microbatch, max(work.chunk, 0)).label(chunks)
         passes.append((name, place))
     for name, run in groupby(reversed(passes), key=itemgetter(0)):
         within = [place for _, place in run]
         if name:
             at = own.rank, own.streams[COMPUTE]
-            yield complete("gpu_user_annotation", name, at, own.begun[within[0]], own.ended[within[-1]])
+            yield complete_event("gpu_user_annotation", name, at, own.starts[within[0]], own.ends[within[-1]])
 
 
-def _doings(own: RankWork, written: Container[int]) -> Iterator[LaunchEvent | Blocked]:
+def _host_events(own: RankTimeline, written: Container[int]) -> Iterator[LaunchEvent | HostWait]:
     """Yield what the host does: launches in the order of their begins, and waits for the device before its own work."""
-    clock, begins = BEFORE, {number: begin for number, begin, _ in own.steps[1:]}
+    clock, begins = LEAD_NS, {number: begin for number, begin, _ in own.steps[1:]}
     for place in own.order:
         work = own.works[place]
-        begun = own.begun[place]
+        begun = own.starts[place]
         if work.stream == HOST:
-            if any(other in own.seats for other in work.after):
-                yield Blocked(clock, begun + 1)  # so that it is over behind what it waited for, however that is rounded
+            if any(other in own.kernel_numbers for other in work.after):
+                yield HostWait(clock, begun + 1)  # so that it is over behind what it waited for, however that is rounded
                 clock = max(clock, begun + 1)
             continue
         clock = max(clock, begins.pop(work.step, clock))
-        held = [own.ended[other] for other in work.after if other not in own.seats]
+        held = [own.ends[other] for other in work.after if other not in own.kernel_numbers]
         if work.kind == RECEIVE and own.naming.peer(own.rank, work.peer) not in written:
             held.append(begun)  # nobody else would hold it up
         clock = max([clock, *held])
-        for seat in own.seats[place]:
+        for seat in own.kernel_numbers[place]:
             yield LaunchEvent(seat, clock)

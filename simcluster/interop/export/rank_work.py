@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED
-from simcluster.interop.kineto.chrome_trace import arguments, comm_arguments
-from simcluster.interop.kineto.communications import Comm
+from simcluster.interop.kineto.chrome_trace import format_arguments, collective_arguments
+from simcluster.interop.kineto.communications import CommCall
 from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, OTHER, TraceLabel
 from simcluster.planning.ops import MAIN
 from simcluster.reference.record import Label
@@ -67,7 +67,7 @@ class WorkRow(NamedTuple):
         return self.track[0]
 
     @property
-    def communicates(self) -> bool:
+    def is_communication(self) -> bool:
         """Does it move bytes between ranks?  A copy to the host does not."""
         return self.track[0] in EXPOSED
 
@@ -95,7 +95,7 @@ class RunWork:
             self.receives[int(self.ops.lane_rank[lane])].append((send, op))
             self.receiver[send] = self.stage[lane]
 
-    def of_rank(self, rank: int) -> list[WorkRow]:
+    def rank_rows(self, rank: int) -> list[WorkRow]:
         """Return all that a simulated rank did, in the order of its lanes."""
         ops, times, receives = self.ops, self.times, self.receives[rank]
         sends = {int(ops.meeting[send]): send for send, _ in receives}
@@ -148,7 +148,7 @@ class RunWork:
         return found
 
     @cached_property
-    def _numbers(self) -> dict[tuple[str, str], int]:
+    def _stream_numbers(self) -> dict[tuple[str, str], int]:
         """CUDA streams by stream and lane, but for receives: 7 for compute, as in PyTorch, others from 20 on."""
         ops = self.ops
         shown = ops.label >= 0
@@ -157,37 +157,37 @@ class RunWork:
         others = sorted(used - {COMPUTE[:2]})
         return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
 
-    def streams_of(self, works: Sequence[WorkRow]) -> dict[Track, int]:
+    def cuda_streams(self, works: Sequence[WorkRow]) -> dict[Track, int]:
         """The CUDA stream of every track of a rank: the same on all ranks, since tools compare streams, but for those
         of receives, which are behind all others."""
         tracks = sorted({work.track for work in works})
-        behind = count(20 + len(self._numbers))
-        return {track: next(behind) if track[2] >= 0 else self._numbers[track[:2]] for track in tracks}
+        behind = count(20 + len(self._stream_numbers))
+        return {track: next(behind) if track[2] >= 0 else self._stream_numbers[track[:2]] for track in tracks}
 
 
 _PHASES = {
     "forward": FORWARD, "backward": BACKWARD, "input_grad": BACKWARD, "weight_grad": BACKWARD, "recompute": BACKWARD,
     "optimizer": OPTIMIZER,
 }  # fmt: skip
-_CALLED = {
+_PYTORCH_NAMES = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
     "all_to_all": "all_to_allv", "send_recv": "send_recv", "send": "send", "recv": "recv", "broadcast": "broadcast",
     "reduce": "reduce", DISPATCH: "all_to_allv", COMBINE: "all_to_allv",
 }  # fmt: skip
-_COPIES = {
+_COPY_NAMES = {
     "d2h": "Memcpy DtoH (Device -> Pinned)", "h2d": "Memcpy HtoD (Pinned -> Device)",
     "storage": "Memcpy HtoS (Pinned -> Storage)",
 }  # fmt: skip
-_BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1}
-_IN_NAMES = {"Float": "float", "BFloat16": "bfloat16", "Half": "half", "Byte": "uint8_t"}
-_GRADIENTS = ("gradients", "embedding_gradients")
-_SINGLE = ("gradient_norm", "loss_")
+_ELEMENT_BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1}
+_NCCL_TYPES = {"Float": "float", "BFloat16": "bfloat16", "Half": "half", "Byte": "uint8_t"}
+_GRADIENT_NAMES = ("gradients", "embedding_gradients")
+_SINGLE_PRECISION = ("gradient_norm", "loss_")
 """Beginnings of the names of what is reduced in single precision whatever the model's."""
-_MISTAKEN = re.compile("Sync|Memcpy|Memset")
+_NOT_COMPUTE = re.compile("Sync|Memcpy|Memset")
 """HolisticTraceAnalysis counts no kernel with one of these words as computation."""
 
 
-def label_of(work: WorkRow) -> TraceLabel | None:
+def host_label(work: WorkRow) -> TraceLabel | None:
     """Return what the host was in when it launched this; None for what goes with the work before it."""
     if work.stream != "compute":
         return None
@@ -195,15 +195,15 @@ def label_of(work: WorkRow) -> TraceLabel | None:
     return TraceLabel(phase, f"layers.{work.layer}" if work.layer >= 0 and phase in (FORWARD, BACKWARD) else "")
 
 
-class Described(NamedTuple):
+class CallDescription(NamedTuple):
     """What calls of one kind have in common on a rank: the kernel's name, arguments as JSON, and the call."""
 
     name: str
     args: str
-    comm: Comm | None
+    comm: CommCall | None
 
 
-class Naming:
+class KernelNaming:
     """Names and arguments for one result; ranks are those of the job."""
 
     def __init__(self, result: Result) -> None:
@@ -224,50 +224,50 @@ class Naming:
         """Return the rank of another stage that this one sends to, or receives from."""
         return self._stage_ranks[stage][self._place[rank][1]]
 
-    def describer(self, rank: int) -> Callable[[WorkRow], Described]:
+    def make_describer(self, rank: int) -> Callable[[WorkRow], CallDescription]:
         """Return a function that describes a rank's work; equal work is described once."""
-        known: dict[tuple[object, ...], Described] = {}
+        known: dict[tuple[object, ...], CallDescription] = {}
 
-        def described(work: WorkRow) -> Described:
+        def described(work: WorkRow) -> CallDescription:
             key = (work.stream, work.kind, work.name, work.axis, work.bytes, work.peer)
             found = known.get(key)
             if found is None:
-                comm = self._comm(work, rank) if work.communicates else None
-                found = known[key] = Described(self._name(work, comm, rank), self._arguments(work, comm), comm)
+                comm = self._make_call(work, rank) if work.is_communication else None
+                found = known[key] = CallDescription(self._kernel_name(work, comm, rank), self._call_arguments(work, comm), comm)
             return found
 
         return described
 
-    def _comm(self, work: WorkRow, rank: int) -> Comm:
-        kind = _CALLED.get(work.kind, work.kind)
+    def _make_call(self, work: WorkRow, rank: int) -> CommCall:
+        kind = _PYTORCH_NAMES.get(work.kind, work.kind)
         if work.peer >= 0:
             other = self.peer(rank, work.peer)
             at = self._place[rank][1]
             ranks = tuple(each[at] for each in self._stage_ranks)
             peer = (other, rank) if work.kind == RECEIVE else (rank, other)
-            return Comm(kind, f"pipeline{at}", "pipeline", ranks, len(ranks), work.bytes, "", -1, peer)
+            return CommCall(kind, f"pipeline{at}", "pipeline", ranks, len(ranks), work.bytes, "", -1, peer)
         if not work.axis:  # a message that nobody waits for
-            return Comm(kind, "", "pipeline", (), 0, work.bytes, "", -1, None)
+            return CommCall(kind, "", "pipeline", (), 0, work.bytes, "", -1, None)
         communicators = self._result.folding.communicators
         number = communicators.number(work.axis, self._first + rank)
         ranks = tuple(each - self._first for each in communicators.ranks(number))
         group = communicators.group_name(work.axis, self._first + rank)
-        return Comm(kind, group, work.axis, ranks, len(ranks), work.bytes, "", -1, None)
+        return CommCall(kind, group, work.axis, ranks, len(ranks), work.bytes, "", -1, None)
 
-    def _arguments(self, work: WorkRow, comm: Comm | None) -> str:
+    def _call_arguments(self, work: WorkRow, comm: CommCall | None) -> str:
         if comm is None:
             return f'"bytes":{int(work.bytes)}' if work.bytes else ""
-        dtype = self._dtype(work)
-        whole = int(work.bytes) // _BYTES[dtype]
+        dtype = self._element_type(work)
+        whole = int(work.bytes) // _ELEMENT_BYTES[dtype]
         part = -(-whole // max(comm.size, 1))
         elements = {"all_gather": (part, whole), "reduce_scatter": (whole, part)}.get(work.kind, (whole, whole))
-        return arguments(comm_arguments(comm, elements, dtype) | {"In split size": "[]", "Out split size": "[]"})
+        return format_arguments(collective_arguments(comm, elements, dtype) | {"In split size": "[]", "Out split size": "[]"})
 
-    def _name(self, work: WorkRow, comm: Comm | None, rank: int) -> str:
-        if work.stream in _COPIES:
-            return f"{_COPIES[work.stream]} {work.name}"
+    def _kernel_name(self, work: WorkRow, comm: CommCall | None, rank: int) -> str:
+        if work.stream in _COPY_NAMES:
+            return f"{_COPY_NAMES[work.stream]} {work.name}"
         if comm is None:
-            return _MISTAKEN.sub(lambda found: found[0].lower(), f"{work.kind} {work.name}")
+            return _NOT_COMPUTE.sub(lambda found: found[0].lower(), f"{work.kind} {work.name}")
         if comm.what == "pipeline":
             return f"ncclKernel_SendRecv({work.name})"
         if work.kind in RELAYED:
@@ -279,17 +279,17 @@ class Naming:
         method = communicators.method(number, work.kind, size)
         how = f"{method.algorithm}_{method.protocol or 'simple'}".upper()
         kind = work.kind.title().replace("_", "")
-        return f"ncclKernel_{kind}_{how}_Sum_{_IN_NAMES[self._dtype(work)]}({work.name})"
+        return f"ncclKernel_{kind}_{how}_Sum_{_NCCL_TYPES[self._element_type(work)]}({work.name})"
 
-    def _dtype(self, work: WorkRow) -> str:
+    def _element_type(self, work: WorkRow) -> str:
         """Return the type whose elements are moved; bytes where they do not come out whole."""
-        wanted = self._gradient if work.name in _GRADIENTS else self._activation
-        if work.name.startswith(_SINGLE):
+        wanted = self._gradient if work.name in _GRADIENT_NAMES else self._activation
+        if work.name.startswith(_SINGLE_PRECISION):
             wanted = "Float"
-        return wanted if int(work.bytes) % _BYTES[wanted] == 0 else "Byte"
+        return wanted if int(work.bytes) % _ELEMENT_BYTES[wanted] == 0 else "Byte"
 
 
-def details(work: WorkRow, sequence: int) -> str:
+def call_details(work: WorkRow, sequence: int) -> str:
     """Return what differs from call to call, as JSON: its number in its group (-1: none), its wait, its place."""
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
     if work.start > work.ready:

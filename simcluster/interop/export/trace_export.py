@@ -32,18 +32,18 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
-from simcluster.interop.export.rank_events import BEFORE, Begins, RankWork, kernel_shares, profile, together
-from simcluster.interop.export.rank_work import Naming, RunWork
-from simcluster.interop.kineto.chrome_trace import ENDINGS, counter, head_of, make_folder, named, nanoseconds, quoted
-from simcluster.interop.kineto.chrome_trace import write_trace as write_file
+from simcluster.interop.export.rank_events import LEAD_NS, KernelStart, RankTimeline, kernel_shares, profile_events, merged_events
+from simcluster.interop.export.rank_work import KernelNaming, RunWork
+from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, counter_event, profile_header, make_profile_folder, metadata_event, to_nanoseconds, quote_json
+from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_file
 from simcluster.results.loads import hottest_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
 from simcluster.step.simulate import ResultLike, result_of
 
-LINKS, BINS = 16, 1000
+MAX_LINKS, TIME_BINS = 16, 1000
 """How many links have a counter, and into how many equal parts the run is cut for them."""
-_STATE = ("parameters", "gradients", "optimizer", "buffers")
+_STATE_PARTS = ("parameters", "gradients", "optimizer", "buffers")
 
 
 def memory_counters(result: Result, rank: int) -> Iterator[str]:
@@ -51,16 +51,16 @@ def memory_counters(result: Result, rank: int) -> Iterator[str]:
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     footprint = result.facts.footprints[result.peak_of(simulated).stage].holding(dict.fromkeys(POOLS, 0.0))
-    state = round(sum(getattr(footprint, name) for name in _STATE))
+    state = round(sum(getattr(footprint, name) for name in _STATE_PARTS))
     pools["lost to fragmentation"] = (footprint.fragmentation - 1.0) * sum(pools.values(), np.zeros(len(time)))
     there = {name: size.round().astype(int).tolist() for name, size in pools.items() if size.any()}
 
     def levels(moment: int, sizes: Sequence[int]) -> str:
         every = {"total": state + sum(sizes), "model state": state, **dict(zip(there, sizes, strict=True))}
-        return counter("memory (B)", rank, moment, ",".join(f"{quoted(name)}:{size}" for name, size in every.items()))
+        return counter_event("memory (B)", rank, moment, ",".join(f"{quote_json(name)}:{size}" for name, size in every.items()))
 
     yield levels(0, [0] * len(there))
-    moments = [BEFORE + nanoseconds(moment) for moment in time.tolist()]
+    moments = [LEAD_NS + to_nanoseconds(moment) for moment in time.tolist()]
     for place, moment in enumerate(moments):
         if place + 1 == len(moments) or moments[place + 1] > moment:
             yield levels(moment, [size[place] for size in there.values()])
@@ -70,26 +70,26 @@ def link_counters(result: Result, process: int) -> Iterator[str]:
     """Yield percent of capacity on the hottest links, as a separate process; of links that are alike, on the first."""
     if len(result.folding.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs: their links are of a cluster that the scenario does not know
-    table, edges, matrix = hottest_over_time(result, LINKS, BINS)
+    table, edges, matrix = hottest_over_time(result, MAX_LINKS, TIME_BINS)
     if table.empty:
         return
-    yield named("process_name", process, 0, name="~ links (% of capacity)")
-    yield named("process_sort_index", process, 0, sort_index=process)
+    yield metadata_event("process_name", process, 0, name="~ links (% of capacity)")
+    yield metadata_event("process_sort_index", process, 0, sort_index=process)
     ends = list(zip(table["link_from"].tolist(), table["link_to"].tolist(), strict=True))
-    moments = [BEFORE + nanoseconds(edge) for edge in edges.tolist()]
+    moments = [LEAD_NS + to_nanoseconds(edge) for edge in edges.tolist()]
     percent = (matrix * 100).clip(0, 100).round(2).tolist()
     for (start, end), alike, levels in zip(ends, table["links"].tolist(), percent, strict=True):
         name = f"{start} -> {end}" + (f" (and {alike - 1} alike)" if alike > 1 else "")
         before = None
         for moment, level in zip(moments, [*levels, 0.0], strict=True):
             if level != before:
-                yield counter(name, process, moment, f'"%":{level}')
+                yield counter_event(name, process, moment, f'"%":{level}')
             before = level
 
 
-MOST = 64
+MAX_RANKS = 64
 """Ranks that are written unless more are asked for."""
-MERGED = Path("merged") / "all_ranks.json.gz"
+MERGED_FILE = Path("merged") / "all_ranks.json.gz"
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,13 +98,13 @@ class TraceFiles(Shown):
 
     files: tuple[Path, ...]
     ranks: tuple[int, ...]
-    of: int
-    why: str
+    job_ranks: int
+    selection: str
 
     def summary(self) -> str:
         """Return one line for people."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
-        return f"trace: {len(self.ranks)} of {self.of} ranks in {where} ({self.why})"
+        return f"trace: {len(self.ranks)} of {self.job_ranks} ranks in {where} ({self.selection})"
 
 
 @checked
@@ -113,7 +113,7 @@ def write_trace(
     path: str | Path,
     *,
     ranks: Sequence[int] | None = None,
-    begins: Begins = "arrival",
+    begins: KernelStart = "arrival",
     kernels: bool = False,
 ) -> TraceFiles:
     """Write a result (or a scenario, simulated now) as a Kineto trace.
@@ -127,38 +127,38 @@ def write_trace(
     """
     result = result_of(result, "write_trace")
     target = path = trace_path(path)
-    chosen, why = _chosen(result, ranks)
+    chosen, why = _choose_ranks(result, ranks)
     own: dict[int, Path] = {}
-    if not path.name.endswith(ENDINGS):
+    if not path.name.endswith(PROFILE_SUFFIXES):
         width = max(3, len(str(result.facts.ranks - 1)))
         own = {rank: path / f"rank{rank:0{width}}.json.gz" for rank in chosen}
-        target = path / MERGED
-        make_folder(path, list(own.values()))
-        make_folder(target.parent, [target])
+        target = path / MERGED_FILE
+        make_profile_folder(path, list(own.values()))
+        make_profile_folder(target.parent, [target])
     about = {"trace_name": result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
     head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **about}
-    write_file(target, head, _events(result, chosen, begins, own, about, kernels))
+    write_file(target, head, _trace_events(result, chosen, begins, own, about, kernels))
     return TraceFiles((*own.values(), target), chosen, result.facts.ranks, why)
 
 
-def _events(
+def _trace_events(
     result: Result,
     ranks: Sequence[int],
-    begins: Begins,
+    begins: KernelStart,
     files: Mapping[int, Path],
     about: Mapping[str, Any],
     kernels: bool,
 ) -> Iterator[str]:
     """Yield the events of all ranks together; on the way every rank's file is written where there is one."""
-    played, naming, written = RunWork(result), Naming(result), frozenset(ranks)
+    played, naming, written = RunWork(result), KernelNaming(result), frozenset(ranks)
     shares = kernel_shares(result) if kernels else {}
     for rank in ranks:
-        works = played.of_rank(result.simulated_for(rank) + result.ranks.start)
-        own = RankWork(rank, result.facts.ranks, works, played.streams_of(works), naming, begins, shares)
+        works = played.rank_rows(result.simulated_for(rank) + result.ranks.start)
+        own = RankTimeline(rank, result.facts.ranks, works, played.cuda_streams(works), naming, begins, shares)
         if rank in files:
-            head = {**head_of(rank, own.ranks, own.comms, backend="nccl", host="simulated"), **about}
-            write_file(files[rank], head, chain(profile(own, written), memory_counters(result, rank)))
-        yield from together(own, written)
+            head = {**profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated"), **about}
+            write_file(files[rank], head, chain(profile_events(own, written), memory_counters(result, rank)))
+        yield from merged_events(own, written)
         yield from memory_counters(result, rank)
     yield from link_counters(result, result.facts.ranks)
 
@@ -168,7 +168,7 @@ def trace_path(name: str | Path) -> Path:
     path = Path(name)
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
-    if path.name.endswith(ENDINGS):
+    if path.name.endswith(PROFILE_SUFFIXES):
         if path.is_dir():
             raise InputError(f"cannot write {name}: it is a folder; name a file, or a folder without .json in its name")
         return path
@@ -183,7 +183,7 @@ def trace_path(name: str | Path) -> Path:
     return path
 
 
-def _chosen(result: Result, ranks: Sequence[int] | None) -> tuple[tuple[int, ...], str]:
+def _choose_ranks(result: Result, ranks: Sequence[int] | None) -> tuple[tuple[int, ...], str]:
     if ranks is not None:
         wrong = [rank for rank in ranks if not 0 <= rank < result.facts.ranks]
         if wrong or not ranks:
@@ -193,9 +193,9 @@ def _chosen(result: Result, ranks: Sequence[int] | None) -> tuple[tuple[int, ...
             )
         return tuple(sorted(dict.fromkeys(ranks))), "as asked for"
     simulated = sorted(result.weights)
-    if len(simulated) == result.facts.ranks <= MOST:
+    if len(simulated) == result.facts.ranks <= MAX_RANKS:
         return tuple(simulated), "all"
-    if len(simulated) <= MOST:
+    if len(simulated) <= MAX_RANKS:
         return tuple(simulated), "one for each class of equal ranks"
-    places = [place * (len(simulated) - 1) // (MOST - 1) for place in range(MOST)]
-    return tuple(simulated[place] for place in places), f"{MOST} of {len(simulated)} that differ, evenly over the job"
+    places = [place * (len(simulated) - 1) // (MAX_RANKS - 1) for place in range(MAX_RANKS)]
+    return tuple(simulated[place] for place in places), f"{MAX_RANKS} of {len(simulated)} that differ, evenly over the job"

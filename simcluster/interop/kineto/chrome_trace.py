@@ -21,31 +21,31 @@ from typing import IO, Any, NamedTuple, cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.written import PARTIAL, written
-from simcluster.interop.kineto.communications import Comm
+from simcluster.interop.kineto.communications import CommCall
 from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, TraceLabel
 
-ENDINGS = (".json", ".json.gz")
+PROFILE_SUFFIXES = (".json", ".json.gz")
 FIRST_CORRELATION = 2**31 + 1
 """HolisticTraceAnalysis 0.5 with pandas 3 fails on a column of smaller ones."""
-RANKS_WRITTEN = 30
+MAX_LISTED_RANKS = 30
 """Of longer groups, calls have the first ranks and "..." (as PyTorch writes them); the file's head has them all."""
-_LEVEL = 6
+_GZIP_LEVEL = 6
 
 
-def nanoseconds(seconds: float) -> int:
+def to_nanoseconds(seconds: float) -> int:
     """Return a moment in nanoseconds, rounded."""
     return round(seconds * 1e9)
 
 
-def _microseconds(time: int) -> str:
+def _format_microseconds(time: int) -> str:
     return f"{time // 1000}.{time % 1000:03d}"
 
 
-quoted = lru_cache(maxsize=100_000)(json.dumps)
+quote_json = lru_cache(maxsize=100_000)(json.dumps)
 """A text as JSON."""
 
 
-def arguments(args: Mapping[str, Any]) -> str:
+def format_arguments(args: Mapping[str, Any]) -> str:
     """Return what is between the braces of an event's args."""
     return json.dumps(args, separators=(",", ":"))[1:-1]
 
@@ -55,35 +55,35 @@ def join_arguments(*parts: str) -> str:
     return ",".join(part for part in parts if part)
 
 
-def complete(category: str, name: str, place: tuple[int, int], start: int, end: int, args: str = "") -> str:
+def complete_event(category: str, name: str, place: tuple[int, int], start: int, end: int, args: str = "") -> str:
     """Return an event from start to end at its place: process (the rank) and thread (of the host, or a stream)."""
     return (
-        f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{place[0]},"tid":{place[1]},'
-        f'"ts":{_microseconds(start)},"dur":{_microseconds(max(end - start, 0))},"args":{{{args}}}}}'
+        f'{{"ph":"X","cat":"{category}","name":{quote_json(name)},"pid":{place[0]},"tid":{place[1]},'
+        f'"ts":{_format_microseconds(start)},"dur":{_format_microseconds(max(end - start, 0))},"args":{{{args}}}}}'
     )
 
 
-def named(what: str, process: int, thread: int, **args: Any) -> str:
+def metadata_event(what: str, process: int, thread: int, **args: Any) -> str:
     """Return a name or place in the order (``what``: process_name, thread_name, thread_sort_index, ...)."""
     head = f'{{"ph":"M","name":"{what}","pid":{process},"tid":{thread},"ts":0,"args":'
-    return f"{head}{{{arguments(args)}}}}}"
+    return f"{head}{{{format_arguments(args)}}}}}"
 
 
-def counter(name: str, process: int, time: int, values: str) -> str:
+def counter_event(name: str, process: int, time: int, values: str) -> str:
     """Return levels from this moment on; ``values`` as ``arguments`` makes them."""
-    return f'{{"ph":"C","name":{quoted(name)},"pid":{process},"tid":0,"ts":{_microseconds(time)},"args":{{{values}}}}}'
+    return f'{{"ph":"C","name":{quote_json(name)},"pid":{process},"tid":0,"ts":{_format_microseconds(time)},"args":{{{values}}}}}'
 
 
-def flow(number: int, name: str, place: tuple[int, int], time: int, *, ends: bool) -> str:
+def flow_event(number: int, name: str, place: tuple[int, int], time: int, *, ends: bool) -> str:
     """Return one end of an arrow, in the slice that is at this place at this moment."""
     phase = '"f","bp":"e"' if ends else '"s"'
     return (
-        f'{{"ph":{phase},"cat":"message","name":{quoted(name)},"id":{number},"pid":{place[0]},"tid":{place[1]},'
-        f'"ts":{_microseconds(time)}}}'
+        f'{{"ph":{phase},"cat":"message","name":{quote_json(name)},"id":{number},"pid":{place[0]},"tid":{place[1]},'
+        f'"ts":{_format_microseconds(time)}}}'
     )
 
 
-def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> None:
+def write_chrome_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> None:
     """Write a trace of these events: gzipped where the path ends in .gz, complete or not there at all.
 
     Raises InputError where it cannot be written (no folder, no permission, disk full).
@@ -91,7 +91,7 @@ def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> N
     with written(path) as plain, ExitStack() as stack:
         file: IO[bytes] = plain
         if path.suffix == ".gz":
-            file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", _LEVEL, fileobj=plain, mtime=0)))
+            file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, fileobj=plain, mtime=0)))
         text = TextIOWrapper(file, "utf-8", newline="")
         text.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
         for separator, event in zip(chain([""], repeat(",\n")), events, strict=False):
@@ -100,7 +100,7 @@ def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> N
         text.detach()
 
 
-def make_folder(folder: Path, own: Sequence[Path]) -> None:
+def make_profile_folder(folder: Path, own: Sequence[Path]) -> None:
     """Make a folder for these profiles and no others, which a reader would take for more ranks of the job."""
     try:
         folder.mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def make_folder(folder: Path, own: Sequence[Path]) -> None:
         raise InputError(f"cannot write profiles to {folder}: it holds {others[0]}; name an empty folder")
 
 
-def head_of(rank: int, world: int, groups: Mapping[str, Comm], *, backend: str, host: str) -> dict[str, Any]:
+def profile_header(rank: int, world: int, groups: Mapping[str, CommCall], *, backend: str, host: str) -> dict[str, Any]:
     """Return what a profile states of its rank, of the job and of the rank's process groups (by name)."""
     config = [
         {"pg_name": name, "pg_desc": comm.what, "pg_size": comm.size, "ranks": list(comm.ranks)}
@@ -127,9 +127,9 @@ def head_of(rank: int, world: int, groups: Mapping[str, Comm], *, backend: str, 
     }
 
 
-def comm_arguments(comm: Comm, elements: tuple[int, int] | None, dtype: str) -> dict[str, Any]:
+def collective_arguments(comm: CommCall, elements: tuple[int, int] | None, dtype: str) -> dict[str, Any]:
     """Return a collective's arguments as PyTorch writes them; ``elements`` are those it takes in and gives out."""
-    shown = [*map(str, comm.ranks[:RANKS_WRITTEN]), *["..."] * (len(comm.ranks) > RANKS_WRITTEN)]
+    shown = [*map(str, comm.ranks[:MAX_LISTED_RANKS]), *["..."] * (len(comm.ranks) > MAX_LISTED_RANKS)]
     args: dict[str, Any] = {
         "Collective name": comm.kind, "Group size": comm.size, "Process Group Name": comm.group,
         "Process Group Description": comm.what,
@@ -144,9 +144,9 @@ def comm_arguments(comm: Comm, elements: tuple[int, int] | None, dtype: str) -> 
     return args
 
 
-APART = 2
+LAUNCH_GAP_NS = 2
 """Nanoseconds between launches, which keep their order."""
-THREAD = 1
+LAUNCH_THREAD = 1
 """The thread of the host that launches."""
 
 
@@ -175,15 +175,15 @@ class LaunchEvent(NamedTuple):
     earliest: int
 
 
-class Blocked(NamedTuple):
+class HostWait(NamedTuple):
     """The host waits for the device."""
 
     start: int
     end: int
 
 
-def step_on_device(
-    rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int], host: Iterable[LaunchEvent | Blocked], begin: int
+def device_step_events(
+    rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int], host: Iterable[LaunchEvent | HostWait], begin: int
 ) -> Generator[str, None, int]:
     """Yield one step of a rank on a GPU, all but its marker; return the end of what the host does.
 
@@ -192,22 +192,22 @@ def step_on_device(
     """
 
     def call(name: str, start: int, end: int, correlation: int) -> str:
-        return complete("cuda_runtime", name, (rank, THREAD), start, end, f'"correlation":{correlation}')
+        return complete_event("cuda_runtime", name, (rank, LAUNCH_THREAD), start, end, f'"correlation":{correlation}')
 
     launched: dict[int, tuple[int, int]] = {}  # correlation and time
-    latest, label, since, last = begin - APART, TraceLabel("", ""), begin, 0
+    latest, label, since, last = begin - LAUNCH_GAP_NS, TraceLabel("", ""), begin, 0
     for each in (*host, None):
         target = kernels[each.kernel].label if isinstance(each, LaunchEvent) else None
         if each is None or target not in (None, label):
-            for category, name, args in annotating(label):
-                yield complete(category, name, (rank, THREAD), since, latest + APART // 2, args)
-        if isinstance(each, Blocked):
-            start = max(each.start, latest + APART)  # behind what was launched
+            for category, name, args in label_annotations(label):
+                yield complete_event(category, name, (rank, LAUNCH_THREAD), since, latest + LAUNCH_GAP_NS // 2, args)
+        if isinstance(each, HostWait):
+            start = max(each.start, latest + LAUNCH_GAP_NS)  # behind what was launched
             if start < each.end:
                 yield call("cudaStreamSynchronize", start, each.end, next(numbers))
                 last = max(last, each.end)
         elif each is not None:
-            latest = max(latest + APART, each.earliest)
+            latest = max(latest + LAUNCH_GAP_NS, each.earliest)
             if target is not None and target != label:
                 label, since = target, latest
             launched[each.kernel] = next(numbers), latest
@@ -215,28 +215,28 @@ def step_on_device(
     for place, kernel in enumerate(kernels):
         correlation = launched[place][0] if place in launched else next(numbers)
         at, known = (rank, kernel.stream), f'"stream":{kernel.stream},"correlation":{correlation}'
-        yield complete(kernel.category, kernel.name, at, kernel.start, kernel.end, join_arguments(known, kernel.args))
+        yield complete_event(kernel.category, kernel.name, at, kernel.start, kernel.end, join_arguments(known, kernel.args))
         # events between streams: recorded just after the one launch, waited for just before the other; the wait is on
         # the stream where it is over: an earlier one would begin HolisticTraceAnalysis' idle time
         for other in kernel.after if place in launched else ():
             if other in launched:
-                record, wait, recorded = next(numbers), next(numbers), launched[other][1] + APART // 2
+                record, wait, recorded = next(numbers), next(numbers), launched[other][1] + LAUNCH_GAP_NS // 2
                 yield call("cudaEventRecord", recorded, recorded, record)
                 yield call("cudaStreamWaitEvent", launched[place][1], launched[place][1], wait)
                 args = (
                     f'"stream":{kernel.stream},"correlation":{wait},"wait_on_stream":{kernels[other].stream},'
                     f'"wait_on_cuda_event_record_corr_id":{record}'
                 )
-                yield complete("cuda_sync", "Stream Wait Event", at, kernel.start, kernel.start, args)
+                yield complete_event("cuda_sync", "Stream Wait Event", at, kernel.start, kernel.start, args)
     return max(last, latest)
 
 
 def step_marker(rank: int, number: int, start: int, end: int) -> str:
     """Return PyTorch's marker of a step."""
-    return complete("user_annotation", f"ProfilerStep#{number}", (rank, THREAD), start, end)
+    return complete_event("user_annotation", f"ProfilerStep#{number}", (rank, LAUNCH_THREAD), start, end)
 
 
-def annotating(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
+def label_annotations(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
     """Yield category, name and arguments of what makes a reader find this label."""
     if label.layer:
         yield "user_annotation", label.layer, ""
@@ -245,4 +245,4 @@ def annotating(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
     elif label.phase == BACKWARD:
         yield "cpu_op", "autograd::engine::evaluate_function: replay", ""
     elif label.phase == FORWARD and not label.layer:
-        yield "cpu_op", "replay", f"{quoted('Sequence number')}:0,{quoted('Fwd thread id')}:0"
+        yield "cpu_op", "replay", f"{quote_json('Sequence number')}:0,{quote_json('Fwd thread id')}:0"

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.interop.kineto.communications import MESSAGES, Comm
+from simcluster.interop.kineto.communications import MESSAGE_KINDS, CommCall
 from simcluster.interop.kineto.rank_profile import RankProfile, StreamOp
 
-_UNEVEN = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send_recv", "other")
+_UNEVEN_KINDS = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send_recv", "other")
 """Kinds whose members may move different sizes."""
 
 
@@ -32,12 +32,12 @@ class MatchedOp(NamedTuple):
     place: int
 
 
-def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
+def common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
     """Return ops by step and rank.  An op is of the step in which the host launched it.
 
     Steps that not every rank has are left out with a note; InputError if no step is left.
     """
-    by_rank = {profile.rank: own_steps(profile) for profile in profiles}
+    by_rank = {profile.rank: ops_by_step(profile) for profile in profiles}
     marked = [profile for profile in profiles if profile.steps]
     if not marked:
         notes.append("no ProfilerStep# in the profiles: all of them is taken for one step, number 0")
@@ -64,7 +64,7 @@ def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dic
     return found
 
 
-def own_steps(profile: RankProfile) -> dict[int, list[StreamOp]]:
+def ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
     """Return a rank's ops by the step in which the host launched them; all of step 0 where no steps are marked."""
     if not profile.steps:
         return {0: list(profile.ops)}
@@ -72,14 +72,14 @@ def own_steps(profile: RankProfile) -> dict[int, list[StreamOp]]:
     for number, start, end in profile.steps:
         first.setdefault(number, (start, end))
     ops = profile.ops
-    issued = np.array([op.issued for op in ops], dtype=np.float64)
+    issued = np.array([op.launch_time for op in ops], dtype=np.float64)
     return {
         number: [ops[place] for place in np.flatnonzero((start <= issued) & (issued < end)).tolist()]
         for number, (start, end) in first.items()
     }
 
 
-def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
+def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
     """Return the collectives and messages of a step, each with the members that were recorded.
 
     Raises UnmatchedError, naming rank, group and number, where members did not do the same.
@@ -88,7 +88,7 @@ def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
     members: dict[Hashable, tuple[int, ...]] = {}
     for rank, own in ops.items():
         for place, op in enumerate(own):
-            if op.comm is None or not op.comm.meets:
+            if op.comm is None or not op.comm.has_known_members:
                 continue
             key: Hashable = (op.comm.group, op.comm.ranks, op.comm.peer)
             groups.setdefault(key, {}).setdefault(rank, []).append(place)
@@ -97,15 +97,15 @@ def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
     for key, places in groups.items():
         named = [rank for rank in members[key] if rank in ops]
         expected = named if set(named) >= set(places) else sorted(places)
-        found += _matched(ops, {rank: places.get(rank, []) for rank in expected})
+        found += _match_group(ops, {rank: places.get(rank, []) for rank in expected})
     return found
 
 
-def _matched(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
+def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
     """Return the collectives of one group: the n-th of every member, in the order of Seq where it is known."""
     ordered = {}
     for rank, own in places.items():
-        numbers = {place: _comm(ops[rank][place]).sequence for place in own}
+        numbers = {place: _call_of(ops[rank][place]).sequence for place in own}
         known = min(numbers.values(), default=-1) >= 0 and len(set(numbers.values())) == len(numbers)
         ordered[rank] = sorted(own, key=numbers.__getitem__) if known else list(own)
     counts = {rank: len(own) for rank, own in ordered.items()}
@@ -114,30 +114,30 @@ def _matched(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequenc
         op = ops[longest][place]
         for rank, own in ordered.items():
             other = ops[rank][own[number]] if number < len(own) else None
-            if other is not None and not _differ(_comm(op), _comm(other)):
+            if other is not None and not _differ(_call_of(op), _call_of(other)):
                 continue
             against = (
                 f"rank {rank} has only {counts[rank]} in that group, rank {longest} {counts[longest]}"
                 if other is None
-                else f"rank {rank} has {_comm(other).describe()} there (event {other.event})"
+                else f"rank {rank} has {_call_of(other).describe()} there (event {other.event})"
             )
             raise UnmatchedError(
-                f"rank {longest}, event {op.event} ({op.name[:60]}): {_comm(op).describe()} is number {number} of its "
+                f"rank {longest}, event {op.event} ({op.name[:60]}): {_call_of(op).describe()} is number {number} of its "
                 f"group in the step, but {against}; every rank of a group must record as many: record all of the step "
                 "on each"
             )
     return [[MatchedOp(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
 
 
-def _comm(op: StreamOp) -> Comm:
+def _call_of(op: StreamOp) -> CommCall:
     assert op.comm is not None
     return op.comm
 
 
-def _differ(one: Comm, other: Comm) -> bool:
-    if one.kind in MESSAGES and other.kind in MESSAGES:
+def _differ(one: CommCall, other: CommCall) -> bool:
+    if one.kind in MESSAGE_KINDS and other.kind in MESSAGE_KINDS:
         return False
-    sized = one.kind not in _UNEVEN and not math.isnan(one.bytes) and not math.isnan(other.bytes)
+    sized = one.kind not in _UNEVEN_KINDS and not math.isnan(one.bytes) and not math.isnan(other.bytes)
     return (
         one.kind != other.kind
         or (sized and one.bytes != other.bytes)
@@ -145,30 +145,30 @@ def _differ(one: Comm, other: Comm) -> bool:
     )
 
 
-Ends = Mapping[int, tuple[float, float]]
+EndTimes = Mapping[int, tuple[float, float]]
 """(start, end) of a collective by rank, in seconds of each rank's own clock."""
 
-TOLERANCE = 20e-6
+CLOCK_TOLERANCE = 20e-6
 """Seconds that an end may lie before another member's start: what a kernel needs to be over everywhere."""
 
 
-class Clocks(NamedTuple):
+class ClockOffsets(NamedTuple):
     """Seconds to add to each rank's times, and what was assumed."""
 
     offset: dict[int, float]
     notes: tuple[str, ...]
 
 
-def align(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[Ends]) -> Clocks:
+def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[EndTimes]) -> ClockOffsets:
     """Return offsets of all ranks to the first; ``hosts`` has the name of each rank's node, "" where not known."""
     shared = [ends for ends in collectives if len(ends) > 1]
     if len(ranks) < 2:
-        return Clocks(dict.fromkeys(ranks, 0.0), ())
+        return ClockOffsets(dict.fromkeys(ranks, 0.0), ())
     names = {hosts[rank] for rank in ranks}
     zero = dict.fromkeys(ranks, 0.0)
-    if len(names) == 1 and "" not in names and not _contradictions(shared, zero):
-        return Clocks(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r}, which has one",))
-    offset, loose = _offsets(ranks, shared)
+    if len(names) == 1 and "" not in names and not _causality_errors(shared, zero):
+        return ClockOffsets(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r}, which has one",))
+    offset, loose = _find_offsets(ranks, shared)
     notes = []
     if len(loose) < len(ranks) - 1:
         apart = ", ".join(
@@ -186,19 +186,19 @@ def align(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[
             f"clocks: rank{'s' * (len(loose) > 1)} {', '.join(map(str, loose))} shared no collective with the others; "
             "their clocks are taken as they are"
         )
-    wrong = _contradictions(shared, offset)
+    wrong = _causality_errors(shared, offset)
     if wrong:
         notes.append(
             f"clocks: after aligning, {len(wrong)} of {len(shared)} collectives still end on a rank before another "
             f"began, by up to {max(wrong) * 1e6:.0f} us: a clock drifts, or calls were matched that do not belong "
             "together; such transfers are taken to last 0 s"
         )
-    return Clocks(offset, (*notes, *_drift(ranks, shared, offset)))
+    return ClockOffsets(offset, (*notes, *_drift_notes(ranks, shared, offset)))
 
 
-def _offsets(ranks: Sequence[int], shared: Sequence[Ends]) -> tuple[dict[int, float], list[int]]:
+def _find_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dict[int, float], list[int]]:
     """Return offsets, found from the first rank outwards, and the ranks that nothing connects."""
-    of_rank: dict[int, list[Ends]] = {rank: [] for rank in ranks}
+    of_rank: dict[int, list[EndTimes]] = {rank: [] for rank in ranks}
     for ends in shared:
         for rank in ends:
             of_rank[rank].append(ends)
@@ -217,18 +217,18 @@ def _offsets(ranks: Sequence[int], shared: Sequence[Ends]) -> tuple[dict[int, fl
     return {rank: offset.get(rank, 0.0) for rank in ranks}, loose
 
 
-def _contradictions(shared: Sequence[Ends], offset: Mapping[int, float]) -> list[float]:
+def _causality_errors(shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[float]:
     """Return by how many seconds collectives ended on one member before the last had begun."""
     found = []
     for ends in shared:
         last = max(start + offset[rank] for rank, (start, _) in ends.items())
         first = min(end + offset[rank] for rank, (_, end) in ends.items())
-        if last - first > TOLERANCE:
+        if last - first > CLOCK_TOLERANCE:
             found.append(last - first)
     return found
 
 
-def _drift(ranks: Sequence[int], shared: Sequence[Ends], offset: Mapping[int, float]) -> list[str]:
+def _drift_notes(ranks: Sequence[int], shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[str]:
     """Note ranks whose clock runs faster or slower than the first's, by more than its ends scatter."""
     notes = []
     for rank in ranks[1:]:
@@ -242,7 +242,7 @@ def _drift(ranks: Sequence[int], shared: Sequence[Ends], offset: Mapping[int, fl
         slope, start = np.polyfit(times[:, 0] - times[0, 0], apart, 1)
         rest = apart - start - slope * (times[:, 0] - times[0, 0])
         change = abs(slope) * float(np.ptp(times[:, 0]))
-        if change > max(TOLERANCE, 4 * float(np.median(np.abs(rest)))):
+        if change > max(CLOCK_TOLERANCE, 4 * float(np.median(np.abs(rest)))):
             notes.append(
                 f"clocks: rank {rank}'s drifts by {slope * 1e6:+.1f} us a second; one offset was taken for all of it"
             )

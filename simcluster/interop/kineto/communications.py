@@ -20,15 +20,15 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document, validate
 from simcluster.documents.spec import Spec
-from simcluster.interop.replay.recorded_trace import COLLECTIVE
+from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX
 
 KernelWork = Literal[
     "product", "attention", "softmax", "norm", "elementwise", "reduction", "embedding", "loss", "routing", "optimizer",
     "copy", "communication",
 ]  # fmt: skip
-WORKS: tuple[KernelWork, ...] = get_args(KernelWork)
+KERNEL_WORKS: tuple[KernelWork, ...] = get_args(KernelWork)
 """Purposes of kernels, in the order of the tables."""
-UNMATCHED = ""
+UNMATCHED_KERNEL = ""
 """Purpose of a kernel that fits no pattern."""
 
 
@@ -40,7 +40,7 @@ class KernelPattern(Spec):
     of: str = ""
 
     @model_validator(mode="after")
-    def _compiles(self) -> Self:
+    def _check_pattern(self) -> Self:
         try:
             re.compile(self.pattern)
         except re.error as problem:
@@ -58,11 +58,11 @@ class KernelTable(Spec):
 
 
 @cache
-def _shipped() -> KernelTable:
+def _builtin_table() -> KernelTable:
     return validate(KernelTable, read_document(Path(__file__).with_name("kernel_kinds.yaml")))
 
 
-class KernelNames:
+class KernelClassifier:
     """Kinds of kernels by name, each name looked up once; ``own`` is a file whose rows come before the built-in ones.
 
     Raises InputError for a file that is not such a table.
@@ -71,7 +71,7 @@ class KernelNames:
     def __init__(self, own: str | Path | None = None) -> None:
         rows = (
             *(validate(KernelTable, read_document(Path(own))).kernels if own is not None else ()),
-            *_shipped().kernels,
+            *_builtin_table().kernels,
         )
         self._rows = [(re.compile(row.pattern), row.kind) for row in rows]
         self._known: dict[str, str] = {}
@@ -80,22 +80,22 @@ class KernelNames:
         """Return what kernels of this name do (one of ``WORKS``); ``UNMATCHED`` where no row fits."""
         found = self._known.get(name)
         if found is None:
-            found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED)
+            found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED_KERNEL)
             self._known[name] = found
         return found
 
 
 @cache
-def shipped_names() -> KernelNames:
+def builtin_classifier() -> KernelClassifier:
     """Return the kinds of the built-in table alone."""
-    return KernelNames()
+    return KernelClassifier()
 
 
-_KINDS = (
+_COLLECTIVE_KINDS = (
     *("reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv", "send", "recv", "barrier"),
     *("reduce", "gather", "scatter"),  # behind those that end like them
 )
-_BYTES = {
+_ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "short": 2, "char": 1, "byte": 1, "bool": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "long int": 8,
     "unsigned char": 1, "signed char": 1, "c10::bfloat16": 2, "c10::half": 2, "complexfloat": 8, "complexdouble": 16,
@@ -103,11 +103,11 @@ _BYTES = {
 
 
 _MOST_ELEMENTS = 2**62
-MESSAGES = ("send", "recv", "send_recv")
+MESSAGE_KINDS = ("send", "recv", "send_recv")
 """Kinds between two ranks."""
 
 
-class Comm(NamedTuple):
+class CommCall(NamedTuple):
     """A collective or message, as one rank saw it.
 
     ``ranks`` are those of its group, () where the profile does not say; ``bytes`` by nccl-tests' convention (the full
@@ -126,14 +126,14 @@ class Comm(NamedTuple):
     peer: tuple[int, int] | None
 
     @property
-    def type(self) -> str:
+    def op_type(self) -> str:
         """The op type: kind and group."""
-        return f"{COLLECTIVE}{self.kind}:{self.what or self.group}"
+        return f"{COLLECTIVE_PREFIX}{self.kind}:{self.what or self.group}"
 
     @property
-    def meets(self) -> bool:
+    def has_known_members(self) -> bool:
         """Is it known whom it meets?  Not of several messages in one kernel, in a group of more than two."""
-        return self.size != 1 and (self.kind not in MESSAGES or self.peer is not None or self.size == 2)
+        return self.size != 1 and (self.kind not in MESSAGE_KINDS or self.peer is not None or self.size == 2)
 
     def describe(self) -> str:
         """Return what messages call it: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
@@ -146,57 +146,57 @@ class Comm(NamedTuple):
 class ProcessGroups:
     """The process groups that a file names: description and ranks by name; the whole job's first."""
 
-    known: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    assumed: int = 0  # collectives that did not say which group theirs is, though there are several
+    by_name: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    assumed_calls: int = 0  # collectives that did not say which group theirs is, though there are several
 
     @staticmethod
-    def of(spread: Mapping[str, Any]) -> ProcessGroups:
+    def from_distributed_info(spread: Mapping[str, Any]) -> ProcessGroups:
         """Return the groups of a file's distributedInfo."""
         groups = ProcessGroups()
         for each in spread.get("pg_config") or []:
             ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
-            groups.known[str(each.get("pg_name"))] = str(each.get("pg_desc") or ""), ranks
-        if not groups.known and isinstance(spread.get("world_size"), int):
-            groups.known["0"] = "default_pg", tuple(range(spread["world_size"]))
+            groups.by_name[str(each.get("pg_name"))] = str(each.get("pg_desc") or ""), ranks
+        if not groups.by_name and isinstance(spread.get("world_size"), int):
+            groups.by_name["0"] = "default_pg", tuple(range(spread["world_size"]))
         return groups
 
 
-def is_comm(name: str, args: Mapping[str, Any]) -> bool:
+def is_communication_kernel(name: str, args: Mapping[str, Any]) -> bool:
     """Is a kernel one of a collective?"""
-    return "Collective name" in args or shipped_names().kind(name) == "communication"
+    return "Collective name" in args or builtin_classifier().kind(name) == "communication"
 
 
 @lru_cache(maxsize=4096)  # a job has few names
-def kind_of(text: str) -> str:
+def collective_kind(text: str) -> str:
     """Return all_reduce for 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
-    return next((kind for kind in _KINDS if kind.replace("_", "") in flat), "other")
+    return next((kind for kind in _COLLECTIVE_KINDS if kind.replace("_", "") in flat), "other")
 
 
-def comm_of(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> Comm:
+def parse_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> CommCall:
     """Return what a kernel's or annotation's arguments state; where the group is not named, the job's first one."""
-    kind = kind_of(str(args.get("Collective name") or name))
+    kind = collective_kind(str(args.get("Collective name") or name))
     if kind == "other":
-        kind = kind_of(name)
-    if "Process Group Name" not in args and len(groups.known) != 1:
-        groups.assumed += 1
-    group = str(args.get("Process Group Name") or next(iter(groups.known), "0"))
-    what, ranks = groups.known.get(group, ("", ()))
-    ranks = _ranks(args) or ranks
+        kind = collective_kind(name)
+    if "Process Group Name" not in args and len(groups.by_name) != 1:
+        groups.assumed_calls += 1
+    group = str(args.get("Process Group Name") or next(iter(groups.by_name), "0"))
+    what, ranks = groups.by_name.get(group, ("", ()))
+    ranks = _parse_ranks(args) or ranks
     what = str(args.get("Process Group Description") or what)
     size = int(args.get("Group size") or len(ranks))
-    return Comm(
-        kind, group, what, ranks if len(ranks) == size else (), size, _size(kind, args, size),
-        str(args.get("dtype", "")), int(args.get("Seq", -1)), _peer(kind, args, rank),
+    return CommCall(
+        kind, group, what, ranks if len(ranks) == size else (), size, _call_bytes(kind, args, size),
+        str(args.get("dtype", "")), int(args.get("Seq", -1)), _parse_peer(kind, args, rank),
     )  # fmt: skip
 
 
-def _ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
+def _parse_ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
     """Ranks as they are written; PyTorch shortens long lists with "...", then a first one and a stride may be there."""
     text, size = args.get("Process Group Ranks"), int(args.get("Group size") or 0)
     if text is not None:
         try:
-            return _listed(text) if isinstance(text, str) else tuple(int(rank) for rank in text)
+            return _parse_rank_list(text) if isinstance(text, str) else tuple(int(rank) for rank in text)
         except (ValueError, TypeError):
             pass
     start, stride = args.get("Global rank start"), args.get("Global rank stride")
@@ -206,19 +206,19 @@ def _ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)  # a rank is in few groups
-def _listed(text: str) -> tuple[int, ...]:
+def _parse_rank_list(text: str) -> tuple[int, ...]:
     return tuple(int(rank) for rank in json.loads(text))
 
 
-def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:
-    each = _BYTES.get(str(args.get("dtype", "")).lower())
+def _call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
+    each = _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
     given, taken = args.get("In msg nelems"), args.get("Out msg nelems")
     shapes, types = args.get("Input Dims"), args.get("Input type")
     if given is None and isinstance(shapes, list) and shapes:
         tensors = [dims for dims in shapes if isinstance(dims, list) and all(type(side) is int for side in dims)]
         given = sum(map(math.prod, tensors))
         kinds = [str(word).lower() for word in types if word] if isinstance(types, list) else []
-        each = _BYTES.get(kinds[0]) if kinds else None
+        each = _ELEMENT_BYTES.get(kinds[0]) if kinds else None
         taken = given * ranks if kind == "all_gather" else given
     number = taken if kind in ("all_gather", "recv") else given
     if each is None or not isinstance(number, int) or not 0 <= number < _MOST_ELEMENTS:
@@ -226,7 +226,7 @@ def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:
     return float(number * each)
 
 
-def _peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
+def _parse_peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
     """Return (from, to); PyTorch names only the other side."""
     if kind not in ("send", "recv"):
         return None
@@ -239,7 +239,7 @@ def _peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | No
     return (rank, other) if kind == "send" else (other, rank)
 
 
-_AXES = {
+_AXIS_PATTERNS = {
     axis: re.compile(rf"(?:^|[\W_])(?:{short})(?:$|[\W_])|{word}", re.IGNORECASE)
     for axis, short, word in (
         ("dp", "dp|fsdp|hsdp", "data"), ("tp", "tp", "tensor"), ("pp", "pp", "pipeline|embedding"),
@@ -250,11 +250,11 @@ _AXES = {
 Data first: DATA_PARALLEL_GROUP_WITH_CP and EXPERT_DATA_PARALLEL_GROUP are replicas', as is mesh_dp_shard_cp."""
 
 
-def axis_described(comm: Comm) -> str | None:
+def described_axis(comm: CommCall) -> str | None:
     """Return the axis that the description of a collective's group names; None where it names none."""
-    return next((axis for axis, name in _AXES.items() if name.search(comm.what or comm.group)), None)
+    return next((axis for axis, name in _AXIS_PATTERNS.items() if name.search(comm.what or comm.group)), None)
 
 
-def axis_of(comm: Comm) -> str:
+def timeline_axis(comm: CommCall) -> str:
     """Return the stream of the timeline that a collective is on."""
-    return "pp" if comm.kind in MESSAGES else axis_described(comm) or "dp"
+    return "pp" if comm.kind in MESSAGE_KINDS else described_axis(comm) or "dp"

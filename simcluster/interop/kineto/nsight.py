@@ -25,19 +25,19 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.interop.kineto.communications import ProcessGroups
-from simcluster.interop.kineto.profile_reader import TimedEvent, sort_in
+from simcluster.interop.kineto.profile_reader import TimedEvent, fill_profile
 from simcluster.interop.kineto.rank_profile import HostCall, RankProfile
 
-NSIGHT = (".sqlite", ".sqlite3")
+NSIGHT_SUFFIXES = (".sqlite", ".sqlite3")
 """How exports of Nsight Systems end."""
-_THREADS = 0x1000000
-_TEXTS = ("value", "text", "name")
-_TIMES = ("start", "end", "utcEpochNs")
+_THREAD_IDS = 0x1000000
+_TEXT_COLUMNS = ("value", "text", "name")
+_TIME_COLUMNS = ("start", "end", "utcEpochNs")
 _LARGEST = 2**61
 """Nanoseconds: 73 years."""
-_STEPS, _STEPS_A_BYTE, _EVERY = 1_000_000, 200, 100_000
+_BASE_STEPS, _STEPS_PER_BYTE, _STEPS_PER_CHECK = 1_000_000, 200, 100_000
 """Of SQLite's machine: a view may be an endless query, a table takes about 30 steps a row."""
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 class NsightFile:
@@ -53,13 +53,13 @@ class NsightFile:
         if head != b"SQLite format 3\0":
             raise InputError(f"{path} is no SQLite file; write one with nsys export --type sqlite REPORT.nsys-rep")
         self._base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-        self._left = _STEPS + _STEPS_A_BYTE * path.stat().st_size
+        self._left = _BASE_STEPS + _STEPS_PER_BYTE * path.stat().st_size
         self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(1_000_000, min(path.stat().st_size, 1_000_000_000)))
-        self._base.set_progress_handler(self._step, _EVERY)
+        self._base.set_progress_handler(self._limit_steps, _STEPS_PER_CHECK)
         try:
             names = [name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
             self._columns = {name: [row[1] for row in self._query(f'PRAGMA table_info("{name}")')] for name in names}
-            self.texts = {place: str(text) for place, text in self.rows("StringIds", ("id", "value"))}
+            self.strings = {place: str(text) for place, text in self.rows("StringIds", ("id", "value"))}
         except BaseException:
             self._base.close()
             raise
@@ -80,11 +80,11 @@ class NsightFile:
             return []
         wanted = ", ".join(f'"{name}"' if name in there else "NULL" for name in columns)
         found = self._query(f'SELECT {wanted} FROM "{table}"')
-        whole = [(place, name) for place, name in enumerate(columns) if name not in _TEXTS]
+        whole = [(place, name) for place, name in enumerate(columns) if name not in _TEXT_COLUMNS]
         for number, row in enumerate(found):
             for place, name in whole:
                 value = row[place]
-                far = name in _TIMES and type(value) is int and abs(value) >= _LARGEST
+                far = name in _TIME_COLUMNS and type(value) is int and abs(value) >= _LARGEST
                 if far or (type(value) is not int and (value is not None or name in needed)):
                     raise InputError(
                         f"cannot read {self.path}: {table}, row {number}: {name} is {shown(value)}, no whole number; "
@@ -92,9 +92,9 @@ class NsightFile:
                     )
         return found
 
-    def _step(self) -> int:
+    def _limit_steps(self) -> int:
         """End a query that takes more steps than a table of that file can."""
-        self._left -= _EVERY
+        self._left -= _STEPS_PER_CHECK
         return self._left < 0
 
     def _query(self, text: str) -> list[tuple[Any, ...]]:
@@ -106,19 +106,19 @@ class NsightFile:
             ) from None
 
 
-STEP = re.compile(r"(?i)(?:profiler)?(?:step|iter|iteration)[\s#:_=-]*(\d+)")
+STEP_RANGE = re.compile(r"(?i)(?:profiler)?(?:step|iter|iteration)[\s#:_=-]*(\d+)")
 _SEQUENCE = re.compile(r", seq = (\d+)")
-_RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _VERSION = re.compile(r"_v\d+$")
-_RANGES = (59, 60, None)
+_RANGE_TYPES = (59, 60, None)
 """NvtxPushPopRange and NvtxStartEndRange, by the export's ENUM_NSYS_EVENT_TYPE."""
 _AUTOGRAD = "pt_autograd"
-_COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """By CUPTI's CUpti_ActivityMemcpyKind."""
 
-Unit = tuple[int | None, int]
+ProcessDevice = tuple[int | None, int]
 """A process (globalPid) and a device of it."""
-Recorded = tuple[int, int, dict[str, Any]]
+RawEvent = tuple[int, int, dict[str, Any]]
 """Begin and end (ns), and the event as PyTorch would have written it."""
 
 
@@ -134,10 +134,10 @@ def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
 def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
     """Return the ranks of a file, numbered from ``first`` by device and process unless the file's name says rank3."""
     with NsightFile(path) as export:
-        works = _works(export)
+        works = _device_work(export)
         if not works:
             raise InputError(
-                f"{path} has no kernels (no table {KERNELS}): was CUDA traced?  Record with nsys profile --trace "
+                f"{path} has no kernels (no table {KERNEL_TABLE}): was CUDA traced?  Record with nsys profile --trace "
                 f"cuda,nvtx"
             )
         if export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)):
@@ -145,9 +145,9 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
                 f"{path.name}: CUDA graphs were traced as wholes; their kernels are missing (nsys profile "
                 "--cuda-graph-trace=node has them)"
             )
-        calls, ranges = _calls(export), _ranges(export)
+        calls, ranges = _runtime_calls(export), _nvtx_ranges(export)
         names = {
-            thread: str(export.texts.get(name, ""))
+            thread: str(export.strings.get(name, ""))
             for name, thread in export.rows("ThreadNames", ("nameId", "globalTid"))
         }
         origin = next((int(ns) for (ns,) in export.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if ns), 0)
@@ -156,24 +156,24 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
     units = sorted(works, key=lambda unit: (unit[1], unit[0] or 0))
     if len(units) > 1:
         notes.append(f"{path.name}: ranks {first} to {first + len(units) - 1} are its devices, in their order")
-    elif named := _RANK.search(path.name):
+    elif named := _RANK_IN_NAME.search(path.name):
         first = int(named[1])
     found = []
     for rank, unit in enumerate(units, first):
         file = path.name if len(units) == 1 else f"{path.name}, rank {rank}"  # the name tells ranks apart
         profile = RankProfile(file, rank, host, origin, ProcessGroups(), on_device=True)
-        _fill(profile, works[unit], calls.get(unit[0], {}), ranges.get(unit[0], ()), names)
+        _add_events(profile, works[unit], calls.get(unit[0], {}), ranges.get(unit[0], ()), names)
         found.append(profile)
     return found
 
 
-def _process(identity: int | None) -> int | None:
-    return None if identity is None else identity - identity % _THREADS
+def _process_id(identity: int | None) -> int | None:
+    return None if identity is None else identity - identity % _THREAD_IDS
 
 
-def _works(export: NsightFile) -> dict[Unit, list[Recorded]]:
+def _device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
     """Return kernels, copies and memsets by process and device, of the devices that ran kernels."""
-    found: dict[Unit, list[Recorded]] = defaultdict(list)
+    found: dict[ProcessDevice, list[RawEvent]] = defaultdict(list)
     times = ("start", "end")
     common = (*times, "deviceId", "streamId", "correlationId", "globalPid")
 
@@ -184,48 +184,48 @@ def _works(export: NsightFile) -> dict[Unit, list[Recorded]]:
             args |= {} if correlation is None else {"correlation": correlation}  # its group is not known: it meets none
             found[process, device or 0].append((start, end, {"cat": category, "name": name, "args": args}))
 
-    texts = export.texts
-    for row in export.rows(KERNELS, (*common, "demangledName", "shortName"), times):
+    texts = export.strings
+    for row in export.rows(KERNEL_TABLE, (*common, "demangledName", "shortName"), times):
         long, short = row[-2:]
         add("kernel", row, texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}")
     for row in export.rows("CUPTI_ACTIVITY_KIND_MEMCPY", (*common, "copyKind"), times):
-        add("gpu_memcpy", row, f"Memcpy {_COPIES.get(row[-1], 'other')}")
+        add("gpu_memcpy", row, f"Memcpy {_COPY_KINDS.get(row[-1], 'other')}")
     for row in export.rows("CUPTI_ACTIVITY_KIND_MEMSET", common, times):
         add("gpu_memset", row, "Memset")
     return dict(found)
 
 
-def _calls(export: NsightFile) -> dict[int | None, dict[int, Recorded]]:
+def _runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
     """Return calls of the runtime and driver by process and correlation; under None all, for kernels of no process."""
-    found: dict[int | None, dict[int, Recorded]] = defaultdict(dict)
+    found: dict[int | None, dict[int, RawEvent]] = defaultdict(dict)
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
         for start, end, thread, correlation, name in export.rows(table, columns, columns[:2]):
-            event = {"cat": "cuda_runtime", "name": _VERSION.sub("", export.texts.get(name, "")), "tid": thread or 0,
+            event = {"cat": "cuda_runtime", "name": _VERSION.sub("", export.strings.get(name, "")), "tid": thread or 0,
                      "args": {"correlation": correlation}}  # fmt: skip
-            for process in (_process(thread), None):
+            for process in (_process_id(thread), None):
                 found[process].setdefault(correlation, (start, end, event))
     return found
 
 
-def _ranges(export: NsightFile) -> dict[int | None, list[Recorded]]:
+def _nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
     """Return NVTX ranges by process (under None all): operators of autograd's (``emit_nvtx``), and annotations."""
-    found: dict[int | None, list[Recorded]] = defaultdict(list)
+    found: dict[int | None, list[RawEvent]] = defaultdict(list)
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     for start, end, kind, text, number, thread in export.rows("NVTX_EVENTS", columns, columns[:1]):
-        if end is not None and kind in _RANGES:
-            name = str(text or export.texts.get(number, ""))
+        if end is not None and kind in _RANGE_TYPES:
+            name = str(text or export.strings.get(number, ""))
             event: dict[str, Any] = {"cat": "user_annotation", "name": name, "tid": thread or 0}
             if sequence := _SEQUENCE.search(name):
                 backward = name.startswith("autograd::")
                 event |= {"cat": "cpu_op", "args": {"Sequence number": int(sequence[1]), "Fwd thread id": backward}}
-            for process in (_process(thread), None):
+            for process in (_process_id(thread), None):
                 found[process].append((start, end, event))
     return found
 
 
-def _fill(
-    profile: RankProfile, works: Sequence[Recorded], calls: dict[int, Recorded], ranges: Iterable[Recorded],
+def _add_events(
+    profile: RankProfile, works: Sequence[RawEvent], calls: dict[int, RawEvent], ranges: Iterable[RawEvent],
     names: dict[int, str],
 ) -> None:  # fmt: skip
     """Fill a rank's lists, in seconds from its first work; an export's times count from the begin of its session."""
@@ -235,14 +235,14 @@ def _fill(
     profile.origin += first
     rest = []
     for start, end, event in ranges:
-        if step := STEP.fullmatch(event["name"].strip()):
+        if step := STEP_RANGE.fullmatch(event["name"].strip()):
             profile.steps.append((int(step[1]), (start - first) * 1e-9, (end - first) * 1e-9))
         else:
             rest.append((start, end, event))
     launching = sorted(
         (each for each in calls.values() if each[2]["tid"] in threads), key=lambda each: (each[0], -each[1])
     )
-    sort_in(profile, [
+    fill_profile(profile, [
         TimedEvent(number, event, (start - first) * 1e-9, (end - first) * 1e-9)
         for each in (works, launching, rest)
         for number, (start, end, event) in enumerate(each)
@@ -256,14 +256,14 @@ def _fill(
 def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
     """Add phases: autograd's threads launch backward; the main one forward, then the update after their last launch."""
     threads = {op.thread for op in profile.ops if names.get(op.thread, "").startswith(_AUTOGRAD)}
-    launches = [op for op in profile.ops if op.launched == op.launched]
+    launches = [op for op in profile.ops if op.launch_start == op.launch_start]
     if not threads or not launches:
         return
     for start, end in [(start, end) for _, start, end in profile.steps] or [(-math.inf, math.inf)]:
-        within = [op for op in launches if start <= op.launched < end]
-        last = max((op.launched for op in within if op.thread in threads), default=math.inf)
+        within = [op for op in launches if start <= op.launch_start < end]
+        last = max((op.launch_start for op in within if op.thread in threads), default=math.inf)
         for thread in sorted({op.thread for op in within}):
-            own = [op.launched for op in within if op.thread == thread]
+            own = [op.launch_start for op in within if op.thread == thread]
             low, high = min(own), max(own) + 1e-9
             if thread in threads:
                 name = "autograd::engine::evaluate_function: thread"

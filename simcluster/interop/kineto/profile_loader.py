@@ -16,28 +16,28 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import context
 from simcluster.base.units import format_seconds
 from simcluster.documents.given_files import why_missing
-from simcluster.interop.kineto.chrome_trace import ENDINGS
+from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES
 from simcluster.interop.kineto.collective_matching import (
     MatchedOp,
     UnmatchedError,
-    align,
-    meetings,
-    own_steps,
-    steps_of,
+    align_clocks,
+    match_collectives,
+    ops_by_step,
+    common_steps,
 )
-from simcluster.interop.kineto.nsight import NSIGHT, read_exports
+from simcluster.interop.kineto.nsight import NSIGHT_SUFFIXES, read_exports
 from simcluster.interop.kineto.profile_reader import read_profile
-from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob, rebuild
-from simcluster.interop.kineto.rank_profile import Labels, RankProfile, StreamOp
-from simcluster.interop.kineto.rank_step import RankStep, rank_step
+from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob, build_step
+from simcluster.interop.kineto.rank_profile import HostLabels, RankProfile, StreamOp
+from simcluster.interop.kineto.rank_step import RankStep, build_rank_step
 from simcluster.interop.replay.trace_checks import require_steps
 
-Read = Callable[[int, int], object]
+ReadProgress = Callable[[int, int], object]
 """Called after every file with how many of how many are read."""
 
-_SMALL = 4e6
+_SMALL_BYTES = 4e6
 """Bytes of JSON that are read sooner than processes are begun."""
-_PACKED = 12
+_GZIP_RATIO = 12
 """Bytes of JSON in one of a gzipped file."""
 
 
@@ -50,11 +50,11 @@ class RankSteps(NamedTuple):
 
 def is_profile(path: str | Path) -> bool:
     """Is that a trace of PyTorch's profiler (.json, .json.gz), an export of Nsight Systems (.sqlite), or a folder?"""
-    return Path(path).is_dir() or str(path).endswith((*ENDINGS, *NSIGHT))
+    return Path(path).is_dir() or str(path).endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES))
 
 
-REPORTS = (".nsys-rep", ".qdrep")
-_HEAD = 1 << 20
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+_HEAD_BYTES = 1 << 20
 """Bytes in which a profile names its events; a result of a simulation has other keys."""
 
 
@@ -66,24 +66,24 @@ def is_trace(path: str | Path) -> bool:
     if str(path).endswith("/") and not Path(path).exists():
         raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(Path(path))}")
     path = Path(path)
-    if path.name.endswith(REPORTS):
+    if path.name.endswith(REPORT_SUFFIXES):
         raise InputError(
             f"{path} is a report of Nsight Systems; write it as SQLite first: nsys export --type sqlite {path}"
         )
     if path.is_dir():
-        return any(each.name.endswith((*ENDINGS, *NSIGHT, *REPORTS)) for each in path.iterdir())
+        return any(each.name.endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES, *REPORT_SUFFIXES)) for each in path.iterdir())
     if path.suffix != ".json":
-        return path.name.endswith((*ENDINGS, *NSIGHT))
+        return path.name.endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES))
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            head = file.read(_HEAD_BYTES)
     except OSError:
         return False
     return b'"traceEvents"' in head or (head.lstrip().startswith(b"[") and b'"ph"' in head)
 
 
 def load_profiles(
-    path: str | Path, steps: Sequence[int] | None = None, *, workers: int = 1, progress: Read = lambda done, total: None
+    path: str | Path, steps: Sequence[int] | None = None, *, workers: int = 1, progress: ReadProgress = lambda done, total: None
 ) -> ProfiledJob:
     """Load a job (or these steps of it) from a folder with one file per rank, or from one rank's file.
 
@@ -92,24 +92,24 @@ def load_profiles(
     event, for profiles that cannot be replayed.
     """
     notes: list[str] = []
-    files = _files(Path(path))
-    if files[0].name.endswith(NSIGHT):
-        read = [_steps_of_rank(profile, steps) for profile in read_exports(files, notes)]
+    files = _profile_files(Path(path))
+    if files[0].name.endswith(NSIGHT_SUFFIXES):
+        read = [_split_steps(profile, steps) for profile in read_exports(files, notes)]
     else:
         read = _read_ranks(files, steps, workers, progress)
-    profiles = _ranked([each.profile for each in read], notes)
+    profiles = _order_by_rank([each.profile for each in read], notes)
     parts = {each.profile.rank: each.steps for each in read}
     with collector_off():
-        return _job_of(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
+        return _build_job(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
 
 
-def _files(path: Path) -> list[Path]:
+def _profile_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(path, '.json')}")
     found, exports = (
-        sorted(file for file in path.iterdir() if file.name.endswith(endings)) for endings in (ENDINGS, NSIGHT)
+        sorted(file for file in path.iterdir() if file.name.endswith(endings)) for endings in (PROFILE_SUFFIXES, NSIGHT_SUFFIXES)
     )
     if found and exports:
         raise InputError(
@@ -124,20 +124,20 @@ def _files(path: Path) -> list[Path]:
     return found or exports
 
 
-_Read = tuple[RankSteps, list[tuple[object, ...]]]
+_PackedSteps = tuple[RankSteps, list[tuple[object, ...]]]
 
 
-def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: Read) -> list[RankSteps]:
+def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: ReadProgress) -> list[RankSteps]:
     """Read every file, in the order given, and do all that a rank alone allows.
 
     Raises the InputError of the first file in that order which cannot be read, whatever the number of workers.
     """
-    size = sum(file.stat().st_size * (_PACKED if file.name.endswith(".gz") else 1) for file in files)
-    workers = 1 if size < _SMALL else min(workers, len(files))
-    pool = ProcessPoolExecutor(workers, context(), _without_interrupts) if workers > 1 else None
-    answers: Iterable[_Read] = ((_steps_of_rank(read_profile(file), steps), []) for file in files)
+    size = sum(file.stat().st_size * (_GZIP_RATIO if file.name.endswith(".gz") else 1) for file in files)
+    workers = 1 if size < _SMALL_BYTES else min(workers, len(files))
+    pool = ProcessPoolExecutor(workers, context(), _ignore_interrupts) if workers > 1 else None
+    answers: Iterable[_PackedSteps] = ((_split_steps(read_profile(file), steps), []) for file in files)
     if pool:
-        answers = pool.map(partial(_read_packed, steps), files)
+        answers = pool.map(partial(_read_as_columns, steps), files)
     read = []
     try:
         with collector_off():
@@ -156,25 +156,25 @@ def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int
     return read
 
 
-def _without_interrupts() -> None:
+def _ignore_interrupts() -> None:
     """Ignore interrupts, which a terminal sends to all processes: the one that began this one ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _read_packed(steps: Sequence[int] | None, file: Path) -> _Read:
+def _read_as_columns(steps: Sequence[int] | None, file: Path) -> _PackedSteps:
     """Read a file; its ops are columns, which pass between processes four times as fast."""
-    found = _steps_of_rank(read_profile(file), steps)
+    found = _split_steps(read_profile(file), steps)
     return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
 
 
 @collector_off()
-def _steps_of_rank(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
+def _split_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
     """Return a rank's part of these steps (default: of all), as far as it has them."""
-    labels = Labels(profile)
+    labels = HostLabels(profile)
     parts = {
-        number: rank_step(profile, labels, number, ops)
-        for number, ops in own_steps(profile).items()
+        number: build_rank_step(profile, labels, number, ops)
+        for number, ops in ops_by_step(profile).items()
         if steps is None or number in steps
     }
     # what only ``rank_step`` needs goes; of some lists it is asked later whether they had anything
@@ -186,7 +186,7 @@ def _steps_of_rank(profile: RankProfile, steps: Sequence[int] | None) -> RankSte
     )
 
 
-def _ranked(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
+def _order_by_rank(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
     """Return them by rank, complete and of one kind; a single file may lack its rank."""
     found: dict[int, RankProfile] = {}
     for profile in profiles:
@@ -217,7 +217,7 @@ def _ranked(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
     return profiles
 
 
-def _job_of(
+def _build_job(
     profiles: Sequence[RankProfile],
     parts: Mapping[int, Mapping[int, RankStep]],
     steps: Sequence[int] | None,
@@ -225,7 +225,7 @@ def _job_of(
     notes: list[str],
 ) -> ProfiledJob:
     ranks = [profile.rank for profile in profiles]
-    members = {rank for profile in profiles for _, own in profile.groups.known.values() for rank in own}
+    members = {rank for profile in profiles for _, own in profile.groups.by_name.values() for rank in own}
     members |= {rank for profile in profiles for op in profile.ops if op.comm for rank in op.comm.ranks}
     if missing := sorted(members - set(ranks)):
         names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
@@ -233,22 +233,22 @@ def _job_of(
             f"{len(missing)} of {len(members)} ranks have no profile ({names}): whether collectives waited for them is "
             "not known, and counts as transfer"
         )
-    by_step = steps_of(profiles, notes)
+    by_step = common_steps(profiles, notes)
     if steps is not None:
         require_steps(name, steps, by_step)
         by_step = {step: ops for step, ops in by_step.items() if step in steps}
-    matched = _matched(by_step, notes)
+    matched = _match_steps(by_step, notes)
     origin = {profile.rank: (profile.origin - profiles[0].origin) * 1e-9 for profile in profiles}
     shared = []
     for step, meet in matched.items():
         for each in meet:
             met = {rank: by_step[step][rank][place] for rank, place in each}
             shared.append({rank: (op.start + origin[rank], op.end + origin[rank]) for rank, op in met.items()})
-    clocks = align(ranks, {profile.rank: profile.host for profile in profiles}, shared)
+    clocks = align_clocks(ranks, {profile.rank: profile.host for profile in profiles}, shared)
     notes += clocks.notes
     shift = {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
     graphs = tuple(
-        rebuild(
+        build_step(
             step, {rank: parts[rank][step] for rank in ranks}, by_step[step], meet, shift,
             on_device=profiles[0].on_device,
         )
@@ -258,13 +258,13 @@ def _job_of(
     return ProfiledJob(name, graphs, tuple(ranks), tuple(notes))
 
 
-def _matched(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) -> dict[int, list[list[MatchedOp]]]:
+def _match_steps(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) -> dict[int, list[list[MatchedOp]]]:
     """Return the collectives of every step; the first and the last may be cut, and are then left out with a note."""
     found: dict[int, list[list[MatchedOp]]] = {}
     steps = list(by_step)
     for step, ops in by_step.items():
         try:
-            found[step] = meetings(ops)
+            found[step] = match_collectives(ops)
         except UnmatchedError as problem:
             if len(steps) == 1 or step not in (steps[0], steps[-1]):
                 raise InputError(f"step {step}: {problem}") from None
@@ -274,14 +274,14 @@ def _matched(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) ->
     return found
 
 
-def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled], notes: list[str]) -> None:
+def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[ProfiledStep], notes: list[str]) -> None:
     ops = [op for profile in profiles for op in profile.ops]
-    if assumed := sum(profile.groups.assumed for profile in profiles):
+    if assumed := sum(profile.groups.assumed_calls for profile in profiles):
         notes.append(
             f"{assumed} collectives do not say their process group: all are taken for one group, and matched by their "
             "order"
         )
-    if alone := [op for op in ops if op.comm and op.comm.size != 1 and not op.comm.meets]:
+    if alone := [op for op in ops if op.comm and op.comm.size != 1 and not op.comm.has_known_members]:
         notes.append(
             f"{len(alone)} messages do not say between which ranks they go (the first: {alone[0].name[:40]}, event "
             f"{alone[0].event}): each is taken to last as recorded, with its wait for the other side"
@@ -296,9 +296,9 @@ def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled
             "which streams waited for each other is inferred from launches, cudaStreamWaitEvent calls and pauses; "
             "record with _ExperimentalConfig(enable_cuda_sync_events=True) to have it said"
         )
-    if profiles[0].on_device and any(op.launched != op.launched for op in ops):
+    if profiles[0].on_device and any(op.launch_start != op.launch_start for op in ops):
         notes.append("some kernels have no launch in the profile: they are taken to have been launched in time")
-    left = sum(sum(graph.left_out.values()) for graph in graphs) / (len(graphs) * len(profiles))
+    left = sum(sum(graph.removed_gaps.values()) for graph in graphs) / (len(graphs) * len(profiles))
     if left > 0:
         notes.append(
             f"pauses of streams that nothing explains are left out: {format_seconds(left)} per rank and step, all of "

@@ -22,13 +22,13 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS
-from simcluster.interop.kineto.communications import axis_of
-from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob
+from simcluster.interop.kineto.communications import timeline_axis
+from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob
 from simcluster.interop.kineto.rank_profile import TraceLabel
 from simcluster.interop.replay import questions
 from simcluster.interop.replay.questions import ReplayAnswer, ReplayQuestion
-from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, computing, having, is_comm
-from simcluster.interop.replay.straggler_metrics import OpNames, timeline
+from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, compute_mask, select_by, communication_mask
+from simcluster.interop.replay.straggler_metrics import OpLabel, job_spans
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import Spans
 from simcluster.traffic.nccl.case import bus_factor
@@ -44,7 +44,7 @@ class ProfiledRankTime:
 
     rank: int
     step: float
-    computing: float
+    compute_mask: float
     exposed: float
     waiting: float
     copying: float
@@ -89,9 +89,9 @@ class LayerTime:
         return (-place, more) if found else None
 
 
-def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
+def rank_breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
     """Return every rank's time, mean over the steps."""
-    mean = np.mean([_of_ranks(graph, len(job.ranks)) for graph in job.steps_of_ranks], axis=0)
+    mean = np.mean([_rank_times(graph, len(job.ranks)) for graph in job.profiled_steps], axis=0)
     return [
         ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, both / there if there else 0.0)
         for rank, (step, busy, exposed, waiting, copying, idle, both, there) in zip(
@@ -100,10 +100,10 @@ def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
     ]
 
 
-def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
-    arrived, began, ended = graph.arrived, graph.began[:, 0], graph.ended[:, 0]
-    length, found = float(graph.measured[0]), []
-    columns = [is_comm(graph), computing(graph), having("types", COPY)(graph), ~having("types", HOST)(graph)]
+def _rank_times(graph: ProfiledStep, ranks: int) -> list[list[float]]:
+    arrived, began, ended = graph.last_arrivals, graph.recorded_start[:, 0], graph.recorded_end[:, 0]
+    length, found = float(graph.measured_seconds[0]), []
+    columns = [communication_mask(graph), compute_mask(graph), select_by("types", COPY)(graph), ~select_by("types", HOST)(graph)]
     for worker in range(ranks):
         own = np.flatnonzero(graph.worker == worker)
         comm, computes, copies, device = (own[column[own]] for column in columns)
@@ -125,14 +125,14 @@ def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
     return found
 
 
-def layers(job: ProfiledJob) -> list[LayerTime]:
+def layer_times(job: ProfiledJob) -> list[LayerTime]:
     """Return the compute of every part of the model, in the order in which it is met."""
     found: dict[TraceLabel, Floats] = {}
     parts: dict[int, dict[TraceLabel, None]] = {}  # of every rank
-    for graph in job.steps_of_ranks:
-        for op in np.flatnonzero(computing(graph)).tolist():
+    for graph in job.profiled_steps:
+        for op in np.flatnonzero(compute_mask(graph)).tolist():
             label, worker = graph.labels[op], int(graph.worker[op])
-            found.setdefault(label, np.zeros(len(job.ranks)))[worker] += graph.ended[op, 0] - graph.began[op, 0]
+            found.setdefault(label, np.zeros(len(job.ranks)))[worker] += graph.recorded_end[op, 0] - graph.recorded_start[op, 0]
             parts.setdefault(worker, {})[label] = None
     alike: dict[frozenset[TraceLabel], list[int]] = {}
     for place, own in sorted(parts.items()):
@@ -146,15 +146,15 @@ def layers(job: ProfiledJob) -> list[LayerTime]:
 
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
     """Return S of every rank's ops of these types alone, [rank, type]: only they take what they took."""
-    workers = (having("worker", place) for place in range(len(job.ranks)))
-    pairs = itertools.product(workers, [having("types", optype) for optype in types])
-    ideal = job.times(job.typical_of).sum()
-    kept = job.keeping(*(lambda graph, one=one, other=other: one(graph) & other(graph) for one, other in pairs))
+    workers = (select_by("worker", place) for place in range(len(job.ranks)))
+    pairs = itertools.product(workers, [select_by("types", optype) for optype in types])
+    ideal = job.step_seconds(job.typical_seconds).sum()
+    kept = job.seconds_keeping(*(lambda graph, one=one, other=other: one(graph) & other(graph) for one, other in pairs))
     return np.array([float(times.sum() / ideal) for times in kept]).reshape(len(job.ranks), len(types))
 
 
 @dataclass(frozen=True)
-class Reached:
+class CollectiveBandwidth:
     """Collectives of one kind, group and size: how many in all steps, the median of their seconds from the last
     arrival on and the fastest, and the seconds that the model of a cluster gives (None without one); bus bandwidth of
     the median and of the model's in B/s (NaN where the size is not known)."""
@@ -176,16 +176,16 @@ class Reached:
         return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values}
 
 
-def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
+def collective_bandwidths(job: ProfiledJob, cluster: Cluster | None = None) -> list[CollectiveBandwidth]:
     """Return what collectives of two recorded members or more reached, the costliest first; rank n is GPU n.
 
     Raises InputError where the cluster has fewer GPUs than the job has ranks.
     """
     found: dict[tuple[str, str, tuple[int, ...], float], list[float]] = {}
-    for graph in job.steps_of_ranks:
-        began, ended = graph.began[:, 0].tolist(), graph.ended[:, 0].tolist()
+    for graph in job.profiled_steps:
+        began, ended = graph.recorded_start[:, 0].tolist(), graph.recorded_end[:, 0].tolist()
         for members in graph.groups:
-            source = graph.source[members[0]]
+            source = graph.sources[members[0]]
             assert source is not None
             assert source.comm is not None
             comm, last = source.comm, max([began[op] for op in members])
@@ -195,20 +195,20 @@ def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
             found.setdefault((kind, comm.what or comm.group, ranks, comm.bytes), []).append(max(duration, 0.0))
     rows = []
     for (kind, group, ranks, size), taken in found.items():
-        seconds, modelled = median(taken), _modelled(kind, ranks, size, cluster)
+        seconds, modelled = median(taken), _modelled_seconds(kind, ranks, size, cluster)
         named: Any = "send" if kind == "recv" else kind
         known = named in ALGORITHMS and len(ranks) >= 2
         bandwidth, at_model = (
             size * bus_factor(named, len(ranks)) / each if known and each else math.nan for each in (seconds, modelled)
         )
-        rows.append(Reached(
+        rows.append(CollectiveBandwidth(
             kind, group, ranks, size, len(taken), seconds, min(taken), modelled, bandwidth,
             None if modelled is None else at_model,
         ))  # fmt: skip
     return sorted(rows, key=lambda row: -row.count * row.seconds)
 
 
-def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster | None) -> float | None:
+def _modelled_seconds(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster | None) -> float | None:
     if cluster is None or kind not in ALGORITHMS or not size > 0 or len(ranks) < 2:
         return None
     if max(ranks) >= cluster.num_gpus:
@@ -225,7 +225,7 @@ def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster |
 _NUMBER = re.compile(r"(\d+)$")
 
 
-def spans(job: ProfiledJob) -> Spans:
+def replayed_spans(job: ProfiledJob) -> Spans:
     """Return a span per kernel, copy and collective (of a CPU: operator), as replayed; steps one after the other.
 
     What the host does to launch is omitted.  ``kind`` is the phase of computation, ``layer`` the number in the layer's
@@ -233,68 +233,68 @@ def spans(job: ProfiledJob) -> Spans:
     microbatch are not known (-1).
     """
 
-    def names(graph: Profiled, op: int) -> OpNames | None:
-        source, name, label, optype = graph.source[op], graph.names[op], graph.labels[op], graph.optype[op]
+    def names(graph: ProfiledStep, op: int) -> OpLabel | None:
+        source, name, label, optype = graph.sources[op], graph.names[op], graph.labels[op], graph.optype[op]
         layer = int(found[1]) if (found := _NUMBER.search(label.layer)) else -1
         if optype == HOST:
             return None
         if source is not None and (comm := source.comm) is not None:
             size = 0.0 if math.isnan(comm.bytes) else comm.bytes
-            return OpNames(axis_of(comm), comm.kind, name, layer, comm.what or comm.group, size)
+            return OpLabel(timeline_axis(comm), comm.kind, name, layer, comm.what or comm.group, size)
         if optype == COPY:
             way = next((way for way, word in (("d2h", "DtoH"), ("h2d", "HtoD")) if word in name), "")
-            return OpNames(way or "compute", way or "other", name, layer)
-        return OpNames("compute", label.phase, name, layer)
+            return OpLabel(way or "compute", way or "other", name, layer)
+        return OpLabel("compute", label.phase, name, layer)
 
-    return timeline(job, names)
+    return job_spans(job, names)
 
 
-def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
+def answer_question(job: ProfiledJob, question: str) -> ReplayAnswer:
     """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
-    return questions.answered(job, question, changed(job, question))
+    return questions.make_answer(job, question, changed_job(job, question))
 
 
-def changed(job: ProfiledJob, question: str) -> ProfiledJob:
+def changed_job(job: ProfiledJob, question: str) -> ProfiledJob:
     """Return the job with what a question changes."""
-    return questions.changed_by(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
+    return questions.apply_question(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
 
 
-def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+def _set_rank_typical(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
     """Make a rank typical in all but collectives, which belong to no rank alone."""
     if not value.isdecimal() or int(value) not in job.ranks:
         known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
         raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
     worker = job.ranks.index(int(value))
-    return questions.typical_where(job, lambda graph: np.asarray((graph.worker == worker) & ~is_comm(graph)))
+    return questions.set_typical(job, lambda graph: np.asarray((graph.worker == worker) & ~communication_mask(graph)))
 
 
-def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    known = list(dict.fromkeys(label.layer for graph in job.steps_of_ranks for label in graph.labels if label.layer))
+def _without_layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    known = list(dict.fromkeys(label.layer for graph in job.profiled_steps for label in graph.labels if label.layer))
     if value not in known:
         raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
 
     def own(graph: StepGraph) -> Bools:
-        assert isinstance(graph, Profiled)
-        return np.array([label.layer == value for label in graph.labels], dtype=bool) & computing(graph)
+        assert isinstance(graph, ProfiledStep)
+        return np.array([label.layer == value for label in graph.labels], dtype=bool) & compute_mask(graph)
 
-    return questions.where(job, own, lambda graph: np.zeros_like(graph.seconds))
+    return questions.replace_seconds(job, own, lambda graph: np.zeros_like(graph.seconds))
 
 
 QUESTIONS = {
     "links": ReplayQuestion(
         "links=2x: collectives and messages twice as fast, from the last arrival on",
-        partial(questions.faster, chosen=is_comm),
+        partial(questions.speed_up, chosen=communication_mask),
     ),
     "compute": ReplayQuestion(
-        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(questions.faster, chosen=computing)
+        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(questions.speed_up, chosen=compute_mask)
     ),
     "host": ReplayQuestion(
-        "host=2x: the host launches twice as fast", partial(questions.faster, chosen=having("types", HOST))
+        "host=2x: the host launches twice as fast", partial(questions.speed_up, chosen=select_by("types", HOST))
     ),
-    "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _worker),
+    "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _set_rank_typical),
     "type": ReplayQuestion(
-        "type=OPTYPE: what is typical instead of what ops of this type took", questions.typical_of_type
+        "type=OPTYPE: what is typical instead of what ops of this type took", questions.set_type_typical
     ),
-    "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _layer),
+    "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _without_layer),
 }
 """What can be asked, by key."""

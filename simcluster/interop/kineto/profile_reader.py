@@ -23,30 +23,30 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
-from simcluster.interop.kineto.communications import ProcessGroups, comm_of, is_comm
-from simcluster.interop.kineto.rank_profile import LAUNCHED, HostCall, RankProfile, StreamOp, StreamWait
+from simcluster.interop.kineto.communications import ProcessGroups, parse_call, is_communication_kernel
+from simcluster.interop.kineto.rank_profile import LAUNCH_CALL, HostCall, RankProfile, StreamOp, StreamWait
 
 Event = Mapping[str, Any]
 
 MAX_BYTES = 2_000_000_000
 """Of a file, unpacked: more than any rank's few steps."""
-DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-CALLS = ("cuda_runtime", "cuda_driver")
-BLOCKING = (
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
+BLOCKING_CALLS = (
     "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cuStreamSynchronize",
     "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize",
 )  # fmt: skip
 """Calls in which the host waits for the device."""
-STEP = re.compile(r"ProfilerStep#(\d+)")
-GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
-_NOT_LAUNCHED = math.nan, math.nan, -1
-MOST_RANKS = 1_000_000
+STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
+GLOO_NAME = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
+_NO_LAUNCH = math.nan, math.nan, -1
+MAX_RANKS = 1_000_000
 """Of a job, as a damaged number may say it."""
-_WHOLE = (
+_INTEGER_ARGUMENTS = (
     "correlation", "Sequence number", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "Group size",
     "Seq",
 )  # fmt: skip
-_USED = (*DEVICE, *CALLS, "cuda_sync", "cpu_op", "user_annotation", "python_function")
+_USED_CATEGORIES = (*DEVICE_CATEGORIES, *CALL_CATEGORIES, "cuda_sync", "cpu_op", "user_annotation", "python_function")
 _LARGEST = 2**64
 _DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
@@ -66,11 +66,11 @@ def read_profile(path: Path) -> RankProfile:
 
     Raises InputError for one that is cut, is not a trace, or holds times that are not numbers.
     """
-    about, spread, events = _head_of(path, _document(path))
+    about, spread, events = _split_document(path, _read_json(path))
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
-    begin, length = np.array([_checked(path, number, event) for number, event in timed]).T
+    begin, length = np.array([_check_event(path, number, event) for number, event in timed]).T
     first = math.floor(begin.min())
     named = re.search(r"rank[_-]?(\d+)", path.name)
     profile = RankProfile(
@@ -78,17 +78,17 @@ def read_profile(path: Path) -> RankProfile:
         rank=int(spread["rank"]) if isinstance(spread.get("rank"), int) else int(named[1]) if named else -1,
         host=str(about.get("host_name") or ""),
         origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
-        groups=ProcessGroups.of(spread),
+        groups=ProcessGroups.from_distributed_info(spread),
     )
     start = begin - first
     numbers, there = zip(*timed, strict=True)
-    sort_in(profile, list(map(TimedEvent, numbers, there, (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist())))
+    fill_profile(profile, list(map(TimedEvent, numbers, there, (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist())))
     following = [*(begin for _, begin, _ in profile.steps), math.inf][1:]  # none reaches into the next, if rounded
     profile.steps = [(*step[:2], min(step[2], after)) for step, after in zip(profile.steps, following, strict=True)]
     return profile
 
 
-def _document(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     content = read_packed(path, MAX_BYTES)
     try:
         return json.loads(content)
@@ -105,7 +105,7 @@ def _document(path: Path) -> Any:
         raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
-def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
+def _split_document(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
     """Return what a file states of itself, of the job (``distributedInfo``), and its events; refuse other documents."""
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
@@ -115,7 +115,7 @@ def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
     if not isinstance(spread, dict):
         raise InputError(f"{path}: distributedInfo is {shown(spread)}; it is an object with rank and world_size")
     for name in ("rank", "world_size"):
-        if not _is_whole(spread.get(name, 0)) or abs(spread.get(name, 0)) > MOST_RANKS:
+        if not _is_integer(spread.get(name, 0)) or abs(spread.get(name, 0)) > MAX_RANKS:
             raise InputError(f"{path}: distributedInfo.{name} is {shown(spread[name])}, no number of a rank")
     groups = spread.get("pg_config") or []
     if not isinstance(groups, list) or not all(isinstance(each, dict) for each in groups):
@@ -123,7 +123,7 @@ def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
     if not all(isinstance(each.get("ranks") or [], list) for each in groups):
         raise InputError(f"{path}: distributedInfo.pg_config: the ranks of a group are a list")
     begin = about.get("baseTimeNanoseconds") or 0
-    if not _is_whole(begin):
+    if not _is_integer(begin):
         raise InputError(
             f"{path}: baseTimeNanoseconds is {shown(begin)}; it is a whole number: export the profile again"
         )
@@ -134,7 +134,7 @@ def _head_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
     return about, spread, events
 
 
-def _checked(path: Path, number: int, event: Event) -> tuple[float, float]:
+def _check_event(path: Path, number: int, event: Event) -> tuple[float, float]:
     """Return start and duration (us); convert threads, streams and correlations in text to whole numbers in place.
 
     ROCm's Kineto writes streams in hexadecimal text, as in "0x0".
@@ -151,20 +151,20 @@ def _checked(path: Path, number: int, event: Event) -> tuple[float, float]:
         args = {}
     elif type(args) is not dict:
         raise wrong("args", args, "an object")
-    for name in _WHOLE:
-        if name in args and not _is_whole(args[name]):
+    for name in _INTEGER_ARGUMENTS:
+        if name in args and not _is_integer(args[name]):
             text = args[name]
             digits = type(text) is str and _DIGITS.fullmatch(text)
-            if not digits or not _is_whole(whole := int(text, 16 if "x" in text.lower() else 10)):
+            if not digits or not _is_integer(whole := int(text, 16 if "x" in text.lower() else 10)):
                 raise wrong(name, text, "a whole number")
             args[name] = whole
     category = event.get("cat")
     if category is not None and type(category) is not str:
         raise wrong("cat", category, "text")
-    if category in _USED and not _is_whole(event.get("tid", 0)):
+    if category in _USED_CATEGORIES and not _is_integer(event.get("tid", 0)):
         raise wrong("tid", event["tid"], "a whole number")
-    if args.get("Group size", 0) > MOST_RANKS:
-        raise wrong("Group size", args["Group size"], f"at most {MOST_RANKS:,}")
+    if args.get("Group size", 0) > MAX_RANKS:
+        raise wrong("Group size", args["Group size"], f"at most {MAX_RANKS:,}")
     times = []
     for name, given in (("ts", event.get("ts")), ("dur", event.get("dur", 0.0))):
         try:
@@ -176,41 +176,41 @@ def _checked(path: Path, number: int, event: Event) -> tuple[float, float]:
     return times[0], times[1]
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return type(value) is int and -_LARGEST < value < _LARGEST
 
 
-def sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
+def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
     """Sort events into the profile's lists."""
     calls: dict[int, TimedEvent] = {}
     device: list[TimedEvent] = []
     syncs: list[Event] = []
-    profile.on_device = any(each.event.get("cat") in DEVICE for each in timed)
+    profile.on_device = any(each.event.get("cat") in DEVICE_CATEGORIES for each in timed)
     for each in timed:
         event, name = each.event, str(each.event.get("name"))
         category = event.get("cat")
-        if category in CALLS:
+        if category in CALL_CATEGORIES:
             calls[(event.get("args") or {}).get("correlation", -1)] = each
-            if name in BLOCKING:
-                profile.syncs.append(_call(each))
+            if name in BLOCKING_CALLS:
+                profile.syncs.append(_host_call(each))
             elif "StreamWaitEvent" in name:
                 profile.wait_calls.append(each.start)
-        elif category in DEVICE:
+        elif category in DEVICE_CATEGORIES:
             device.append(each)
         elif category == "cuda_sync":
             syncs.append(event)
         elif category == "cpu_op":  # on a GPU, operators only show which part of the model launches something
             of_autograd = "Sequence number" in (event.get("args") or ()) or name.startswith("autograd::")
             if of_autograd or not profile.on_device:
-                profile.operators.append(_call(each))
+                profile.operators.append(_host_call(each))
         elif category in ("user_annotation", "python_function"):
-            if step := STEP.fullmatch(name):
+            if step := STEP_NAME.fullmatch(name):
                 profile.steps.append((int(step[1]), each.start, each.end))
             elif category == "user_annotation" or name.startswith("nn.Module: "):
-                profile.annotations.append(_call(each))
-    profile.ops += [_device_op(profile, each, calls) for each in device]
+                profile.annotations.append(_host_call(each))
+    profile.ops += [_stream_op(profile, each, calls) for each in device]
     if not device:
-        _gloo_ops(profile, {each.number: each.event.get("args") or {} for each in timed})
+        _add_gloo_ops(profile, {each.number: each.event.get("args") or {} for each in timed})
     profile.ops.sort(key=lambda op: (op.start, op.event))
     profile.wait_calls.sort()
     profile.steps.sort(key=lambda step: step[1:])
@@ -226,7 +226,7 @@ def sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
     profile.waits.sort()
 
 
-def _call(each: TimedEvent) -> HostCall:
+def _host_call(each: TimedEvent) -> HostCall:
     number, event, start, end = each
     args = event.get("args") or {}
     return HostCall(
@@ -235,29 +235,29 @@ def _call(each: TimedEvent) -> HostCall:
     )  # fmt: skip
 
 
-def _device_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
+def _stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
     number, event, start, end = each
     args = event.get("args") or {}
     name = str(event.get("name"))
     call = calls.get(args.get("correlation", -1))
-    comm = comm_of(name, args, profile.groups, profile.rank) if is_comm(name, args) else None
-    launched, called, thread = (call.start, call.end, call.event.get("tid", 0)) if call else _NOT_LAUNCHED
+    comm = parse_call(name, args, profile.groups, profile.rank) if is_communication_kernel(name, args) else None
+    launched, called, thread = (call.start, call.end, call.event.get("tid", 0)) if call else _NO_LAUNCH
     return StreamOp(
         name, args.get("stream") or event.get("tid") or 0, start, end, launched, called, thread, number,
         event.get("cat") != "kernel", comm,
     )  # fmt: skip
 
 
-def _gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -> None:
+def _add_gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -> None:
     """Add the collectives of a profile of CPUs: annotations on other threads, launched by c10d calls in that order."""
-    found = [call for call in profile.annotations if GLOO.fullmatch(call.name)]
-    profile.annotations = [call for call in profile.annotations if not GLOO.fullmatch(call.name)]
+    found = [call for call in profile.annotations if GLOO_NAME.fullmatch(call.name)]
+    profile.annotations = [call for call in profile.annotations if not GLOO_NAME.fullmatch(call.name)]
     launches = sorted(
-        (each.start, each.end, each.thread) for each in profile.operators if LAUNCHED.fullmatch(each.name)
+        (each.start, each.end, each.thread) for each in profile.operators if LAUNCH_CALL.fullmatch(each.name)
     )
     known = len(launches) == len(found)
     for place, call in enumerate(sorted(found, key=lambda call: (call.start, call.event))):
-        comm = comm_of(call.name, args[call.event], profile.groups, profile.rank)
+        comm = parse_call(call.name, args[call.event], profile.groups, profile.rank)
         start, end, thread = launches[place] if known else (call.start, call.start, -1)
         profile.ops.append(StreamOp(
             call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm

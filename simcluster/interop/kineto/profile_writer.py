@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from simcluster.interop.kineto import chrome_trace as chrome
-from simcluster.interop.kineto.chrome_trace import THREAD, Blocked, KernelEvent, LaunchEvent, complete
-from simcluster.interop.kineto.communications import Comm
-from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob
+from simcluster.interop.kineto.chrome_trace import LAUNCH_THREAD, HostWait, KernelEvent, LaunchEvent, complete_event
+from simcluster.interop.kineto.communications import CommCall
+from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob
 from simcluster.interop.replay.longest_path import PathTimes
-from simcluster.interop.replay.step_graph import MAIN, RecordedPart, is_comm
+from simcluster.interop.replay.step_graph import MAIN_LANE, StepProgram, communication_mask
 
-BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
+LEAD_NS, _STEP_GAP_NS, MARKER_LEAD_NS = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""
 
 
@@ -30,80 +30,80 @@ def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     paths = [folder / f"rank{rank}.json.gz" for rank in job.ranks]
-    chrome.make_folder(folder, paths)
-    played = [(part, part.play(part.graph.seconds)) for part in job.parts]
-    groups = {comm.group: comm for graph in job.steps_of_ranks for op in graph.source if op and (comm := op.comm)}
-    on_device = all(graph.on_device for graph in job.steps_of_ranks)
+    chrome.make_profile_folder(folder, paths)
+    played = [(part, part.replay(part.graph.seconds)) for part in job.programs]
+    groups = {comm.group: comm for graph in job.profiled_steps for op in graph.sources if op and (comm := op.comm)}
+    on_device = all(graph.on_device for graph in job.profiled_steps)
     world = max((max(comm.ranks, default=0) + 1 for comm in groups.values()), default=len(job.ranks))
     for worker, path in enumerate(paths):
-        head = chrome.head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
-        chrome.write_trace(path, head, _events(job, worker, played))
+        head = chrome.profile_header(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
+        chrome.write_chrome_trace(path, head, _rank_events(job, worker, played))
     return paths
 
 
-def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[RecordedPart, PathTimes]]) -> Iterator[str]:
+def _rank_events(job: ProfiledJob, worker: int, played: Sequence[tuple[StepProgram, PathTimes]]) -> Iterator[str]:
     rank = job.ranks[worker]
-    yield chrome.named("process_name", rank, 0, name=f"rank {rank:03}")
-    begin, numbers = BEFORE, count(chrome.FIRST_CORRELATION)
+    yield chrome.metadata_event("process_name", rank, 0, name=f"rank {rank:03}")
+    begin, numbers = LEAD_NS, count(chrome.FIRST_CORRELATION)
     for part, times in played:
-        yield from _step(part, times, worker, rank, begin, numbers)
-        begin += chrome.nanoseconds(float(times.total[0])) + _BETWEEN
+        yield from _step_events(part, times, worker, rank, begin, numbers)
+        begin += chrome.to_nanoseconds(float(times.total[0])) + _STEP_GAP_NS
 
 
-def _step(
-    part: RecordedPart, times: PathTimes, worker: int, rank: int, begin: int, numbers: Iterator[int]
+def _step_events(
+    part: StepProgram, times: PathTimes, worker: int, rank: int, begin: int, numbers: Iterator[int]
 ) -> Iterator[str]:
     """Yield one rank's events of one step."""
     graph = part.graph
-    assert isinstance(graph, Profiled)
-    arrives = np.where(is_comm(graph), times.ready[part.first, 0], times.start[part.first, 0])
+    assert isinstance(graph, ProfiledStep)
+    arrives = np.where(communication_mask(graph), times.ready[part.first_ops, 0], times.start[part.first_ops, 0])
     start, end, arrives = (
         (begin + np.rint(moments * 1e9).astype(np.int64)).tolist()
-        for moments in (times.start[part.last, 0], times.end[part.last, 0], arrives)
+        for moments in (times.start[part.last_ops, 0], times.end[part.last_ops, 0], arrives)
     )
     lanes = {name: each for (at, name), each in graph.lanes.items() if at == worker}
-    host, ops = lanes.pop(MAIN, ()), list(chain.from_iterable(lanes.values()))
-    launches = {before: op for op in ops for before in graph.after[op] if graph.source[before] is None}
-    sources = {op: source for op in ops if (source := graph.source[op]) is not None}
+    host, ops = lanes.pop(MAIN_LANE, ()), list(chain.from_iterable(lanes.values()))
+    launches = {before: op for op in ops for before in graph.after[op] if graph.sources[before] is None}
+    sources = {op: source for op in ops if (source := graph.sources[op]) is not None}
     if graph.on_device:  # a host that launches, and waits for the device
         places = {op: place for place, op in enumerate(ops)}
         kernels = [
             KernelEvent(
-                source.name, source.stream, arrives[op], end[op], _arguments(source.comm),
+                source.name, source.stream, arrives[op], end[op], _call_arguments(source.comm),
                 "gpu_memcpy" if source.copy else "kernel", graph.labels[op],
                 tuple(places[other] for other in graph.after[op] if other in places),
             )
             for op, source in sources.items()
         ]  # fmt: skip
 
-        def doings() -> Iterator[LaunchEvent | Blocked]:
+        def doings() -> Iterator[LaunchEvent | HostWait]:
             before = begin
             for op in host:
                 if graph.after[op]:
-                    yield Blocked(before, end[op])
+                    yield HostWait(before, end[op])
                 before = end[op]
                 if op in launches:
                     yield LaunchEvent(places[launches[op]], before)
 
-        last = yield from chrome.step_on_device(rank, kernels, numbers, doings(), begin)
-        yield chrome.step_marker(rank, graph.steps[0], begin - EARLY, max(last, begin) + EARLY)
+        last = yield from chrome.device_step_events(rank, kernels, numbers, doings(), begin)
+        yield chrome.step_marker(rank, graph.steps[0], begin - MARKER_LEAD_NS, max(last, begin) + MARKER_LEAD_NS)
         return
     for op in host:  # operators of a CPU, none where it waited
         if not graph.after[op]:
-            yield complete("cpu_op", graph.names[op], (rank, THREAD), start[op], end[op])
-            for category, name, args in chrome.annotating(graph.labels[op]):
-                yield complete(category, name, (rank, THREAD), start[op], end[op], args)
+            yield complete_event("cpu_op", graph.names[op], (rank, LAUNCH_THREAD), start[op], end[op])
+            for category, name, args in chrome.label_annotations(graph.labels[op]):
+                yield complete_event(category, name, (rank, LAUNCH_THREAD), start[op], end[op], args)
             if op in launches:
-                yield complete("cpu_op", "c10d::collective_", (rank, THREAD), end[op], end[op])
+                yield complete_event("cpu_op", "c10d::collective_", (rank, LAUNCH_THREAD), end[op], end[op])
     for op, source in sources.items():  # collectives on separate threads
-        args = _arguments(source.comm)
-        yield complete("user_annotation", source.name, (rank, source.stream), arrives[op], end[op], args)
+        args = _call_arguments(source.comm)
+        yield complete_event("user_annotation", source.name, (rank, source.stream), arrives[op], end[op], args)
     yield chrome.step_marker(rank, graph.steps[0], begin, max([begin, *(end[op] for op in host)]))
 
 
-def _arguments(comm: Comm | None) -> str:
+def _call_arguments(comm: CommCall | None) -> str:
     """Return them as PyTorch writes them; the elements as bytes, since the type's size may not be known."""
     if comm is None:
         return ""
     size = None if comm.bytes != comm.bytes else int(comm.bytes)
-    return chrome.arguments(chrome.comm_arguments(comm, None if size is None else (size, size), "Byte"))
+    return chrome.format_arguments(chrome.collective_arguments(comm, None if size is None else (size, size), "Byte"))

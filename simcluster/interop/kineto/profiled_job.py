@@ -17,38 +17,38 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, opens
 from simcluster.interop.kineto.collective_matching import MatchedOp
-from simcluster.interop.kineto.rank_profile import WAIT, StreamOp, TraceLabel
+from simcluster.interop.kineto.rank_profile import WAIT_NAME, StreamOp, TraceLabel
 from simcluster.interop.kineto.rank_step import RankStep
 from simcluster.interop.replay.recorded_job import Recorded
-from simcluster.interop.replay.step_graph import COPY, HOST, MAIN, Lane, StepGraph, is_communication
+from simcluster.interop.replay.step_graph import COPY, HOST, MAIN_LANE, Lane, StepGraph, is_communication
 
-GAP = 10e-6
+MAX_COUNTED_GAP = 10e-6
 """Seconds between two kernels that nothing explains and that are counted with the second: drain and launch."""
 
 
 @dataclass(frozen=True)
-class Profiled(StepGraph):
+class ProfiledStep(StepGraph):
     """A step with what its ops were: ``source[op]`` the profile's op (None for the host's own work), ``labels`` what
     part of the model each is of.  ``offset`` is when the step began in the aligned clock; ``left_out`` the seconds of
     gaps by rank that nothing explains, which a replay leaves out."""
 
-    source: tuple[StreamOp | None, ...]
+    sources: tuple[StreamOp | None, ...]
     labels: tuple[TraceLabel, ...]
     names: tuple[str, ...]
     offset: float
-    left_out: dict[int, float]
+    removed_gaps: dict[int, float]
     on_device: bool
 
     @property
-    def arrived(self) -> Floats:
+    def last_arrivals(self) -> Floats:
         """When the last member of each op's collective arrived, or when the op ended if that was before it."""
-        arrived = self.began[:, 0].copy()
+        arrived = self.recorded_start[:, 0].copy()
         for group in self.groups:
             arrived[list(group)] = arrived[list(group)].max()
-        return np.minimum(arrived, self.ended[:, 0])
+        return np.minimum(arrived, self.recorded_end[:, 0])
 
 
-def rebuild(
+def build_step(
     step: int,
     steps: Mapping[int, RankStep],
     ops: Mapping[int, Sequence[StreamOp]],
@@ -56,34 +56,34 @@ def rebuild(
     shift: Mapping[int, float],
     *,
     on_device: bool,
-) -> Profiled:
+) -> ProfiledStep:
     """Return the graph of a step from those of its ranks; ``shift`` is what to add to each rank's times."""
     begin = min(own.begin + shift[rank] for rank, own in steps.items())
     parts: list[dict[str, Any]] = []
     first, left_out, lanes, count = dict[int, int](), dict[int, float](), dict[Lane, tuple[int, ...]](), 0
     for worker, (rank, own) in enumerate(steps.items()):
-        first[rank] = count + own.host_ops
-        columns, left_out[rank] = _of_rank(lanes, worker, own, ops[rank], shift[rank] - begin, count)
+        first[rank] = count + own.num_activities
+        columns, left_out[rank] = _rank_columns(lanes, worker, own, ops[rank], shift[rank] - begin, count)
         parts.append(columns)
-        count += own.host_ops + len(ops[rank])
+        count += own.num_activities + len(ops[rank])
     groups = tuple([tuple([first[rank] + place for rank, place in each]) for each in meet if len(each) > 1])
     began, ended, seconds, gaps, worker_of = (
         np.concatenate([part[name] for part in parts]) for name in ("began", "ended", "seconds", "gaps", "worker")
     )
-    _let_meet(groups, began, ended, seconds, gaps)
+    _set_meeting_seconds(groups, began, ended, seconds, gaps)
     nowhere = np.full(count, -1)
     texts = {
         name: tuple(chain.from_iterable([part[name] for part in parts]))
         for name in ("optype", "after", "source", "labels", "names")
     }
-    return Profiled(
+    return ProfiledStep(
         stages=1, steps=(step,), worker=worker_of, microbatch=nowhere, chunk=nowhere, lanes=lanes, groups=groups,
-        seconds=seconds[:, None], began=began[:, None], ended=ended[:, None], offset=begin, left_out=left_out,
+        seconds=seconds[:, None], recorded_start=began[:, None], recorded_end=ended[:, None], offset=begin, removed_gaps=left_out,
         on_device=on_device, **texts,
     )  # fmt: skip
 
 
-def _let_meet(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats) -> None:
+def _set_meeting_seconds(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats) -> None:
     """Give ops that meet what is left from the last arrival on, and what the last one (of equals the first) needed."""
     if not groups:
         return
@@ -95,19 +95,19 @@ def _let_meet(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, s
     seconds[ops] = np.maximum(0.0, ended[ops] - arrived) + gap[group]
 
 
-def _of_rank(
+def _rank_columns(
     lanes: dict[Lane, tuple[int, ...]], worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float, first: int
 ) -> tuple[dict[str, Any], float]:
     """Return the columns of a rank's ops, the host's before those of streams, and the seconds of gaps left out.
 
     Adds its lanes; ``shift`` makes its times those of the step, ``first`` is the number of its first op.
     """
-    count, base = own.host_ops, first + own.host_ops
-    host_end = np.maximum.accumulate(np.maximum(0.0, own.end + shift)) if count else own.end
-    host_begin = np.concatenate([[0.0], host_end[:-1]]) if count else own.end
-    host_names = [name or HOST for name in own.name]
+    count, base = own.num_activities, first + own.num_activities
+    host_end = np.maximum.accumulate(np.maximum(0.0, own.ends + shift)) if count else own.ends
+    host_begin = np.concatenate([[0.0], host_end[:-1]]) if count else own.ends
+    host_names = [name or HOST for name in own.operator_names]
     if count:
-        lanes[worker, MAIN] = tuple(range(first, base))
+        lanes[worker, MAIN_LANE] = tuple(range(first, base))
     start = np.array([op.start for op in ops], dtype=np.float64) + shift
     end = np.array([op.end for op in ops], dtype=np.float64) + shift
     ready = np.zeros(len(ops))  # when the op before each on its stream was over
@@ -118,8 +118,8 @@ def _of_rank(
         ready[places[1:]] = np.maximum.accumulate(np.maximum(0.0, end[places]))[:-1]
         lanes[worker, f"stream {stream}"] = tuple([base + place for place in places])
     after: list[tuple[int, ...]] = [()] * len(ops)
-    by_host = np.flatnonzero(own.launches >= 0)
-    launched = own.launches[by_host]
+    by_host = np.flatnonzero(own.launched_ops >= 0)
+    launched = own.launched_ops[by_host]
     ready[launched] = np.maximum(ready[launched], host_end[by_host])
     for place, number in zip(launched.tolist(), by_host.tolist(), strict=True):
         after[place] = (first + number,)
@@ -127,14 +127,14 @@ def _of_rank(
         ready[place] = max(ready[place], *(end[other] for other in others))
         after[place] += tuple([base + other for other in others])
     gaps = start - ready
-    counted = (gaps > 0) & (gaps <= GAP)
+    counted = (gaps > 0) & (gaps <= MAX_COUNTED_GAP)
     left = np.cumsum(np.maximum(gaps[~counted], 0.0))  # one after the other
     gaps[~counted] = 0.0
-    host_seconds = host_end - np.maximum(host_begin, np.minimum(host_end, own.held + shift))
+    host_seconds = host_end - np.maximum(host_begin, np.minimum(host_end, own.wait_ends + shift))
     seconds = end - start + np.where([op.comm is None for op in ops], gaps, 0.0)
-    host_types = [HOST if name in (WAIT, HOST) else label.phase
+    host_types = [HOST if name in (WAIT_NAME, HOST) else label.phase
                   for name, label in zip(host_names, own.host_labels, strict=True)]  # fmt: skip
-    types = [op.comm.type if op.comm else COPY if op.copy else label.phase
+    types = [op.comm.op_type if op.comm else COPY if op.copy else label.phase
              for op, label in zip(ops, own.labels, strict=True)]  # fmt: skip
     columns = {
         "worker": np.full(count + len(ops), worker), "began": np.concatenate([host_begin, start]),
@@ -155,17 +155,17 @@ class ProfiledJob(Recorded):
     """
 
     @property
-    def steps_of_ranks(self) -> tuple[Profiled, ...]:
+    def profiled_steps(self) -> tuple[ProfiledStep, ...]:
         """The steps, with what their ops were."""
-        return tuple(graph for graph in self.graphs if isinstance(graph, Profiled))
+        return tuple(graph for graph in self.graphs if isinstance(graph, ProfiledStep))
 
     @cached_property
-    def _typical(self) -> dict[int, Floats]:
+    def _typical_by_step(self) -> dict[int, Floats]:
         """The typical seconds of every op, by the identity of its step."""
-        graphs, words = self.steps_of_ranks, dict[tuple[str, str], int]()
+        graphs, words = self.profiled_steps, dict[tuple[str, str], int]()
         named, numbers = [], []
         for graph in graphs:
-            names = {optype: not is_communication(optype) for optype in graph.kinds[0]}  # is it known by name, too?
+            names = {optype: not is_communication(optype) for optype in graph.type_codes[0]}  # is it known by name, too?
             pairs = zip(graph.optype, graph.names, strict=True)
             word = np.array([words.setdefault((kind, name if names[kind] else ""), len(words)) for kind, name in pairs])
             order = np.lexsort((word, graph.worker))
@@ -187,6 +187,6 @@ class ProfiledJob(Recorded):
         parts = np.split(typical, np.cumsum([len(graph) for graph in graphs])[:-1])
         return {id(graph): part for graph, part in zip(graphs, parts, strict=True)}
 
-    def typical_of(self, graph: StepGraph) -> Floats:
+    def typical_seconds(self, graph: StepGraph) -> Floats:
         """Return the typical seconds of every op of a graph, as a column."""
-        return self._typical[id(graph)][:, None]
+        return self._typical_by_step[id(graph)][:, None]

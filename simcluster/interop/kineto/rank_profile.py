@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.interop.kineto.communications import Comm, ProcessGroups
+from simcluster.interop.kineto.communications import CommCall, ProcessGroups
 
-LAUNCHED = re.compile(r"c10d::\w+")
+LAUNCH_CALL = re.compile(r"c10d::\w+")
 
 
 class StreamOp(NamedTuple):
@@ -32,22 +32,22 @@ class StreamOp(NamedTuple):
     stream: int
     start: float
     end: float
-    launched: float
-    called: float
+    launch_start: float
+    launch_end: float
     thread: int  # that launched it, -1 where it is not known
     event: int
     copy: bool
-    comm: Comm | None
+    comm: CommCall | None
 
     @property
-    def issued(self) -> float:
+    def launch_time(self) -> float:
         """When it was launched; where that is not known, when it began."""
-        return self.launched if self.launched == self.launched else self.start
+        return self.launch_start if self.launch_start == self.launch_start else self.start
 
 
-def by_launch(ops: Sequence[StreamOp]) -> list[int]:
+def launch_order(ops: Sequence[StreamOp]) -> list[int]:
     """Places of ops in the order in which the host launched them."""
-    keys = [(op.issued, op.event) for op in ops]
+    keys = [(op.launch_time, op.event) for op in ops]
     return sorted(range(len(ops)), key=keys.__getitem__)
 
 
@@ -110,38 +110,38 @@ class TraceLabel(NamedTuple):
     layer: str
 
 
-class Labels:
+class HostLabels:
     """The label of any moment of a rank's host threads."""
 
     def __init__(self, profile: RankProfile) -> None:
-        spans = _by_thread(profile.annotations)
+        spans = _group_by_thread(profile.annotations)
         backward = [call for call in profile.operators if _BACKWARD.match(call.name)]
         forward = [
             call for call in profile.operators if call.sequence >= 0 and call.forward and not _BACKWARD.match(call.name)
         ]
         self._layer_of: dict[int, str] = {}  # by autograd's sequence number, from annotations around forward operators
-        for thread, calls in _by_thread(forward).items():
-            stacks = _enclosing(spans[thread], [call.start for call in calls])
+        for thread, calls in _group_by_thread(forward).items():
+            stacks = _enclosing_calls(spans[thread], [call.start for call in calls])
             for call, stack in zip(calls, stacks, strict=True):
-                self._layer_of.setdefault(call.sequence, _layer(stack))
-        self._threads = _by_thread(
+                self._layer_of.setdefault(call.sequence, _stack_layer(stack))
+        self._threads = _group_by_thread(
             sorted((*profile.annotations, *forward, *backward), key=lambda call: (call.start, -call.end, call.event))
         )
 
-    def at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
+    def labels_at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
         """Return the labels of moments on a thread, ascending."""
         known: dict[tuple[int, ...], TraceLabel] = {}  # most moments are within the same calls as the one before them
         found = []
-        for stack in _enclosing(self._threads[thread], times):
+        for stack in _enclosing_calls(self._threads[thread], times):
             within = tuple(map(id, stack))
             label = known.get(within)
             if label is None:
-                label = known[within] = self._label(stack)
+                label = known[within] = self._stack_label(stack)
             found.append(label)
         return found
 
-    def _label(self, stack: Sequence[HostCall]) -> TraceLabel:
-        layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
+    def _stack_label(self, stack: Sequence[HostCall]) -> TraceLabel:
+        layer = _stack_layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
         for call in stack:
             if _BACKWARD.match(call.name):
                 return TraceLabel(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
@@ -151,14 +151,14 @@ class Labels:
         return TraceLabel(FORWARD if known else OTHER, layer)
 
 
-def _by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
+def _group_by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
     found: dict[int, list[HostCall]] = defaultdict(list)
     for call in calls:
         found[call.thread].append(call)
     return found
 
 
-def _layer(stack: Iterable[HostCall]) -> str:
+def _stack_layer(stack: Iterable[HostCall]) -> str:
     """Return the outermost layer that is numbered; else the innermost annotation of the user's."""
     inner = ""
     for call in stack:
@@ -170,7 +170,7 @@ def _layer(stack: Iterable[HostCall]) -> str:
     return inner
 
 
-def _enclosing(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
+def _enclosing_calls(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
     """Return for every moment, ascending, the calls around it from the outside in; calls by start, nested."""
     found, open_, place = [], list[HostCall](), 0
     for time in times:
@@ -185,99 +185,99 @@ def _enclosing(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[H
     return found
 
 
-WAIT, CALL = "wait", "collective call"
+WAIT_NAME, CALL_NAME = "wait", "collective call"
 """Names of doings of a CPU that are no operator's."""
 _RESOLUTION = 1e-9
 """Seconds that times are recorded to."""
-_BLOCKED = 20e-6
+_MIN_BLOCKED = 20e-6
 """Seconds that a call must last to count as one that waited."""
 _PAUSE = 50e-6
 """Seconds between two operators of a CPU from which on the host may have waited."""
 
 
-class Doing(NamedTuple):
+class HostActivity(NamedTuple):
     """The host's work that ends at ``end``; ``launches`` an op by its place (-1: none); ``after`` are ops that it
     waited for; ``held`` is where the latest of them ended.  On a CPU, ``name`` is the operator it is in."""
 
     end: float
-    launches: int
+    launched_op: int
     after: tuple[int, ...] = ()
-    held: float = -math.inf
+    wait_end: float = -math.inf
     name: str = ""
 
 
-def doings_of(profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]) -> tuple[list[Doing], int]:
+def host_activities(profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]) -> tuple[list[HostActivity], int]:
     """Return the host's doings for these ops, by their ends; on a CPU all in the window, and their thread."""
-    found = _launches(profile, ops)
+    found = _launch_activities(profile, ops)
     thread = -1
     if profile.on_device:
         last = max((each.end for each in found), default=-math.inf)
         for call in profile.syncs:
-            if call.end > last or call.end - call.start <= _BLOCKED:
+            if call.end > last or call.end - call.start <= _MIN_BLOCKED:
                 continue
             # a call that waited: for what ended last before it returned and had been launched before it
             over = [
-                place for place, op in enumerate(ops) if call.start < op.end <= call.end and op.issued <= call.start
+                place for place, op in enumerate(ops) if call.start < op.end <= call.end and op.launch_time <= call.start
             ]
             if over:
                 latest = max(over, key=lambda place: ops[place].end)
-                found += [Doing(call.start, -1), Doing(call.end, -1, (latest,), ops[latest].end)]
+                found += [HostActivity(call.start, -1), HostActivity(call.end, -1, (latest,), ops[latest].end)]
     else:
         own = [call for call in profile.operators if window[0] <= call.start and call.end <= window[1]]
         thread = Counter(call.thread for call in own).most_common(1)[0][0] if own else -1
-        found += _operators([call for call in own if call.thread == thread], ops, window[1])
+        found += _operator_activities([call for call in own if call.thread == thread], ops, window[1])
     found.sort(key=lambda each: each.end)
     for place in range(len(found) - 1, 0, -1) if not profile.on_device else ():
         before, each = found[place - 1], found[place]
-        if before.launches >= 0 and each.name != WAIT:  # a launch from inside an operator is of that operator
+        if before.launches >= 0 and each.name != WAIT_NAME:  # a launch from inside an operator is of that operator
             found[place - 1] = before._replace(name=each.name)
     return found, thread
 
 
-def _launches(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Doing]:
+def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[HostActivity]:
     """Return the launches; on a GPU work arrives a little after its call begins: as long as idle streams took."""
-    delay = _delay(ops) if profile.on_device else math.inf
+    delay = _launch_delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
-    for place in by_launch(ops):
+    for place in launch_order(ops):
         op = ops[place]
-        if math.isnan(op.launched):
+        if math.isnan(op.launch_start):
             continue
-        latest = max(latest, min(op.called if math.isinf(delay) else op.launched + delay, op.start))
-        found.append(Doing(latest, place))
+        latest = max(latest, min(op.launch_end if math.isinf(delay) else op.launch_start + delay, op.start))
+        found.append(HostActivity(latest, place))
     return found
 
 
-def _delay(ops: Sequence[StreamOp]) -> float:
+def _launch_delay(ops: Sequence[StreamOp]) -> float:
     """Return seconds from a launch to its begin on an idle stream; the lowest tenth, as others waited."""
     by_stream: dict[int, list[StreamOp]] = {}
     for op in ops:
         by_stream.setdefault(op.stream, []).append(op)
     idle = [
-        op.start - op.launched
+        op.start - op.launch_start
         for own in by_stream.values()
         for before, op in pairwise(own)
-        if before.end <= op.launched and op.comm is None
+        if before.end <= op.launch_start and op.comm is None
     ]
     return max(0.0, sorted(idle)[len(idle) // 10]) if idle else 0.0
 
 
-def _operators(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[Doing]:
+def _operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[HostActivity]:
     """Return outermost operators of a CPU, each up to the next; pauses in which collectives ended were waits."""
-    found: list[Doing] = []
+    found: list[HostActivity] = []
     outer: list[HostCall] = []
     for call in calls:
         if not outer or call.start >= outer[-1].end - _RESOLUTION:
             outer.append(call)
     if outer:
-        found.append(Doing(outer[0].start, -1))
+        found.append(HostActivity(outer[0].start, -1))
     for number, call in enumerate(outer):
-        name = CALL if LAUNCHED.fullmatch(call.name) else call.name
+        name = CALL_NAME if LAUNCH_CALL.fullmatch(call.name) else call.name
         following = outer[number + 1].start if number + 1 < len(outer) else until
         if following - call.end > _PAUSE:
-            over = [place for place, op in enumerate(ops) if call.end < op.end <= following and op.issued <= call.end]
+            over = [place for place, op in enumerate(ops) if call.end < op.end <= following and op.launch_time <= call.end]
             last = max((ops[place].end for place in over), default=-math.inf)
             if last - call.end > (following - call.end) / 2:
-                found += [Doing(call.end, -1, name=name), Doing(following, -1, tuple(over), last, WAIT)]
+                found += [HostActivity(call.end, -1, name=name), HostActivity(following, -1, tuple(over), last, WAIT_NAME)]
                 continue
-        found.append(Doing(following, -1, name=name))
+        found.append(HostActivity(following, -1, name=name))
     return found

@@ -16,12 +16,12 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.kineto.rank_profile import (
     OTHER,
-    Labels,
+    HostLabels,
     RankProfile,
     StreamOp,
     TraceLabel,
-    by_launch,
-    doings_of,
+    launch_order,
+    host_activities,
 )
 from simcluster.interop.replay.step_graph import HOST
 
@@ -29,30 +29,30 @@ _EARLY = 1e-6
 """Seconds by which an op may begin before what it waits for is over: the recorder's resolution."""
 _PAUSE = 3e-6
 """Seconds that a stream must have paused for an op to have waited."""
-_REMAINS = 20e-6
+_MAX_REMAINDER = 20e-6
 """Seconds from an end to the start that it explains, at most (or half the pause, if that is more)."""
 
 Waits = dict[int, tuple[int, ...]]
 """Places of the ops that each waits for, by its own place."""
 
 
-def waited_for(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
+def op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     """Return the waits of a rank's ops of one step (by start)."""
     if not profile.on_device:
         return {}
-    return _recorded(profile, ops) if profile.waits else _inferred(ops, profile.wait_calls)
+    return _recorded_waits(profile, ops) if profile.waits else _inferred_waits(ops, profile.wait_calls)
 
 
-def _streams(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
+def _ops_by_stream(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for place in by_launch(ops):
+    for place in launch_order(ops):
         found.setdefault(ops[place].stream, []).append(place)
     return found
 
 
-def _recorded(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
-    streams = _streams(ops)
-    issued = {stream: [ops[place].issued for place in places] for stream, places in streams.items()}
+def _recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
+    streams = _ops_by_stream(ops)
+    issued = {stream: [ops[place].launch_time for place in places] for stream, places in streams.items()}
     found: dict[int, set[int]] = {}
     for wait in profile.waits:
         if wait.stream not in streams or wait.other not in streams:
@@ -64,9 +64,9 @@ def _recorded(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     return {place: tuple(sorted(others)) for place, others in found.items()}
 
 
-def _inferred(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
+def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
     """Infer the waits from launches, pauses of streams, and calls (their times) that make one stream wait."""
-    streams, order = _streams(ops), by_launch(ops)
+    streams, order = _ops_by_stream(ops), launch_order(ops)
     rank = {place: number for number, place in enumerate(order)}
     by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
     ends = [ops[place].end for place in by_end]
@@ -81,12 +81,12 @@ def _inferred(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
         window = by_end[bisect_right(ends, ready) : bisect_right(ends, op.start + _EARLY)] if pause > _PAUSE else []
         for other in reversed(window):
             if ops[other].stream != op.stream and rank[other] < rank[place]:
-                return [other] if op.start - ops[other].end <= max(_REMAINS, pause / 2) else []
+                return [other] if op.start - ops[other].end <= max(_MAX_REMAINDER, pause / 2) else []
         return []
 
     def called(op: StreamOp, place: int) -> list[int]:
-        since = ops[order[rank[place] - 1]].issued if rank[place] else -1.0
-        if bisect_right(calls, op.issued) == bisect_right(calls, since):
+        since = ops[order[rank[place] - 1]].launch_time if rank[place] else -1.0
+        if bisect_right(calls, op.launch_time) == bisect_right(calls, since):
             return []
         others = (own for stream, own in streams.items() if stream != op.stream and ops[own[0]].comm is not None)
         over = (next((each for each in before(own, place) if ops[each].end <= op.start + _EARLY), -1) for own in others)
@@ -102,7 +102,7 @@ def _inferred(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
                 forks = ops[last].stream != op.stream and ops[last].end <= op.start + _EARLY
                 others = [last] if forks else []
             else:
-                ready = max(until, op.launched)  # until, where that is not a number
+                ready = max(until, op.launch_start)  # until, where that is not a number
                 others = [*ended_in_the_pause(op, place, ready), *called(op, place)]
             if others:
                 found[place] = tuple(sorted(set(others)))
@@ -120,22 +120,22 @@ class RankStep:
     """
 
     begin: float
-    end: Floats
-    launches: Ints
-    held: Floats
-    name: tuple[str, ...]
+    ends: Floats
+    launched_ops: Ints
+    wait_ends: Floats
+    operator_names: tuple[str, ...]
     after: dict[int, tuple[int, ...]]
     host_labels: tuple[TraceLabel, ...]
     waits: Waits
     labels: tuple[TraceLabel, ...]
 
     @property
-    def host_ops(self) -> int:
+    def num_activities(self) -> int:
         """How many doings the host has."""
-        return len(self.end)
+        return len(self.ends)
 
 
-def rank_step(profile: RankProfile, labels: Labels, step: int, ops: Sequence[StreamOp]) -> RankStep:
+def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Sequence[StreamOp]) -> RankStep:
     """Return a rank's part of a step from these ops of it, by start.
 
     On a CPU the host's own work counts with the step, on a GPU up to the last launch.
@@ -145,27 +145,27 @@ def rank_step(profile: RankProfile, labels: Labels, step: int, ops: Sequence[Str
         first = min((call.start for call in profile.operators), default=0.0)
         last = max((call.end for call in profile.operators), default=0.0)
         begin, end = next(((start, end) for number, start, end in profile.steps if number == step), (first, last))
-    doings, thread = doings_of(profile, ops, (begin, end))
+    doings, thread = host_activities(profile, ops, (begin, end))
     begins = [-math.inf, *(each.end for each in doings)]
-    host_labels = labels.at(thread, begins[:-1]) if thread >= 0 else [TraceLabel(HOST, "")] * len(doings)
+    host_labels = labels.labels_at(thread, begins[:-1]) if thread >= 0 else [TraceLabel(HOST, "")] * len(doings)
     of_ops = [TraceLabel(OTHER, "")] * len(ops)
     by_thread: dict[int, list[tuple[float, int]]] = {}
     for place, op in enumerate(ops):
-        if not math.isnan(op.launched):
-            by_thread.setdefault(op.thread, []).append((op.launched, place))
+        if not math.isnan(op.launch_start):
+            by_thread.setdefault(op.thread, []).append((op.launch_start, place))
     for each_thread, launches in by_thread.items():
         launches.sort()
-        for (_, place), label in zip(launches, labels.at(each_thread, [time for time, _ in launches]), strict=True):
+        for (_, place), label in zip(launches, labels.labels_at(each_thread, [time for time, _ in launches]), strict=True):
             of_ops[place] = label
     same: dict[TraceLabel, TraceLabel] = {}
     return RankStep(
         begin=begin,
-        end=np.array([each.end for each in doings], dtype=np.float64),
-        launches=np.array([each.launches for each in doings], dtype=np.int64),
-        held=np.array([each.held for each in doings], dtype=np.float64),
-        name=tuple([each.name for each in doings]),
+        ends=np.array([each.end for each in doings], dtype=np.float64),
+        launched_ops=np.array([each.launches for each in doings], dtype=np.int64),
+        wait_ends=np.array([each.held for each in doings], dtype=np.float64),
+        operator_names=tuple([each.name for each in doings]),
         after={number: each.after for number, each in enumerate(doings) if each.after},
         host_labels=tuple([same.setdefault(label, label) for label in host_labels]),
-        waits=waited_for(profile, ops),
+        waits=op_waits(profile, ops),
         labels=tuple([same.setdefault(label, label) for label in of_ops]),
     )

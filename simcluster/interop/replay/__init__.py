@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.interop.replay.graph_builder import rebuild
+from simcluster.interop.replay.graph_builder import build_graphs
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import Trace, read_trace, trace_of
 from simcluster.interop.replay.straggler_metrics import StragglerCost, Straggling, measure
-from simcluster.interop.replay.trace_checks import check, refuse_uneven, transferred
+from simcluster.interop.replay.trace_checks import check_trace, refuse_uneven, add_transfer_seconds
 
 __all__ = [
     "Recorded",
@@ -40,9 +40,9 @@ def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded
 
 def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
     """Return the job of a trace in memory, as ``load_trace``."""
-    trace, notes = check(trace, steps)
-    rebuilt = rebuild(trace)
+    trace, notes = check_trace(trace, steps)
+    rebuilt = build_graphs(trace)
     refuse_uneven(trace)
-    graphs, more = transferred(rebuilt, trace.name)
+    graphs, more = add_transfer_seconds(rebuilt, trace.name)
     _, first = np.unique(trace.worker, return_index=True)
     return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))

@@ -19,20 +19,20 @@ from simcluster.base.errors import InputError
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
     FORWARD,
-    LAUNCH,
-    MESSAGES,
-    SCOPES,
+    LAUNCH_PREFIX,
+    MESSAGE_TYPES,
+    COLLECTIVE_SCOPES,
     Trace,
-    alike_steps,
-    beside_compute,
+    group_equal_steps,
+    overlapped_collectives,
 )
-from simcluster.interop.replay.step_graph import MAIN, Lane, StepGraph
+from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph
 
 _SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
 _SLACK_OF_PASS = 0.01  # and at most this part of a typical pass
 
 
-def rebuild(trace: Trace) -> tuple[StepGraph, ...]:
+def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
     """Return a graph for every set of steps whose ops are alike and in the same order on every worker.
 
     ``seconds`` are not known yet (``transfers.transferred`` finds them).  Raises InputError naming the row for a
@@ -42,8 +42,8 @@ def rebuild(trace: Trace) -> tuple[StepGraph, ...]:
     if not len(passes):
         raise InputError(f"trace {trace.name!r} has no {FORWARD} and no {BACKWARD}: nothing to replay")
     slack = min(_SLACK, _SLACK_OF_PASS * float(np.median(passes)))
-    beside = beside_compute(trace, slack)
-    return tuple(_Rebuilding(trace, rows, beside, slack).graph() for rows in alike_steps(trace, beside))
+    beside = overlapped_collectives(trace, slack)
+    return tuple(_GraphBuilder(trace, rows, beside, slack).build() for rows in group_equal_steps(trace, beside))
 
 
 class _Pass(NamedTuple):
@@ -54,11 +54,11 @@ class _Pass(NamedTuple):
     place: int
 
 
-class _Rebuilding:
+class _GraphBuilder:
     """The graph of some steps in the making; ``rows[op, step]`` are rows of the trace, an op per row."""
 
     def __init__(self, trace: Trace, rows: Ints, beside: tuple[str, ...], slack: float) -> None:
-        self._trace, self._rows, self._beside, self._slack = trace, rows, beside, slack
+        self._trace, self._rows, self._overlapped, self._slack = trace, rows, beside, slack
         self._stages = trace.stages
         first = rows[:, 0]
         self._optype = [trace.words[code] for code in trace.optype[first]]
@@ -71,16 +71,16 @@ class _Rebuilding:
         self._lanes: dict[Lane, list[int]] = {}
         self._waiting: dict[int, list[int]] = defaultdict(list)  # the passes that wait for a receive
         self._groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        self._launched: list[tuple[Floats, Floats]] = []  # begins and ends of the ops that no trace has
+        self._launch_times: list[tuple[Floats, Floats]] = []  # begins and ends of the ops that no trace has
 
-    def graph(self) -> StepGraph:
+    def build(self) -> StepGraph:
         self._fill_lanes()
-        passes = self._passes()
-        self._messages(passes)
-        self._in_flight()
-        self._collectives()
+        passes = self._find_passes()
+        self._pair_messages(passes)
+        self._split_message_lanes()
+        self._group_collectives()
         for worker in sorted(set(self._worker)):
-            self._launches(worker)
+            self._connect_launches(worker)
         trace = self._trace
         return StepGraph(
             stages=self._stages,
@@ -93,21 +93,21 @@ class _Rebuilding:
             after=tuple(tuple(found) for found in self._after),
             groups=tuple(tuple(ops) for ops in self._groups.values() if len(ops) > 1),
             seconds=np.zeros((len(self._optype), self._began.shape[1])),
-            began=np.vstack([self._began, *(began for began, _ in self._launched)]),
-            ended=np.vstack([self._ended, *(ended for _, ended in self._launched)]),
+            recorded_start=np.vstack([self._began, *(began for began, _ in self._launch_times)]),
+            recorded_end=np.vstack([self._ended, *(ended for _, ended in self._launch_times)]),
         )
 
     def _fill_lanes(self) -> None:
         """Fill main lanes as recorded (in the first of the steps: all are alike), the others by seq_id."""
         for op in np.lexsort((self._ended[:, 0], self._began[:, 0], np.array(self._worker))).tolist():
             optype = self._optype[op]
-            name = optype if optype in MESSAGES or optype in self._beside else MAIN
+            name = optype if optype in MESSAGE_TYPES or optype in self._overlapped else MAIN_LANE
             self._lanes.setdefault((self._worker[op], name), []).append(op)
         for (_, name), ops in self._lanes.items():
-            if name in MESSAGES:
+            if name in MESSAGE_TYPES:
                 ops.sort(key=lambda op: self._seq[op])
 
-    def _passes(self) -> dict[int, _Pass]:
+    def _find_passes(self) -> dict[int, _Pass]:
         trace, rows = self._trace, self._rows[:, 0]
         share = np.maximum(trace.mc, 0) * self._stages + trace.stage
         place = np.where(trace.gmc < 0, share, trace.gmc)[rows].tolist()
@@ -116,10 +116,10 @@ class _Rebuilding:
             op: _Pass(op, self._optype[op] == FORWARD, worker, number[op], place[op])
             for (worker, name), ops in self._lanes.items()
             for op in ops
-            if name == MAIN and self._optype[op] in (FORWARD, BACKWARD)
+            if name == MAIN_LANE and self._optype[op] in (FORWARD, BACKWARD)
         }
 
-    def _messages(self, passes: Mapping[int, _Pass]) -> None:
+    def _pair_messages(self, passes: Mapping[int, _Pass]) -> None:
         """Pair sends with receives through the passes that they serve, and have each wait for its pass."""
         at = {(each.worker // self._stages, *each[3:], each.forward): each for each in passes.values()}
         edges = []  # every pass that gets its input from another of its kind, after that one
@@ -130,8 +130,8 @@ class _Rebuilding:
                 edges.append((before, each))
         order = {op: number for number, op in enumerate(passes)}
         across = [(before, each) for before, each in edges if before.worker != each.worker]
-        sends = self._served("send", [before for before, _ in across], order)
-        receives = self._served("recv", [each for _, each in across], order)
+        sends = self._match_messages("send", [before for before, _ in across], order)
+        receives = self._match_messages("recv", [each for _, each in across], order)
         for before, each in edges:
             if before.worker == each.worker:
                 self._after[each.op][before.op] = None
@@ -142,13 +142,13 @@ class _Rebuilding:
             self._after[each.op][receive] = None
             self._waiting[receive].append(each.op)
             if self._trace.blocking:
-                main = self._lanes[before.worker, MAIN]
+                main = self._lanes[before.worker, MAIN_LANE]
                 for held_up in main[main.index(before.op) + 1 :][:1]:
                     self._after[held_up][send] = None
         for receive in receives.values():
-            self._post(receive)
+            self._post_receive(receive)
 
-    def _served(self, half: str, served: Sequence[_Pass], order: Mapping[int, int]) -> dict[int, int]:
+    def _match_messages(self, half: str, served: Sequence[_Pass], order: Mapping[int, int]) -> dict[int, int]:
         """Return the message of each pass, the k-th that has one with the k-th of the lane; both must be as many."""
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):
@@ -159,11 +159,11 @@ class _Rebuilding:
             optype = f"{kind}-{half}"
             for worker in sorted(set(self._worker)):
                 passes = sorted(wanted[worker], key=order.__getitem__)
-                self._require_all(optype, worker, passes)
+                self._require_messages(optype, worker, passes)
                 found.update(zip(passes, self._lanes.get((worker, optype), ()), strict=True))
         return found
 
-    def _require_all(self, optype: str, worker: int, passes: list[int]) -> None:
+    def _require_messages(self, optype: str, worker: int, passes: list[int]) -> None:
         ops = self._lanes.get((worker, optype), [])
         if len(ops) == len(passes):
             return
@@ -187,7 +187,7 @@ class _Rebuilding:
     def _describe(self, op: int) -> str:
         return self._trace.describe(int(self._rows[op, 0]))
 
-    def _post(self, receive: int) -> None:
+    def _post_receive(self, receive: int) -> None:
         """Post a receive when the compute of the same kind before the one that it serves is over, if it was."""
         lane = self._lanes[self._worker[receive], self._optype[receive]]
         place = lane.index(receive)
@@ -203,10 +203,10 @@ class _Rebuilding:
         behind = int(np.count_nonzero(self._began[op] >= self._ended[other] - self._slack))
         return behind > len(self._began[op]) / 2
 
-    def _in_flight(self) -> None:
+    def _split_message_lanes(self) -> None:
         """Let messages of one lane follow each other as recorded; those in flight together get separate lanes."""
         for (worker, name), ops in list(self._lanes.items()):
-            if name not in MESSAGES:
+            if name not in MESSAGE_TYPES:
                 continue
             lanes: list[list[int]] = []
             for op in sorted(ops, key=lambda op: (self._began[op, 0], self._seq[op])):
@@ -220,17 +220,17 @@ class _Rebuilding:
             for number, lane in enumerate(lanes):
                 self._lanes[worker, f"{name} {number}"] = lane
 
-    def _collectives(self) -> None:
+    def _group_collectives(self) -> None:
         """Group collectives by who takes part; every collective needs all its members."""
         for op, (optype, worker) in enumerate(zip(self._optype, self._worker, strict=True)):
             keys = {"replicas": (worker % self._stages,), "pipeline": (worker // self._stages,), "job": ()}
-            scope = SCOPES.get(optype)
+            scope = COLLECTIVE_SCOPES.get(optype)
             if scope in keys:
                 self._groups[optype, self._seq[op], self._chunk[op], *keys[scope]].append(op)
         everybody = sorted(set(self._worker))
         of_stage = [[worker for worker in everybody if worker % self._stages == each] for each in range(self._stages)]
         for (optype, *_), ops in self._groups.items():
-            scope, stage = SCOPES.get(str(optype)), self._worker[ops[0]] % self._stages
+            scope, stage = COLLECTIVE_SCOPES.get(str(optype)), self._worker[ops[0]] % self._stages
             if scope not in ("replicas", "job"):
                 continue  # which stages hold an embedding is for the trace to say
             members = everybody if scope == "job" else of_stage[stage]
@@ -242,12 +242,12 @@ class _Rebuilding:
                     "unmatched; leave the step out (--steps), or record it again"
                 )
 
-    def _launches(self, worker: int) -> None:
+    def _connect_launches(self, worker: int) -> None:
         """Connect collectives that overlap with computation to their launches and to the ops that use their results."""
-        main = self._lanes[worker, MAIN]
+        main = self._lanes[worker, MAIN_LANE]
         begins, ends = self._began[main, 0], self._ended[main, 0]
         last_backward = max((k for k, op in enumerate(main) if self._optype[op] == BACKWARD), default=-1)
-        for optype in self._beside:
+        for optype in self._overlapped:
             for number, op in enumerate(self._lanes.get((worker, optype), ())):
                 began, ended = float(self._began[op, 0]), float(self._ended[op, 0])
                 early, late = began - self._slack, began + self._slack
@@ -256,26 +256,26 @@ class _Rebuilding:
                 if params and number > 0 and began <= self._ended[lane[number - 1], 0] + self._slack:
                     pass  # it comes right after the last ones: its lane is what it waited for
                 elif len(running):
-                    self._after[op][self._launch(main[running[0]], op, f"{LAUNCH}{optype} {number}")] = None
+                    self._after[op][self._add_launch(main[running[0]], op, f"{LAUNCH_PREFIX}{optype} {number}")] = None
                 elif len(before := np.flatnonzero(ends <= late)):
                     self._after[op][main[before[-1]]] = None
-                for other in self._users(op, main, last_backward, ended)[:1]:
+                for other in self._ops_using(op, main, last_backward, ended)[:1]:
                     self._after[other][op] = None
 
-    def _launch(self, inside: int, op: int, optype: str) -> int:
+    def _add_launch(self, inside: int, op: int, optype: str) -> int:
         """Add what passes of an op until a collective is launched from inside it: an op that begins with that one."""
         number, worker = len(self._optype), self._worker[op]
-        main = self._lanes[worker, MAIN]
+        main = self._lanes[worker, MAIN_LANE]
         place = main.index(inside)
         self._optype.append(optype)
         self._worker.append(worker)
         self._after.append({**dict.fromkeys(main[place - 1 : place] if place else []), **self._after[inside]})
         self._lanes[worker, optype] = [number]
         began = self._began[inside]
-        self._launched.append((began, np.maximum(self._began[op], began)))
+        self._launch_times.append((began, np.maximum(self._began[op], began)))
         return number
 
-    def _users(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
+    def _ops_using(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
         """Return what waits for a collective: parameters: forwards; gradients: what follows the last backward."""
         if not self._optype[op].startswith("params"):
             return main[last_backward + 1 :]

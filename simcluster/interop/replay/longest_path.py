@@ -17,9 +17,9 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.traffic.traffic import Traffic
 
-_UNIT = 2.0**-20
+_LEVEL_SECONDS = 2.0**-20
 """Seconds per level: millions of them stay on the clock's grid."""
-_ONE_LEVEL = Traffic((), 0.0, 1, _UNIT)
+_LEVEL_TRAFFIC = Traffic((), 0.0, 1, _LEVEL_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class LongestPath:
         shared = np.array([each.parties > 1 for each in program.meetings] + [False])
         named = np.where(shared[meeting], count + meeting, np.arange(count))  # ops that meet are one node
         _, first, node = np.unique(named, return_index=True, return_inverse=True)
-        op, other = _waits(program)
-        self._levels, place = _levels(node[op], node[other], _depth(program)[first])
+        op, other = _wait_pairs(program)
+        self._levels, place = _build_levels(node[op], node[other], _op_depths(program)[first])
         self._node = place[node]
         self._first = np.empty(len(first), dtype=np.int64)
         self._first[place] = first
@@ -75,7 +75,7 @@ class LongestPath:
         ready[self._opening] = 0.0
         return PathTimes(ready, start[self._node], end[self._node])
 
-    def total(self, seconds: Floats) -> Floats:
+    def total_seconds(self, seconds: Floats) -> Floats:
         """Return the seconds per case until everything is over, which takes less work than all times."""
         return np.asarray(self._sweep(seconds)[1].max(axis=0))
 
@@ -91,21 +91,21 @@ class LongestPath:
         return start, end
 
 
-def _depth(program: ExplicitProgram) -> Ints:
+def _op_depths(program: ExplicitProgram) -> Ints:
     """Return how many ops are at most before each one."""
-    unit = {each.parties: CommunicationKind(each.parties, [_ONE_LEVEL]) for each in program.meetings}
+    unit = {each.parties: CommunicationKind(each.parties, [_LEVEL_TRAFFIC]) for each in program.meetings}
     meetings = [unit[each.parties] for each in program.meetings]
-    leveled = replace(program, seconds=[_UNIT] * len(program.seconds), meetings=meetings)
+    leveled = replace(program, seconds=[_LEVEL_SECONDS] * len(program.seconds), meetings=meetings)
 
     def describe(op: int) -> str:
         return next(f"rank {program.lane_rank[lane]}" for lane, ops in enumerate(program.lanes) if op in ops)
 
     times = simulate_tables(leveled.tables([]), describe, keeps_times=True).times
     assert times is not None
-    return np.rint(times.start / _UNIT).astype(np.int64)
+    return np.rint(times.start / _LEVEL_SECONDS).astype(np.int64)
 
 
-def _waits(program: ExplicitProgram) -> tuple[Ints, Ints]:
+def _wait_pairs(program: ExplicitProgram) -> tuple[Ints, Ints]:
     """Return pairs of an op and one that it waits for, the one before it on its lane or one that it names."""
     named = [(op, other) for op, others in enumerate(program.after) if others for other in others]
     parts = [np.array(named, dtype=np.int64).reshape(-1, 2)]
@@ -126,7 +126,7 @@ _WIDE = 8
 for few: all of a level are as wide as its widest."""
 
 
-def _levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
+def _build_levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
     """Return the levels after the first, and the place of each node, from pairs of a node and one that it waits for.
 
     ``depth`` is how many are at most before a node.

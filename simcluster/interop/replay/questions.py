@@ -18,8 +18,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import nearest
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD
-from simcluster.interop.replay.rescheduling import microbatches_of, rescheduled, schedule_of
-from simcluster.interop.replay.step_graph import Chosen, StepGraph, having, is_comm
+from simcluster.interop.replay.rescheduling import num_microbatches, reschedule, find_schedule
+from simcluster.interop.replay.step_graph import OpFilter, StepGraph, select_by, communication_mask
 from simcluster.schedules import make_schedule, schedules_with
 
 Job = TypeVar("Job", bound=Recorded)
@@ -32,13 +32,13 @@ class ReplayAnswer:
     """Mean seconds of a step as replayed, and with the change."""
 
     question: str
-    before: float
-    after: float
+    recorded_seconds: float
+    changed_seconds: float
 
     @property
     def change(self) -> float:
         """How much longer a step takes: -0.1 is 10 % less time."""
-        return self.after / self.before - 1
+        return self.changed_seconds / self.recorded_seconds - 1
 
 
 class ReplayQuestion(NamedTuple):
@@ -48,12 +48,12 @@ class ReplayQuestion(NamedTuple):
     change: Callable[[Any, str, str], Any]
 
 
-def ask(job: Recorded, question: str) -> ReplayAnswer:
+def answer_question(job: Recorded, question: str) -> ReplayAnswer:
     """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
-    return answered(job, question, changed_by(job, question, QUESTIONS, "ask"))
+    return make_answer(job, question, apply_question(job, question, QUESTIONS, "ask"))
 
 
-def changed_by(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask: str) -> Job:
+def apply_question(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask: str) -> Job:
     """Return the job with what a question changes, the order of ops last; InputError with what can be asked."""
     orders: list[tuple[str, str]] = []
     for part in question.split("+"):
@@ -72,7 +72,7 @@ def changed_by(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask
     return job
 
 
-def in_order(job: Recorded, name: str) -> Recorded:
+def with_schedule(job: Recorded, name: str) -> Recorded:
     """Return the job on another schedule, NAME or NAME:CHUNKS."""
     name, _, text = name.partition(":")
     if text and not text.isdecimal():
@@ -80,18 +80,18 @@ def in_order(job: Recorded, name: str) -> Recorded:
     chunks = int(text) if text else 2 if name in schedules_with("takes_chunks") else 1
     graphs = []
     for graph in job.graphs:
-        schedule = make_schedule(name, graph.stages, microbatches_of(graph), chunks)
-        graphs.append(rescheduled(graph, schedule))
+        schedule = make_schedule(name, graph.stages, num_microbatches(graph), chunks)
+        graphs.append(reschedule(graph, schedule))
     return replace(job, graphs=tuple(graphs))
 
 
-def own_schedule(job: Recorded) -> str:
+def find_job_schedule(job: Recorded) -> str:
     """Return the name of the one schedule that all steps ran, "" where none is known or they differ."""
-    names = set(map(schedule_of, job.graphs))
+    names = set(map(find_schedule, job.graphs))
     return names.pop() if len(names) == 1 else ""
 
 
-def where(job: Job, chosen: Chosen, seconds: Callable[[StepGraph], Floats]) -> Job:
+def replace_seconds(job: Job, chosen: OpFilter, seconds: Callable[[StepGraph], Floats]) -> Job:
     """Return the job in which the chosen ops take other seconds."""
     graphs = (
         replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds)) for graph in job.graphs
@@ -99,49 +99,49 @@ def where(job: Job, chosen: Chosen, seconds: Callable[[StepGraph], Floats]) -> J
     return replace(job, graphs=tuple(graphs))
 
 
-def typical_where(job: Job, chosen: Chosen) -> Job:
+def set_typical(job: Job, chosen: OpFilter) -> Job:
     """Return the job in which the chosen ops take what is typical."""
-    return where(job, chosen, job.typical_of)
+    return replace_seconds(job, chosen, job.typical_seconds)
 
 
-def typical_of_type(job: Job, value: str, part: str) -> Job:
+def set_type_typical(job: Job, value: str, part: str) -> Job:
     """Return the job in which ops of a type take what is typical; InputError for a type that it has none of."""
     if value not in job.typical:
         raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
-    return typical_where(job, having("types", value))
+    return set_typical(job, select_by("types", value))
 
 
-def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
+def speed_up(job: Job, value: str, part: str, chosen: OpFilter) -> Job:
     """Return the job in which the chosen ops are N times as fast, value is N or Nx; InputError for another."""
     match = _FACTOR.fullmatch(value)
     if match is None or float(match[1]) <= 0:
         raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
     times = float(match[1])
-    return where(job, chosen, lambda graph: graph.seconds / times)
+    return replace_seconds(job, chosen, lambda graph: graph.seconds / times)
 
 
-def answered(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
+def make_answer(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
     """Return the answer to a question that changes the job to another."""
-    before, after = (float(each.times(lambda graph: graph.seconds).mean()) for each in (job, changed))
+    before, after = (float(each.step_seconds(lambda graph: graph.seconds).mean()) for each in (job, changed))
     return ReplayAnswer(question, before, after)
 
 
-def _number(job: Recorded, value: str, part: str, column: _Column) -> int:
+def _parse_index(job: Recorded, value: str, part: str, column: _Column) -> int:
     count = job.stages if column == "stage" else job.replicas
     if not value.strip().isdecimal() or int(value) >= count:
         raise InputError(f"what-if {part!r}: give a {column.replace('_', ' ')} from 0 to {count - 1}")
     return int(value)
 
 
-def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
+def _scale_last_stage(job: Recorded, value: str, part: str) -> Recorded:
     """Scale the last stage, so that it keeps its jitter and its sequences."""
     if value != "mean" or job.stages == 1:
         raise InputError(f"what-if {part!r}: only last-stage=mean can be asked, of a job with several stages")
-    last = having("stage", job.stages - 1)
+    last = select_by("stage", job.stages - 1)
     factors = {}
     for optype in (FORWARD, BACKWARD):
         pools = [
-            [graph.seconds[having("types", optype)(graph) & (last(graph) == own)].ravel() for graph in job.graphs]
+            [graph.seconds[select_by("types", optype)(graph) & (last(graph) == own)].ravel() for graph in job.graphs]
             for own in (False, True)
         ]
         others, own = (float(np.concatenate(pool).sum()) / max(1, sum(map(len, pool))) for pool in pools)
@@ -155,39 +155,39 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
         factor = np.array([factors.get(optype, 1.0) for optype in graph.optype])
         return np.asarray(graph.seconds * factor[:, None])
 
-    return where(job, last, seconds)
+    return replace_seconds(job, last, seconds)
 
 
-def _of(job: Recorded, value: str, part: str, column: _Column) -> Recorded:
-    return typical_where(job, having(column, _number(job, value, part, column)))
+def _set_group_typical(job: Recorded, value: str, part: str, column: _Column) -> Recorded:
+    return set_typical(job, select_by(column, _parse_index(job, value, part, column)))
 
 
-def _worker(job: Recorded, value: str, part: str) -> Recorded:
+def _set_worker_typical(job: Recorded, value: str, part: str) -> Recorded:
     dp, comma, stage = value.partition(",")
     if not comma:
         raise InputError(f"what-if {part!r}: give a dp rank and a stage, as in worker=8,1")
-    number = _number(job, dp, part, "dp_rank") * job.stages + _number(job, stage, part, "stage")
-    return typical_where(job, having("worker", number))
+    number = _parse_index(job, dp, part, "dp_rank") * job.stages + _parse_index(job, stage, part, "stage")
+    return set_typical(job, select_by("worker", number))
 
 
 QUESTIONS = {
     "last-stage": ReplayQuestion(
         "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
-        _last_stage,
+        _scale_last_stage,
     ),
-    "stage": ReplayQuestion("stage=N: what is typical instead of what stage N took", partial(_of, column="stage")),
-    "worker": ReplayQuestion("worker=DP,STAGE: what is typical instead of what that worker took", _worker),
+    "stage": ReplayQuestion("stage=N: what is typical instead of what stage N took", partial(_set_group_typical, column="stage")),
+    "worker": ReplayQuestion("worker=DP,STAGE: what is typical instead of what that worker took", _set_worker_typical),
     "dp": ReplayQuestion(
-        "dp=N: what is typical instead of what all stages of dp rank N took", partial(_of, column="dp_rank")
+        "dp=N: what is typical instead of what all stages of dp rank N took", partial(_set_group_typical, column="dp_rank")
     ),
-    "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
-    "links": ReplayQuestion("links=2x: messages and collectives twice as fast", partial(faster, chosen=is_comm)),
+    "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", set_type_typical),
+    "links": ReplayQuestion("links=2x: messages and collectives twice as fast", partial(speed_up, chosen=communication_mask)),
     "compute": ReplayQuestion(
-        "compute=1.1x: all compute 10 % faster", partial(faster, chosen=lambda graph: ~is_comm(graph))
+        "compute=1.1x: all compute 10 % faster", partial(speed_up, chosen=lambda graph: ~communication_mask(graph))
     ),
     "schedule": ReplayQuestion(
         "schedule=NAME or NAME:CHUNKS: the same measured times in another order",
-        lambda job, value, _: in_order(job, value),
+        lambda job, value, _: with_schedule(job, value),
     ),
 }
 """What can be asked, by key."""

@@ -17,52 +17,52 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
 from simcluster.interop.replay.step_graph import (
-    TOGETHER,
-    Chosen,
+    DURATIONS_PER_SWEEP,
+    OpFilter,
     Lane,
-    RecordedPart,
+    StepProgram,
     StepGraph,
-    having,
+    select_by,
     is_communication,
 )
 
-_MAKING = 100
+_PROGRAM_COST = 100
 """How often an op can be swept in the time in which a program is made of it."""
 _COLUMNS = ("worker", "microbatch", "chunk", "seconds", "began", "ended")
 
 
-class AlikeReplicas:
+class ReplicaClasses:
     """The classes of a graph's replicas: ``ops[replica]`` correspond to those of all that are alike, in their order."""
 
     def __init__(self, graph: StepGraph, ops: Sequence[Ints], classes: Sequence[Sequence[int]]) -> None:
         self._graph, self._ops, self._classes = graph, ops, classes
 
-    def each_alone(self, typical: Floats) -> Floats:
+    def seconds_of_each(self, typical: Floats) -> Floats:
         """Return seconds [replica, step] if only that replica takes what it took, all others ``typical`` [op, 1]."""
         graph, steps = self._graph, self._graph.seconds.shape[1]
         found = np.empty((len(self._ops), steps))
         for alike in self._classes:  # its first replica with one other of every class
             others = [next((each for each in members if each != alike[0]), None) for members in self._classes]
             chosen = np.sort(np.concatenate([self._ops[each] for each in (alike[0], *others) if each is not None]))
-            part, own = RecordedPart(_only(graph, chosen)), np.searchsorted(chosen, self._ops[alike[0]])
-            at_once = max(1, TOGETHER // (len(chosen) * steps))
+            part, own = StepProgram(_subgraph(graph, chosen)), np.searchsorted(chosen, self._ops[alike[0]])
+            at_once = max(1, DURATIONS_PER_SWEEP // (len(chosen) * steps))
             for begin in range(0, len(alike), at_once):
                 replicas = list(alike[begin : begin + at_once])
                 some = np.stack([self._ops[replica] for replica in replicas], axis=1)
                 seconds = np.broadcast_to(typical[chosen][:, None], (len(chosen), some.shape[1], steps)).copy()
                 seconds[own] = graph.seconds[some]
-                found[replicas] = part.total(seconds.reshape(len(chosen), -1)).reshape(-1, steps)
+                found[replicas] = part.total_seconds(seconds.reshape(len(chosen), -1)).reshape(-1, steps)
         return found
 
 
-def alike_replicas(graph: StepGraph) -> AlikeReplicas | None:
+def find_replica_classes(graph: StepGraph) -> ReplicaClasses | None:
     """Return the classes of a graph's replicas; None where sweeping all replicas is no more work.
 
     The rule by which they are alike: lanes of the same names and lengths, with ops of the same types, that wait for the
     same ops of their own replica and meet either ops of it or, at the same places, all replicas.
     """
     lanes: list[dict[Lane, tuple[int, ...]]] = [{} for _ in range(int(graph.dp_rank.max()) + 1)]
-    if len(lanes) ** 2 <= 2 * _MAKING:
+    if len(lanes) ** 2 <= 2 * _PROGRAM_COST:
         return None
     for worker, name in sorted(graph.lanes, key=lambda lane: (lane[0] % graph.stages, lane[1])):
         lanes[worker // graph.stages][worker % graph.stages, name] = graph.lanes[worker, name]
@@ -83,12 +83,12 @@ def alike_replicas(graph: StepGraph) -> AlikeReplicas | None:
         waits = tuple([tuple(sorted([place[other] for other in graph.after[op]])) for op in own])
         key = shape, tuple([graph.optype[op] for op in own]), waits, tuple([meets.get(op, -1) for op in own])
         classes.setdefault(key, []).append(number)
-    if _MAKING * len(classes) * (len(classes) + 1) >= len(ops) ** 2:
+    if _PROGRAM_COST * len(classes) * (len(classes) + 1) >= len(ops) ** 2:
         return None
-    return AlikeReplicas(graph, [np.array(own) for own in ops], list(classes.values()))
+    return ReplicaClasses(graph, [np.array(own) for own in ops], list(classes.values()))
 
 
-def _only(graph: StepGraph, ops: Ints) -> StepGraph:
+def _subgraph(graph: StepGraph, ops: Ints) -> StepGraph:
     number = np.full(len(graph), -1)
     number[ops] = np.arange(len(ops))
     of, chosen = number.tolist(), ops.tolist()
@@ -119,10 +119,10 @@ class Recorded:
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def parts(self) -> tuple[RecordedPart, ...]:
+    def programs(self) -> tuple[StepProgram, ...]:
         """The graphs with their programs."""
         with collector_off():
-            return tuple(RecordedPart(graph) for graph in self.graphs)
+            return tuple(StepProgram(graph) for graph in self.graphs)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ class Recorded:
     @property
     def measured(self) -> Floats:
         """Seconds of every step as it was recorded."""
-        return self._in_order([graph.measured for graph in self.graphs])
+        return self._sort_by_step([graph.measured_seconds for graph in self.graphs])
 
     @cached_property
     def typical(self) -> dict[str, float]:
@@ -151,8 +151,8 @@ class Recorded:
         The mean of compute (work is shared out evenly), the median of communication (its slow ones are disturbed).
         """
         pools: dict[str, list[Floats]] = {}
-        for part in self.parts:
-            for optype in dict.fromkeys(part.graph.types):
+        for part in self.programs:
+            for optype in dict.fromkeys(part.graph.reported_types):
                 pools.setdefault(optype, []).append(part.graph.seconds[part.types == optype].ravel())
         found = {optype: np.concatenate(pool) for optype, pool in sorted(pools.items())}
         return {
@@ -160,54 +160,54 @@ class Recorded:
             for optype, pool in found.items()
         }
 
-    def typical_of(self, graph: StepGraph) -> Floats:
+    def typical_seconds(self, graph: StepGraph) -> Floats:
         """Return the typical seconds of every op of a graph, as a column."""
-        return np.array([self.typical[optype] for optype in graph.types])[:, None]
+        return np.array([self.typical[optype] for optype in graph.reported_types])[:, None]
 
-    def times(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
+    def step_seconds(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
         """Return seconds of every step if ops took ``seconds(graph)`` [op, step]."""
-        return self._in_order(
-            [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
+        return self._sort_by_step(
+            [part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.programs]
         )
 
-    def keeping(self, *groups: Chosen) -> list[Floats]:
+    def seconds_keeping(self, *groups: OpFilter) -> list[Floats]:
         """Return per group of ops the seconds of every step if only they take what they took, others what is typical.
 
         Many groups together take little longer than one.
         """
-        found = [self._keeping(part, groups) for part in self.parts]
-        return [self._in_order(own) for own in zip(*found, strict=True)]
+        found = [self._program_seconds_keeping(part, groups) for part in self.programs]
+        return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
-    def _keeping(self, part: RecordedPart, groups: Sequence[Chosen]) -> Floats:
+    def _program_seconds_keeping(self, part: StepProgram, groups: Sequence[OpFilter]) -> Floats:
         """Return the same of the steps of a part, [group, step]."""
         graph, found = part.graph, []
-        typical = self.typical_of(graph)
-        at_once = max(1, TOGETHER // max(1, graph.seconds.size))
+        typical = self.typical_seconds(graph)
+        at_once = max(1, DURATIONS_PER_SWEEP // max(1, graph.seconds.size))
         for first in range(0, len(groups), at_once):
             some = groups[first : first + at_once]
-            found.append(part.keeping(np.stack([group(graph) for group in some], axis=1), typical))
+            found.append(part.seconds_keeping(np.stack([group(graph) for group in some], axis=1), typical))
         return np.concatenate(found)
 
-    def keeping_each_replica(self) -> list[Floats]:
+    def seconds_keeping_each_replica(self) -> list[Floats]:
         """Return per dp rank the seconds of every step if only that one takes what it took."""
         found = []
-        for part in self.parts:
-            alike = alike_replicas(part.graph)
+        for part in self.programs:
+            alike = find_replica_classes(part.graph)
             if alike is None:
-                found.append(self._keeping(part, [having("dp_rank", replica) for replica in range(self.replicas)]))
+                found.append(self._program_seconds_keeping(part, [select_by("dp_rank", replica) for replica in range(self.replicas)]))
             else:
-                found.append(alike.each_alone(self.typical_of(part.graph)))
-        return [self._in_order(own) for own in zip(*found, strict=True)]
+                found.append(alike.seconds_of_each(self.typical_seconds(part.graph)))
+        return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
-    def events(self) -> tuple[Floats, int]:
+    def simulate_events(self) -> tuple[Floats, int]:
         """Return seconds of every step as recorded, on the event engine, and how many events that took."""
         times, count = [], 0
-        for part in self.parts:
-            found = [part.events(part.graph.seconds, case) for case in range(len(part.graph.steps))]
+        for part in self.programs:
+            found = [part.simulate_events(part.graph.seconds, case) for case in range(len(part.graph.steps))]
             times.append(np.array([seconds for seconds, _ in found]))
             count += sum(events for _, events in found)
-        return self._in_order(times), count
+        return self._sort_by_step(times), count
 
-    def _in_order(self, of_parts: Sequence[Floats]) -> Floats:
+    def _sort_by_step(self, of_parts: Sequence[Floats]) -> Floats:
         steps = np.array([step for graph in self.graphs for step in graph.steps])
         return np.concatenate(list(of_parts))[np.argsort(steps)]

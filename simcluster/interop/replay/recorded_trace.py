@@ -21,9 +21,9 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.documents.packed import read_parquet
 
-_CELL = 120
+_CELL_BYTES = 120
 """Bytes of memory of a cell where a trace is replayed: an op takes 1.3 kB."""
-_LONGEST = 200
+_MAX_LETTERS = 200
 """Letters of an op's type: as an array each row takes as much room as the longest."""
 COLUMNS = (
     "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
@@ -32,18 +32,18 @@ COLUMNS = (
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 WEIGHT, NORM = "weight-grad-compute", "gradient-norm"
 """Two types that the format does not have and simulated runs do: W of a split backward, the local part of the norm."""
-LAUNCH = "launch of "
+LAUNCH_PREFIX = "launch of "
 """How types begin that no trace has: the part of a pass before it launches a collective."""
-COLLECTIVE = "comm:"
+COLLECTIVE_PREFIX = "comm:"
 """How the types of collectives begin that a profiler named: comm:all_reduce:default_pg."""
-MESSAGES = {
+MESSAGE_TYPES = {
     "forward-send": "forward-pp-comm",
     "forward-recv": "forward-pp-comm",
     "backward-send": "backward-pp-comm",
     "backward-recv": "backward-pp-comm",
 }
 """Halves of a message between stages, and the name of the whole."""
-SCOPES = {
+COLLECTIVE_SCOPES = {
     "params-all-gather": "replicas",
     "grads-reduce-scatter": "replicas",
     "grads-all-reduce": "replicas",
@@ -54,8 +54,8 @@ SCOPES = {
 """Collectives, and who takes part: the replicas of a stage, the stages of a replica, all, or a tensor-parallel group
 of which one rank is recorded."""
 
-METADATA = "simcluster"
-BLOCKING = {"sends": "blocking"}
+METADATA_KEY = "simcluster"
+BLOCKING_METADATA = {"sends": "blocking"}
 """In the file's metadata, under that key: sends hold up their worker until they are over.  The format cannot say it."""
 
 
@@ -100,7 +100,7 @@ class Trace:
         """dp_rank x stages + stage."""
         return self.dp_rank * self.stages + self.stage
 
-    def where(self, chosen: Bools | Ints) -> Trace:
+    def select_rows(self, chosen: Bools | Ints) -> Trace:
         """Return the same trace with these rows only, in this order."""
         names = [each.name for each in fields(self)][2:-1]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
@@ -122,7 +122,7 @@ def read_trace(path: str | Path) -> Trace:
 
     Raises InputError where pyarrow is missing, the file is none or cut, or columns are missing or of the wrong type.
     """
-    table = read_parquet(path, COLUMNS, cell=_CELL)
+    table = read_parquet(path, COLUMNS, cell=_CELL_BYTES)
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise InputError(
@@ -136,17 +136,17 @@ def read_trace(path: str | Path) -> Trace:
             row = int(np.flatnonzero(table.column(name).is_null().to_numpy())[0])
             raise InputError(f"{path}, row {row}: {name} is empty ({holes} rows in all); every op needs one")
         columns[name] = table.column(name).to_numpy()
-    if any(len(str(word)) > _LONGEST for word in dict.fromkeys(columns["optype"].tolist())):
+    if any(len(str(word)) > _MAX_LETTERS for word in dict.fromkeys(columns["optype"].tolist())):
         raise InputError(
-            f"cannot read {path}: an optype has more than {_LONGEST} letters; name the ops as the format does"
+            f"cannot read {path}: an optype has more than {_MAX_LETTERS} letters; name the ops as the format does"
         )
     try:
-        about = json.loads((table.schema.metadata or {}).get(METADATA.encode(), b"null"))
+        about = json.loads((table.schema.metadata or {}).get(METADATA_KEY.encode(), b"null"))
     except (ValueError, RecursionError):
         raise InputError(
-            f"cannot read {path}: its metadata {METADATA!r} is damaged; write the file again, or leave it out"
+            f"cannot read {path}: its metadata {METADATA_KEY!r} is damaged; write the file again, or leave it out"
         ) from None
-    return trace_of(columns, name=Path(path).stem, blocking=about == BLOCKING)
+    return trace_of(columns, name=Path(path).stem, blocking=about == BLOCKING_METADATA)
 
 
 def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
@@ -168,7 +168,7 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
     return Trace(name=name, words=tuple(map(str, words)), blocking=blocking, **found)
 
 
-def beside_compute(trace: Trace, least: float) -> tuple[str, ...]:
+def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
     """Return the collectives that overlapped with computation of their own worker, and so did not delay it."""
     stages = int(trace.stage.max()) + 1
     place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
@@ -179,7 +179,7 @@ def beside_compute(trace: Trace, least: float) -> tuple[str, ...]:
     compute = compute[np.lexsort((trace.start_ts[compute], place[compute]))]
     starts, ends = (place[compute] * far + time[compute] for time in (trace.start_ts, end))
     found = []
-    for optype in SCOPES:
+    for optype in COLLECTIVE_SCOPES:
         ops = np.flatnonzero(trace.is_type([optype]))
         slack = np.minimum(least, trace.duration[ops] / 2)
         first = np.searchsorted(ends, place[ops] * far + trace.start_ts[ops] + slack, side="right")
@@ -189,13 +189,13 @@ def beside_compute(trace: Trace, least: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def alike_steps(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
+def group_equal_steps(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
     """Return row numbers [op, step] of the steps with the same ops, in the same order on every main lane."""
     columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
     order = np.lexsort((*columns[::-1], trace.step))
     bounds = np.flatnonzero(np.diff(trace.step[order])) + 1
     ends = trace.start_ts + trace.duration  # of ops that begin together the one that takes no time is first
-    in_order = ~trace.is_type(MESSAGES) & ~trace.is_type(beside)
+    in_order = ~trace.is_type(MESSAGE_TYPES) & ~trace.is_type(beside)
     alike: dict[tuple[bytes, ...], list[Ints]] = {}
     for rows in np.split(order, bounds):
         sequence = np.lexsort((ends[rows], trace.start_ts[rows], trace.stage[rows], trace.dp_rank[rows]))

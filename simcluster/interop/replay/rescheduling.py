@@ -14,15 +14,15 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGES, WEIGHT
-from simcluster.interop.replay.step_graph import MAIN, Lane, StepGraph, having
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, WEIGHT
+from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, select_by
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
-_SPLIT = 0.5  # of a backward is the gradient of the input
+_INPUT_GRADIENT_SHARE = 0.5  # of a backward is the gradient of the input
 _OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 
-def microbatches_of(graph: StepGraph) -> int:
+def num_microbatches(graph: StepGraph) -> int:
     """Return the number of microbatches of a replica in a step."""
     last = int(graph.microbatch.max())
     there = np.unique(graph.microbatch[graph.microbatch >= 0])
@@ -32,20 +32,20 @@ def microbatches_of(graph: StepGraph) -> int:
     return last + 1
 
 
-def schedule_of(graph: StepGraph) -> str:
+def find_schedule(graph: StepGraph) -> str:
     """Return the name of the schedule that the first replica ran, "" for none that is known (chunks do not count)."""
     kinds = {FORWARD: "F", BACKWARD: "B"}
     rows = [
         [
             Action(kinds[graph.optype[op]], int(graph.microbatch[op]))  # type: ignore[arg-type]
-            for op in graph.lanes.get((stage, MAIN), ())
+            for op in graph.lanes.get((stage, MAIN_LANE), ())
             if graph.optype[op] in kinds
         ]
         for stage in range(graph.stages)
     ]
     for name in SCHEDULES:
         try:
-            schedule = schedule_function(name)(graph.stages, microbatches_of(graph))
+            schedule = schedule_function(name)(graph.stages, num_microbatches(graph))
         except InputError:
             continue
         if schedule.num_chunks == 1 and [list(row) for row in schedule.rows] == rows:
@@ -53,14 +53,14 @@ def schedule_of(graph: StepGraph) -> str:
     return ""
 
 
-def rescheduled(graph: StepGraph, schedule: Schedule) -> StepGraph:
+def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
     """Return the graph with its pipeline in the order of a schedule for as many stages and microbatches.
 
     What each worker does before its first pass and after its last stays.  InputError where a job has chunks already,
     or collectives beside its passes: their place in another order is not known.
     """
-    beside = [ops[0] for (_, name), ops in graph.lanes.items() if name != MAIN]
-    if any(graph.optype[op] not in MESSAGES for op in beside):
+    beside = [ops[0] for (_, name), ops in graph.lanes.items() if name != MAIN_LANE]
+    if any(graph.optype[op] not in MESSAGE_TYPES for op in beside):
         raise InputError(
             "another schedule: this job runs collectives beside its passes, and a trace does not say where they would "
             "be in another order"
@@ -70,18 +70,18 @@ def rescheduled(graph: StepGraph, schedule: Schedule) -> StepGraph:
             "another schedule: this job has several chunks a stage; what each stage takes for the whole of its share "
             "is not recorded"
         )
-    return _Rescheduling(graph, schedule).graph()
+    return _Rescheduler(graph, schedule).build()
 
 
-class _Rescheduling:
+class _Rescheduler:
     def __init__(self, old: StepGraph, schedule: Schedule) -> None:
         self._old, self._schedule = old, schedule
         self._ops: list[tuple[str, int, int, int]] = []  # type, worker, microbatch, place of the chunk
-        self._took: list[Floats] = []
+        self._op_seconds: list[Floats] = []
         self._after: list[list[int]] = []
         self._lanes: dict[Lane, list[int]] = {}
         self._groups: list[tuple[int, ...]] = []
-        self._moved: dict[int, int] = {}  # op of the old graph -> of the new
+        self._new_op: dict[int, int] = {}  # op of the old graph -> of the new
         # (replica, kind, microbatch, virtual stage) -> op, and where it is
         self._passes: dict[tuple[int, str, int, int], tuple[int, Hop]] = {}
         rows = zip(old.worker.tolist(), old.optype, old.microbatch.tolist(), old.seconds, strict=True)
@@ -89,11 +89,11 @@ class _Rescheduling:
         last = old.stage == old.stages - 1
         self._head = dict.fromkeys((FORWARD, BACKWARD), 0.0)  # seconds that the last stage takes longer for a pass
         for optype in self._head if old.stages > 1 else ():
-            own = having("types", optype)(old)
+            own = select_by("types", optype)(old)
             self._head[optype] = max(0.0, float(old.seconds[own & last].mean() - old.seconds[own & ~last].mean()))
         # seconds by kind, sending worker, receiving worker and microbatch; what is typical of a kind
         self._transfers: dict[tuple[str, int, int, int], Floats] = {}
-        served = {other: op for op in range(len(old)) for other in old.after[op] if old.optype[other] in MESSAGES}
+        served = {other: op for op in range(len(old)) for other in old.after[op] if old.optype[other] in MESSAGE_TYPES}
         taken: dict[str, list[Floats]] = {"F": [], "B": []}
         for group in old.groups:
             receive = next((op for op in group if old.optype[op].endswith("-recv")), None)
@@ -105,30 +105,30 @@ class _Rescheduling:
                 taken[kind].append(old.seconds[receive])
         self._typical = {kind: float(np.median(found)) if found else 0.0 for kind, found in taken.items()}
 
-    def graph(self) -> StepGraph:
+    def build(self) -> StepGraph:
         old = self._old
         for worker in sorted(set(old.worker.tolist())):
             self._fill_lane(worker)
-        self._connect()
+        self._connect_passes()
         for group in old.groups:
-            if old.optype[group[0]] not in MESSAGES:
-                self._groups.append(tuple(self._moved[op] for op in group))
+            if old.optype[group[0]] not in MESSAGE_TYPES:
+                self._groups.append(tuple(self._new_op[op] for op in group))
         optype, *columns = zip(*self._ops, strict=True)
         worker, microbatch, chunk = (np.array(each, dtype=np.int64) for each in columns)
         nothing = np.zeros((len(self._ops), len(old.steps)))  # nothing of it was recorded
         return StepGraph(
             old.stages, old.steps, optype, worker, microbatch, chunk,
             lanes={lane: tuple(ops) for lane, ops in self._lanes.items()}, after=tuple(map(tuple, self._after)),
-            groups=tuple(self._groups), seconds=np.array(self._took).reshape(nothing.shape), began=nothing,
-            ended=nothing,
+            groups=tuple(self._groups), seconds=np.array(self._op_seconds).reshape(nothing.shape), recorded_start=nothing,
+            recorded_end=nothing,
         )  # fmt: skip
 
-    def _add(
+    def _add_op(
         self, lane: str, optype: str, worker: int, seconds: Floats, *, microbatch: int = -1, chunk: int = -1,
         after: Sequence[int] = (),
     ) -> int:  # fmt: skip
         self._ops.append((optype, worker, microbatch, chunk))
-        self._took.append(seconds)
+        self._op_seconds.append(seconds)
         self._after.append(list(after))
         self._lanes.setdefault((worker, lane), []).append(len(self._ops) - 1)
         return len(self._ops) - 1
@@ -136,24 +136,24 @@ class _Rescheduling:
     def _fill_lane(self, worker: int) -> None:
         """Fill the main lane: what came before the passes, the schedule's row, what came between and after them."""
         old = self._old
-        lane = old.lanes[worker, MAIN]
+        lane = old.lanes[worker, MAIN_LANE]
         passes = [place for place, op in enumerate(lane) if old.optype[op] in (FORWARD, BACKWARD)]
         others = [op for op in lane[passes[0] :] if old.optype[op] not in (FORWARD, BACKWARD)]
         replica, stage = divmod(worker, old.stages)
         for op in lane[: passes[0]]:
-            self._moved[op] = self._add(MAIN, old.optype[op], worker, old.seconds[op])
+            self._new_op[op] = self._add_op(MAIN_LANE, old.optype[op], worker, old.seconds[op])
         for action in self._schedule.rows[stage]:
             here = self._schedule.virtual_stage(action.microbatch, stage, action.chunk)
-            number = self._add(
-                MAIN, _OPTYPES[action.kind], worker, self._seconds(worker, action), microbatch=action.microbatch,
+            number = self._add_op(
+                MAIN_LANE, _OPTYPES[action.kind], worker, self._pass_seconds(worker, action), microbatch=action.microbatch,
                 chunk=here,
             )  # fmt: skip
             made = "B" if action.kind == "I" else action.kind
             self._passes[replica, made, action.microbatch, here] = number, (stage, action.chunk)
         for op in others:
-            self._moved[op] = self._add(MAIN, old.optype[op], worker, old.seconds[op])
+            self._new_op[op] = self._add_op(MAIN_LANE, old.optype[op], worker, old.seconds[op])
 
-    def _seconds(self, worker: int, action: Action) -> Floats:
+    def _pass_seconds(self, worker: int, action: Action) -> Floats:
         """Return what was measured on this worker for this microbatch, for this chunk's share of it."""
         stage, optype = worker % self._old.stages, BACKWARD if action.kind in "BIW" else FORWARD
         measured = self._measured.get((worker, optype, action.microbatch))
@@ -167,9 +167,9 @@ class _Rescheduling:
         ends = self._schedule.next_hop(action.microbatch, stage, action.chunk) is None
         chunks = len([hop for hop in self._schedule.route(action.microbatch) if hop[0] == stage])
         seconds = np.maximum(measured - own, 0.0) / chunks + (head if ends else 0.0)
-        return np.asarray({"I": _SPLIT, "W": 1.0 - _SPLIT}.get(action.kind, 1.0) * seconds)
+        return np.asarray({"I": _INPUT_GRADIENT_SHARE, "W": 1.0 - _INPUT_GRADIENT_SHARE}.get(action.kind, 1.0) * seconds)
 
-    def _connect(self) -> None:
+    def _connect_passes(self) -> None:
         """Add messages between passes on different stages, after all passes are there.
 
         A receive is posted when the pass before the one that it serves, of its kind on that chunk, is over.
@@ -183,21 +183,21 @@ class _Rescheduling:
             if target[0] == source[0]:
                 self._after[user].append(op)
             else:
-                self._message(replica, made, source, target, microbatch, op, user)
-        serves = {other: op for op, own in enumerate(self._after) for other in own if self._ops[other][0] in MESSAGES}
+                self._add_message(replica, made, source, target, microbatch, op, user)
+        serves = {other: op for op, own in enumerate(self._after) for other in own if self._ops[other][0] in MESSAGE_TYPES}
         for (worker, name), ops in self._lanes.items():
             if name.startswith("recv"):
-                main = {op: place for place, op in enumerate(self._lanes[worker, MAIN])}
+                main = {op: place for place, op in enumerate(self._lanes[worker, MAIN_LANE])}
                 ops.sort(key=lambda receive, main=main: main[serves[receive]])  # type: ignore[misc]
                 for before, receive in pairwise(ops):
                     self._after[receive].append(serves[before])
 
-    def _message(self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int) -> None:
+    def _add_message(self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int) -> None:
         old, kind = self._old, "forward" if made == "F" else "backward"
         ends = replica * old.stages + source[0], replica * old.stages + target[0]
         seconds = self._transfers.get((made, *ends, microbatch), np.full(len(old.steps), self._typical[made]))
         name = f"{kind} {source[1]} to {target[0]}.{target[1]}"
-        send = self._add(f"send {name}", f"{kind}-send", ends[0], seconds, microbatch=microbatch, after=[op])
-        receive = self._add(f"recv {name}", f"{kind}-recv", ends[1], seconds, microbatch=microbatch)
+        send = self._add_op(f"send {name}", f"{kind}-send", ends[0], seconds, microbatch=microbatch, after=[op])
+        receive = self._add_op(f"recv {name}", f"{kind}-recv", ends[1], seconds, microbatch=microbatch)
         self._groups.append((send, receive))
         self._after[user].append(receive)

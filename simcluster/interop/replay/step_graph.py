@@ -22,10 +22,10 @@ from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.replay.longest_path import LongestPath, PathTimes
-from simcluster.interop.replay.recorded_trace import COLLECTIVE, MESSAGES, SCOPES
+from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX, MESSAGE_TYPES, COLLECTIVE_SCOPES
 from simcluster.traffic.traffic import Traffic
 
-MAIN = "main"
+MAIN_LANE = "main"
 HOST, COPY = "host", "copy"
 """Types of ops of profiles during which a GPU computes nothing."""
 Lane = tuple[int, str]
@@ -35,7 +35,7 @@ Lane = tuple[int, str]
 @cache
 def is_communication(optype: str) -> bool:
     """Is the type one whose length depends on others: a message or a collective?"""
-    return optype in MESSAGES or optype in SCOPES or optype in MESSAGES.values() or optype.startswith(COLLECTIVE)
+    return optype in MESSAGE_TYPES or optype in COLLECTIVE_SCOPES or optype in MESSAGE_TYPES.values() or optype.startswith(COLLECTIVE_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class StepGraph:
     after: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[int, ...], ...]
     seconds: Floats
-    began: Floats
-    ended: Floats
+    recorded_start: Floats
+    recorded_end: Floats
 
     def __len__(self) -> int:
         return len(self.optype)
@@ -73,26 +73,26 @@ class StepGraph:
         return self.worker % self.stages
 
     @cached_property
-    def kinds(self) -> tuple[tuple[str, ...], Ints]:
+    def type_codes(self) -> tuple[tuple[str, ...], Ints]:
         """The op types that there are, and which of them every op is of: there are few, and questions are of types."""
         place: dict[str, int] = {}
         codes = [place.setdefault(optype, len(place)) for optype in self.optype]
         return tuple(place), np.array(codes, dtype=np.int64)
 
-    def of_kinds(self, chosen: Callable[[str], bool]) -> Bools:
+    def type_mask(self, chosen: Callable[[str], bool]) -> Bools:
         """Return which ops are of types that are chosen."""
-        kinds, codes = self.kinds
+        kinds, codes = self.type_codes
         return np.array([chosen(optype) for optype in kinds], dtype=bool)[codes]
 
     @cached_property
-    def types(self) -> tuple[str, ...]:
+    def reported_types(self) -> tuple[str, ...]:
         """The op types as they are reported, the two halves of a message as one."""
-        return tuple([MESSAGES.get(optype, optype) for optype in self.optype])
+        return tuple([MESSAGE_TYPES.get(optype, optype) for optype in self.optype])
 
     @property
-    def measured(self) -> Floats:
+    def measured_seconds(self) -> Floats:
         """Seconds of every step as recorded: first start to last end."""
-        return np.asarray(self.ended.max(axis=0) - self.began.min(axis=0))
+        return np.asarray(self.recorded_end.max(axis=0) - self.recorded_start.min(axis=0))
 
     def describe(self, op: int) -> str:
         """Return the op as messages name it."""
@@ -102,35 +102,35 @@ class StepGraph:
         )
 
 
-Chosen = Callable[[StepGraph], Bools]
+OpFilter = Callable[[StepGraph], Bools]
 """Which ops of a graph a question is about."""
 
 
-def is_comm(graph: StepGraph) -> Bools:
+def communication_mask(graph: StepGraph) -> Bools:
     """Return which ops are messages and collectives."""
-    return graph.of_kinds(is_communication)
+    return graph.type_mask(is_communication)
 
 
-def computing(graph: StepGraph) -> Bools:
+def compute_mask(graph: StepGraph) -> Bools:
     """Return which ops keep a rank's device busy."""
-    return graph.of_kinds(lambda optype: not is_communication(optype) and optype not in (HOST, COPY))
+    return graph.type_mask(lambda optype: not is_communication(optype) and optype not in (HOST, COPY))
 
 
-def having(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> Chosen:
+def select_by(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> OpFilter:
     """Choose ops with one of these values: of these types as they are reported, dp ranks, stages or workers."""
     if column == "types":
-        return lambda graph: graph.of_kinds(lambda optype: MESSAGES.get(optype, optype) in values)
+        return lambda graph: graph.type_mask(lambda optype: MESSAGE_TYPES.get(optype, optype) in values)
     return lambda graph: np.isin(getattr(graph, column), values)
 
 
-TOGETHER = 4_000_000
+DURATIONS_PER_SWEEP = 4_000_000
 """Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
 more than this no longer fits a cache."""
 _TICKS = 2.0**44  # of the clock's grid, a second
-_NOTHING = Traffic((), 0.0, 1, 0.0)
+_NO_TRAFFIC = Traffic((), 0.0, 1, 0.0)
 
 
-class RecordedPart:
+class StepProgram:
     """A graph with its program: the steps of a job that are alike.
 
     ``first[op]`` is the program's op where a recorded one arrives, ``last[op]`` the one where it spends its time.
@@ -138,38 +138,38 @@ class RecordedPart:
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
-        self.types = np.array(graph.types)
-        self.first = np.zeros(len(graph), dtype=np.int64)
-        self.last = np.zeros(len(graph), dtype=np.int64)
+        self.types = np.array(graph.reported_types)
+        self.first_ops = np.zeros(len(graph), dtype=np.int64)
+        self.last_ops = np.zeros(len(graph), dtype=np.int64)
         self._program = self._make_program()
         self._sweep = LongestPath(self._program)
 
-    def play(self, seconds: Floats) -> PathTimes:
+    def replay(self, seconds: Floats) -> PathTimes:
         """Simulate the steps with these durations [op, step], in one sweep."""
-        return self._sweep(self._seconds(seconds))
+        return self._sweep(self._program_seconds(seconds))
 
-    def total(self, seconds: Floats) -> Floats:
+    def total_seconds(self, seconds: Floats) -> Floats:
         """Return seconds of as many cases with these durations [op, case], in one sweep."""
-        return self._sweep.total(self._seconds(seconds))
+        return self._sweep.total_seconds(self._program_seconds(seconds))
 
-    def keeping(self, kept: Bools, typical: Floats) -> Floats:
+    def seconds_keeping(self, kept: Bools, typical: Floats) -> Floats:
         """Return seconds [case, step] if only the ops ``kept`` [op, case] take what they took, others ``typical``."""
-        own, usual = (self._seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
+        own, usual = (self._program_seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
         chosen = np.zeros((len(own), kept.shape[1]), dtype=bool)
-        chosen[self.last] = kept
+        chosen[self.last_ops] = kept
         cases = np.where(chosen[:, :, None], own[:, None], usual[:, None])
-        return self._sweep.total(cases.reshape(len(own), -1)).reshape(kept.shape[1], -1)
+        return self._sweep.total_seconds(cases.reshape(len(own), -1)).reshape(kept.shape[1], -1)
 
-    def events(self, seconds: Floats, case: int) -> tuple[float, int]:
+    def simulate_events(self, seconds: Floats, case: int) -> tuple[float, int]:
         """Simulate one step by events: return its seconds, and how many events that took."""
-        program = replace(self._program, seconds=self._seconds(seconds)[:, case].tolist())
+        program = replace(self._program, seconds=self._program_seconds(seconds)[:, case].tolist())
         found = simulate_tables(program.tables([]), "op {}".format, keeps_times=False)
         return float(found.lane_end.max()), found.events
 
-    def _seconds(self, of_ops: Floats) -> Floats:
+    def _program_seconds(self, of_ops: Floats) -> Floats:
         """Return durations of the program's ops [op, case] from those of the recorded ones, on the clock's grid."""
         found = np.full((len(self._program.seconds), of_ops.shape[1]), -1.0)
-        found[self.last] = np.round(of_ops * _TICKS) / _TICKS
+        found[self.last_ops] = np.round(of_ops * _TICKS) / _TICKS
         return found
 
     def _make_program(self) -> ExplicitProgram:
@@ -178,13 +178,13 @@ class RecordedPart:
         known: dict[int, CommunicationKind] = {}
         for group in graph.groups:
             meeting[list(group)] = len(program.meetings)
-            barrier = CommunicationKind(len(group), [_NOTHING])
+            barrier = CommunicationKind(len(group), [_NO_TRAFFIC])
             program.meetings.append(known.setdefault(len(group), barrier))
-        lanes = sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN))
+        lanes = sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN_LANE))
         for (worker, _), _ in lanes:
             program.add_lane(worker)
         self._add_ops(program, [ops for _, ops in lanes], meeting)
-        first, last = self.first.tolist(), self.last.tolist()
+        first, last = self.first_ops.tolist(), self.last_ops.tolist()
         for op, others in enumerate(graph.after):
             if others:
                 program.after[first[op]] = [last[other] for other in others]
@@ -195,12 +195,12 @@ class RecordedPart:
         ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
         times = 1 + (meeting[ops] >= 0)
         over = np.cumsum(times)
-        self.last[ops] = over - 1
-        self.first[ops] = over - times
+        self.last_ops[ops] = over - 1
+        self.first_ops[ops] = over - times
         count = int(times.sum())
         met = np.full(count, -1, dtype=np.int64)
         meets = ops[times > 1]
-        met[self.first[meets]] = meeting[meets]
+        met[self.first_ops[meets]] = meeting[meets]
         program.seconds = [0.0] * count
         program.sensitivity = [-1.0] * count
         program.meeting = met.tolist()

@@ -21,13 +21,13 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.replay.longest_path import PathTimes
 from simcluster.interop.replay.recorded_job import Recorded
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES
-from simcluster.interop.replay.step_graph import Chosen, RecordedPart, StepGraph, computing, having, is_communication
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES, COLLECTIVE_SCOPES
+from simcluster.interop.replay.step_graph import OpFilter, StepProgram, StepGraph, compute_mask, select_by, is_communication
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.results.waits import READABLE, WaitMatrix
 
-WORST = 0.03
+WORST_SHARE = 0.03
 """The part of the workers that are looked at as the slowest (M_W of arXiv:2505.05713)."""
 
 Worker = tuple[int, int]
@@ -111,18 +111,18 @@ class Straggling:
 
 def measure(job: Recorded) -> Straggling:
     """Return all metrics of a job: a few sweeps of many cases over all steps."""
-    replayed = job.times(lambda graph: graph.seconds)
-    ideal = job.times(job.typical_of)
-    types = [optype for optype in job.typical if not optype.startswith(LAUNCH)]
-    of_types = [having("types", optype) for optype in types]
-    of_stages = [having("stage", stage) for stage in range(job.stages)]
-    ratios = [_ratio(times, ideal) for times in job.keeping(*of_types, *of_stages)]
+    replayed = job.step_seconds(lambda graph: graph.seconds)
+    ideal = job.step_seconds(job.typical_seconds)
+    types = [optype for optype in job.typical if not optype.startswith(LAUNCH_PREFIX)]
+    of_types = [select_by("types", optype) for optype in types]
+    of_stages = [select_by("stage", stage) for stage in range(job.stages)]
+    ratios = [_time_ratio(times, ideal) for times in job.seconds_keeping(*of_types, *of_stages)]
     by_type, by_stage = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
-    by_replica = [_ratio(times, ideal) for times in job.keeping_each_replica()]
+    by_replica = [_time_ratio(times, ideal) for times in job.seconds_keeping_each_replica()]
     worst = worst_workers(np.minimum.outer(by_replica, by_stage))
 
-    def cost(group: Chosen) -> StragglerCost:
-        found = job.keeping(lambda graph: ~group(graph), group)
+    def cost(group: OpFilter) -> StragglerCost:
+        found = job.seconds_keeping(lambda graph: ~group(graph), group)
         without, alone, actual, best = (float(times.mean()) for times in (*found, replayed, ideal))
         if actual - best < 1e-9 * best:
             return StragglerCost(without, alone, None, None)
@@ -133,20 +133,20 @@ def measure(job: Recorded) -> Straggling:
         measured=job.measured,
         replayed=replayed,
         ideal=ideal,
-        slowdown=_ratio(replayed, ideal),
-        launch=_ratio(job.measured, replayed),
+        slowdown=_time_ratio(replayed, ideal),
+        launch=_time_ratio(job.measured, replayed),
         error=float(np.mean(np.abs(replayed - job.measured) / job.measured)),
         by_type=dict(sorted(by_type.items(), key=lambda entry: -entry[1])),
         by_replica=np.array(by_replica),
         by_stage=np.array(by_stage),
         worst=worst,
-        worst_workers=cost(having("worker", *(dp * job.stages + stage for dp, stage in worst))),
-        last_stage=cost(having("stage", job.stages - 1)),
+        worst_workers=cost(select_by("worker", *(dp * job.stages + stage for dp, stage in worst))),
+        last_stage=cost(select_by("stage", job.stages - 1)),
         typical={optype: job.typical[optype] for optype in types},
     )
 
 
-def explained(found: Straggling) -> list[str]:
+def explain_slowdown(found: Straggling) -> list[str]:
     """Return in words how much of the slowdown two suspects explain; more than 100 % is pointed out."""
     shares = {"the slowest 3 % of workers": found.worst_workers.removed, "the last stage": found.last_stage.removed}
     known = {who: share for who, share in shares.items() if share is not None}
@@ -159,29 +159,29 @@ def explained(found: Straggling) -> list[str]:
 
 def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
     """Return the 3 % of the workers (at least one) with the highest S, worst first; of equal ones the low numbers."""
-    count = math.ceil(WORST * by_worker.size)
+    count = math.ceil(WORST_SHARE * by_worker.size)
     order = np.argsort(-by_worker, axis=None, kind="stable")[:count]
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
 
 
-def _ratio(times: Floats, to: Floats) -> float:
+def _time_ratio(times: Floats, to: Floats) -> float:
     return float(times.sum() / to.sum())
 
 
-def waited(job: Recorded) -> Floats:
+def wait_seconds(job: Recorded) -> Floats:
     """Return the mean seconds of a step that every recorded rank waits for every other, [waiting, culprit]."""
     count = len(job.ranks)
     seconds = np.zeros((count, count))
-    for part in job.parts:
-        played = part.play(part.graph.seconds)
+    for part in job.programs:
+        played = part.replay(part.graph.seconds)
         for step in range(len(part.graph.steps)):
-            seconds += _of_step(part, played, step, count)
+            seconds += _step_waits(part, played, step, count)
     return seconds / len(job.steps)
 
 
-def recorded_matrix(job: Recorded) -> WaitMatrix:
+def wait_matrix(job: Recorded) -> WaitMatrix:
     """Return the same with names: rank by rank, or stage by stage where there are too many ranks to be drawn."""
-    seconds = waited(job)
+    seconds = wait_seconds(job)
     if len(job.ranks) <= READABLE or job.stages == 1:
         order = np.argsort(job.ranks, kind="stable")
         return WaitMatrix("rank", tuple(str(job.ranks[worker]) for worker in order), seconds[np.ix_(order, order)])
@@ -189,17 +189,17 @@ def recorded_matrix(job: Recorded) -> WaitMatrix:
     return WaitMatrix("stage", tuple(map(str, range(job.stages))), by_stage)
 
 
-def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
+def longest_waits(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
     """Return the ``count`` largest (waiting, culprit, seconds), longest first."""
     order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
     pairs = [divmod(int(number), matrix.shape[1]) for number in order]
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
 
 
-def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Floats:
+def _step_waits(part: StepProgram, played: PathTimes, step: int, count: int) -> Floats:
     graph = part.graph
-    arrival = played.ready[part.first, step]
-    begin, end = played.start[part.last, step], played.end[part.last, step]
+    arrival = played.ready[part.first_ops, step]
+    begin, end = played.start[part.last_ops, step], played.end[part.last_ops, step]
     # ops that wait for another of their group, and that one: of equals the first
     early, late = list[int](), list[int]()
     for group in graph.groups:
@@ -208,23 +208,23 @@ def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Fl
         waiting = members[arrival[members] < arrival[last]].tolist()
         early += waiting
         late += [int(last)] * len(waiting)
-    waits, culprits, busy = (np.array(ops, dtype=np.int64) for ops in (early, late, np.flatnonzero(computing(graph))))
+    waits, culprits, busy = (np.array(ops, dtype=np.int64) for ops in (early, late, np.flatnonzero(compute_mask(graph))))
     found = np.zeros((count, count))
-    own_waits, own_busy = _by_worker(graph.worker[waits], count), _by_worker(graph.worker[busy], count)
+    own_waits, own_busy = _group_by_worker(graph.worker[waits], count), _group_by_worker(graph.worker[busy], count)
     for worker, (mine, computed) in enumerate(zip(own_waits, own_busy, strict=True)):
         if len(mine):
             own = busy[computed]
-            exposed = _exposed(arrival[waits[mine]], arrival[culprits[mine]], begin[own], end[own])
+            exposed = _exposed_seconds(arrival[waits[mine]], arrival[culprits[mine]], begin[own], end[own])
             np.add.at(found[worker], graph.worker[culprits[mine]], exposed)
     return found
 
 
-def _by_worker(worker: Ints, count: int) -> list[Ints]:
+def _group_by_worker(worker: Ints, count: int) -> list[Ints]:
     order = np.argsort(worker, kind="stable")
     return np.split(order, np.searchsorted(worker[order], np.arange(1, count)))
 
 
-def _exposed(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
+def _exposed_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
     """Return seconds of each interval in which nothing computes, outside of intervals that began before it."""
     order = np.lexsort((high, low))
     before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
@@ -237,8 +237,8 @@ def _exposed(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
     return found
 
 
-_STREAMS = {"replicas": "dp", "pipeline": "pp", "job": "pp", "worker": "tp"}
-_KINDS = {
+_SCOPE_STREAMS = {"replicas": "dp", "pipeline": "pp", "job": "pp", "worker": "tp"}
+_TYPE_KINDS = {
     FORWARD: "forward",
     BACKWARD: "backward",
     "optimizer": "optimizer",
@@ -247,7 +247,7 @@ _KINDS = {
 }
 
 
-class OpNames(NamedTuple):
+class OpLabel(NamedTuple):
     """The label of an op in the timeline."""
 
     stream: str
@@ -258,40 +258,40 @@ class OpNames(NamedTuple):
     bytes: float = 0.0
 
 
-def spans(job: Recorded) -> Spans:
+def replayed_spans(job: Recorded) -> Spans:
     """Return a span per recorded op, as replayed; steps one after the other.
 
     ``ready`` is when the worker was there, ``start`` when the last of the op's group was.  ``name`` is the type in the
     trace, ``chunk`` the chunk of the stage.
     """
 
-    def names(graph: StepGraph, op: int) -> OpNames | None:
+    def names(graph: StepGraph, op: int) -> OpLabel | None:
         optype = graph.optype[op]
-        if optype.startswith(LAUNCH):
+        if optype.startswith(LAUNCH_PREFIX):
             return None
-        if optype in MESSAGES:
-            return OpNames("pp", optype.rpartition("-")[2], optype)
-        kind = _KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
-        return OpNames(_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)
+        if optype in MESSAGE_TYPES:
+            return OpLabel("pp", optype.rpartition("-")[2], optype)
+        kind = _TYPE_KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
+        return OpLabel(_SCOPE_STREAMS[COLLECTIVE_SCOPES[optype]] if optype in COLLECTIVE_SCOPES else "compute", kind, optype)
 
-    return timeline(job, names)
+    return job_spans(job, names)
 
 
-def timeline(job: Recorded, names: Callable[[Any, int], OpNames | None]) -> Spans:
+def job_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spans:
     """Return the spans of a job as replayed, steps one after the other, of the ops that have names."""
-    times = job.times(lambda graph: graph.seconds)
+    times = job.step_seconds(lambda graph: graph.seconds)
     begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
     words = {"": 0}
     parts: list[dict[str, Any]] = []
-    for part in job.parts:
-        graph, played = part.graph, part.play(part.graph.seconds)
+    for part in job.programs:
+        graph, played = part.graph, part.replay(part.graph.seconds)
         shown = {op: found for op in range(len(graph)) if (found := names(graph, op)) is not None}
         ops = np.array(list(shown), dtype=np.int64)
-        named: dict[str, Any] = dict(zip(OpNames._fields, zip(*shown.values(), strict=True), strict=True))
+        named: dict[str, Any] = dict(zip(OpLabel._fields, zip(*shown.values(), strict=True), strict=True))
         for column in ("stream", "kind", "name", "group"):
             named[column] = [words.setdefault(text, len(words)) for text in named[column]]
         columns = named | {
-            "op": part.last[ops],
+            "op": part.last_ops[ops],
             "rank": np.array(job.ranks)[graph.worker[ops]],
             "stage": graph.stage[ops],
             "chunk": np.where(graph.chunk < 0, -1, graph.chunk // graph.stages)[ops],
@@ -300,7 +300,7 @@ def timeline(job: Recorded, names: Callable[[Any, int], OpNames | None]) -> Span
         columns = {name: np.tile(column, len(graph.steps)) for name, column in columns.items()}
         columns["step"] = np.repeat(np.array(graph.steps), len(ops))
         offset = np.array([begins[step] for step in graph.steps])
-        for name, own in (("ready", part.first), ("start", part.last), ("end", part.last)):
+        for name, own in (("ready", part.first_ops), ("start", part.last_ops), ("end", part.last_ops)):
             columns[name] = (getattr(played, name)[own[ops]] + offset).T.ravel()
         parts.append(columns)
     whole = {name: np.concatenate([part[name] for part in parts]) for name in ("op", *COLUMNS)}

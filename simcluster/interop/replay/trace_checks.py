@@ -16,17 +16,17 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Trace
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, NORM, COLLECTIVE_SCOPES, WEIGHT, Trace
 from simcluster.interop.replay.step_graph import StepGraph, is_communication
 
-_KNOWN = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGES, *SCOPES)
-_COUNTED = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGES, *SCOPES)
-_WAY_OUT = "Leave the step out (--steps), or record it again"
+_KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGE_TYPES, *COLLECTIVE_SCOPES)
+_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGE_TYPES, *COLLECTIVE_SCOPES)
+_REMEDY = "Leave the step out (--steps), or record it again"
 _MOST_SECONDS = 1e12  # 30,000 years: a damaged number, of which sums would be infinite
 _LONGEST_PASS = 60.0  # seconds that the forward of a microbatch may take before its unit is doubted
 
 
-def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
+def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
     """Return the trace (of these steps only), and what was repaired or assumed.
 
     Raises InputError for what makes a replay meaningless: no ops, times that are none, a worker that is missing
@@ -39,20 +39,20 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
     notes: list[str] = []
     if steps is not None:
         require_steps(f"trace {trace.name!r}", steps, np.unique(trace.step).tolist())
-        trace = trace.where(np.isin(trace.step, list(steps)))
+        trace = trace.select_rows(np.isin(trace.step, list(steps)))
     _refuse_rows(trace)
-    _refuse_workers(trace)
-    trace = _whole_steps(trace, notes)
-    _refuse_twice(trace)
-    _refuse_one_way(trace)
-    notes += _ranks(trace)
+    _require_workers(trace)
+    trace = _complete_steps(trace, notes)
+    _refuse_duplicates(trace)
+    _require_both_passes(trace)
+    notes += _rank_notes(trace)
     passes = trace.duration[trace.is_type([FORWARD])]
     if len(passes) and float(np.median(passes)) > _LONGEST_PASS:
         notes.append(
             f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are taken for seconds; "
             "divide them first if they are milliseconds or microseconds"
         )
-    if strange := _strange(trace):
+    if strange := _unknown_types(trace):
         notes.append(
             f"op types that are not of the format: {', '.join(strange)}; taken for work of their own worker alone, in "
             "the order recorded"
@@ -68,15 +68,15 @@ def require_steps(name: str, steps: Sequence[int], there: Collection[int]) -> No
         raise InputError(f"steps: {name} has no step {missing[0]}; name some that it has: {known}")
 
 
-def _strange(trace: Trace) -> list[str]:
-    return [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
+def _unknown_types(trace: Trace) -> list[str]:
+    return [word for word in trace.words if word not in _KNOWN_TYPES and trace.is_type([word]).any()]
 
 
 def _refuse_rows(trace: Trace) -> None:
-    negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_WAY_OUT}"
+    negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_REMEDY}"
     rules = (
-        (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is no number of seconds.  {_WAY_OUT}"),
-        (~(np.abs(trace.duration) < _MOST_SECONDS), f"duration is no number of seconds.  {_WAY_OUT}"),
+        (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is no number of seconds.  {_REMEDY}"),
+        (~(np.abs(trace.duration) < _MOST_SECONDS), f"duration is no number of seconds.  {_REMEDY}"),
         (trace.duration < 0, negative),
         *(
             (getattr(trace, name) < 0, f"{name} must not be negative; count it from 0")
@@ -91,7 +91,7 @@ def _refuse_rows(trace: Trace) -> None:
             raise InputError(f"trace {trace.name!r}, {trace.describe(first)}{more}: {what}")
 
 
-def _refuse_workers(trace: Trace) -> None:
+def _require_workers(trace: Trace) -> None:
     replicas, stages = trace.replicas, trace.stages
     if replicas * stages > len(trace):  # no table of those that are missing: a damaged number may be 2^62
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
@@ -111,7 +111,7 @@ def _refuse_workers(trace: Trace) -> None:
         )
 
 
-def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
+def _complete_steps(trace: Trace, notes: list[str]) -> Trace:
     stages, worker = trace.stages, trace.worker
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
@@ -126,22 +126,22 @@ def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
         raise InputError(f"trace {trace.name!r}: {where}, and no step has all workers; nothing can be replayed")
     left = f"{int((~whole).sum())} of {len(steps)} steps are left out: {', '.join(map(str, steps[~whole]))}"
     notes.append(f"{where}; {left}")
-    return trace.where(whole[position])
+    return trace.select_rows(whole[position])
 
 
-def _refuse_one_way(trace: Trace) -> None:
+def _require_both_passes(trace: Trace) -> None:
     """Refuse a trace without forward or backward passes; other names for them are not guessed at."""
     for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if trace.is_type([other]).any() and not trace.is_type([optype]).any():
-            strange = _strange(trace)
+            strange = _unknown_types(trace)
             named = f" (is it called {strange[0]!r} there?)" if strange else ""
             raise InputError(
                 f"trace {trace.name!r} has {other} but no {optype}{named}; every trace needs both: name the ops as the "
-                f"format does: {', '.join(_KNOWN)}"
+                f"format does: {', '.join(_KNOWN_TYPES)}"
             )
 
 
-def _refuse_twice(trace: Trace) -> None:
+def _refuse_duplicates(trace: Trace) -> None:
     keys = (trace.step, trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc)
     order = np.lexsort(keys[::-1])
     same: Bools = np.asarray((np.diff(np.stack(keys)[:, order], axis=1) == 0).all(axis=0))
@@ -161,7 +161,7 @@ def refuse_uneven(trace: Trace) -> None:
     """
     steps, step = np.unique(trace.step, return_inverse=True)
     replicas, stages = trace.replicas, trace.stages
-    for optype in _COUNTED:
+    for optype in _COUNTED_TYPES:
         ops = np.flatnonzero(trace.is_type([optype]))
         place = np.ravel_multi_index((step[ops], trace.dp_rank[ops], trace.stage[ops]), (len(steps), replicas, stages))
         counts = np.bincount(place, minlength=len(steps) * replicas * stages).reshape(len(steps), replicas, stages)
@@ -176,23 +176,23 @@ def refuse_uneven(trace: Trace) -> None:
             raise InputError(
                 f"trace {trace.name!r}, {trace.describe(int(last))}: dp_rank {more} has {own[more]} {optype} in this "
                 f"step and stage, dp_rank {fewer} {own[fewer]}; replicas run the same ops, so a row was lost, or "
-                f"is not of this step.  {_WAY_OUT}"
+                f"is not of this step.  {_REMEDY}"
             )
         there = counts.sum(axis=1) > 0
         some = np.argwhere(there != (there.mean(axis=0) > 0.5))
-        if len(some) and optype in SCOPES:
+        if len(some) and optype in COLLECTIVE_SCOPES:
             number, stage = some[0].tolist()
             has, others = ("a", "none") if there[number, stage] else ("no", "one")
             raise InputError(
                 f"trace {trace.name!r}: step {steps[number]} has {has} {optype} on stage {stage}, and most other steps "
-                f"have {others}: a row was lost.  {_WAY_OUT}"
+                f"have {others}: a row was lost.  {_REMEDY}"
             )
 
 
-def _ranks(trace: Trace) -> list[str]:
+def _rank_notes(trace: Trace) -> list[str]:
     """Note replicas or stages whose rank numbers are missing, and replicas that were not recorded."""
     replicas, stages = trace.replicas, trace.stages
-    between = [optype for optype, scope in SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
+    between = [optype for optype, scope in COLLECTIVE_SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
     if replicas == 1 and between:
         return [
             f"one dp rank is recorded, and it runs {', '.join(between)}: whether those waited for other dp ranks is "
@@ -221,22 +221,22 @@ _TOLERANCE = 1e-3  # seconds before the last arrival that a member may end: what
 _ROUNDS = 50
 
 
-def transferred(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
+def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
     """Return the graphs with ``seconds``, and what was assumed about clocks.
 
     Raises InputError where a message ends before it begins, and no shift of clocks explains it.
     """
     notes: list[str] = []
-    found = [_seconds(graph) for graph in graphs]
-    if min(_worst(seconds) for seconds in found) < -_TOLERANCE:
-        shifts = _shifts(graphs)
+    found = [_op_seconds(graph) for graph in graphs]
+    if min(_most_negative(seconds) for seconds in found) < -_TOLERANCE:
+        shifts = _clock_shifts(graphs)
         late = [shifts[graph.worker][:, None] for graph in graphs]
         graphs = [
-            replace(graph, began=graph.began - by, ended=graph.ended - by)
+            replace(graph, recorded_start=graph.recorded_start - by, recorded_end=graph.recorded_end - by)
             for graph, by in zip(graphs, late, strict=True)
         ]
-        found = [_seconds(graph) for graph in graphs]
-        _refuse(graphs, found, name)
+        found = [_op_seconds(graph) for graph in graphs]
+        _refuse_negative(graphs, found, name)
         stages = graphs[0].stages
         worker = int(np.argmax(np.abs(shifts)))
         notes.append(
@@ -248,44 +248,44 @@ def transferred(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph
         )
     negative = sum(int((seconds < 0).sum()) for seconds in found)
     if negative:
-        worst = min(range(len(graphs)), key=lambda k: _worst(found[k]))
+        worst = min(range(len(graphs)), key=lambda k: _most_negative(found[k]))
         op, step = np.unravel_index(int(np.argmin(found[worst])), found[worst].shape)
         notes.append(
             f"{negative} collectives or messages end before their last member begins, by up to "
-            f"{-_worst(found[worst]) * 1e6:.0f} us (step {graphs[worst].steps[step]}, "
+            f"{-_most_negative(found[worst]) * 1e6:.0f} us (step {graphs[worst].steps[step]}, "
             f"{graphs[worst].describe(int(op))}): clocks differ by that much; assumed that they took no time"
         )
     made = (replace(graph, seconds=np.maximum(seconds, 0.0)) for graph, seconds in zip(graphs, found, strict=True))
     return tuple(made), notes
 
 
-def _worst(seconds: Floats) -> float:
+def _most_negative(seconds: Floats) -> float:
     return float(seconds.min(initial=0.0))
 
 
-def _seconds(graph: StepGraph) -> Floats:
+def _op_seconds(graph: StepGraph) -> Floats:
     """Return seconds of every op; both halves of a message take what the receiver saw."""
-    seconds = graph.ended - graph.began
-    receives = graph.of_kinds(lambda optype: optype.endswith("-recv"))
+    seconds = graph.recorded_end - graph.recorded_start
+    receives = graph.type_mask(lambda optype: optype.endswith("-recv"))
     of_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for group in graph.groups:
         of_size[len(group)].append(group)
     for groups in of_size.values():
         members = np.array(groups)  # [group, member]
-        seconds[members] = graph.ended[members] - graph.began[members].max(axis=1, keepdims=True)
+        seconds[members] = graph.recorded_end[members] - graph.recorded_start[members].max(axis=1, keepdims=True)
         received, first = receives[members].any(axis=1), receives[members].argmax(axis=1)
         seconds[members[received]] = seconds[members[received, first[received]]][:, None]
     return seconds
 
 
-def _shifts(graphs: Sequence[StepGraph]) -> Floats:
+def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
     """Return by how much (s) every worker's clock is ahead if members of groups end together: medians, in turn."""
     ends: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
         for group in graph.groups:
             for op in group:
                 peers = [other for other in group if other != op]
-                ahead = np.median(graph.ended[op] - graph.ended[peers], axis=1)
+                ahead = np.median(graph.recorded_end[op] - graph.recorded_end[peers], axis=1)
                 ends[int(graph.worker[op])].append((graph.worker[peers], ahead))
     shifts = np.zeros(int(max(graph.worker.max() for graph in graphs)) + 1)
     pairs = {
@@ -301,7 +301,7 @@ def _shifts(graphs: Sequence[StepGraph]) -> Floats:
     return shifts
 
 
-def _refuse(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
+def _refuse_negative(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
     for graph, seconds in zip(graphs, found, strict=True):
         op, step = np.unravel_index(int(np.argmin(seconds)), seconds.shape)
         if seconds[op, step] < -_TOLERANCE and is_communication(graph.optype[op]):

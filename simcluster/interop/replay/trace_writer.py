@@ -18,10 +18,10 @@ from simcluster.documents.packed import parquet_for
 from simcluster.interop.replay import Straggling, measure, recorded
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
-    BLOCKING,
+    BLOCKING_METADATA,
     COLUMNS,
     FORWARD,
-    METADATA,
+    METADATA_KEY,
     WEIGHT,
     Trace,
     trace_of,
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
     from simcluster.results.played import Run
 
-_PHASES = {"forward": FORWARD, "weight_grad": WEIGHT}
+_PASS_TYPES = {"forward": FORWARD, "weight_grad": WEIGHT}
 _COLLECTIVES = {
     ("dp", "all_gather"): "params-all-gather",
     ("dp", "reduce_scatter"): "grads-reduce-scatter",
     ("dp", "all_reduce"): "grads-all-reduce",
 }
-_NAMED = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": "optimizer-clip-main-grad"}
-Place = Callable[[int, int, int], int]
+_TYPE_OF_NAME = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": "optimizer-clip-main-grad"}
+ChunkPlace = Callable[[int, int, int], int]
 """(microbatch, stage, chunk) -> the chunk's place in the model."""
-_Passes = dict[tuple[int, str, int, int], tuple[float, float]]
+_PassTimes = dict[tuple[int, str, int, int], tuple[float, float]]
 """Begin and end by step, type, microbatch and chunk."""
 
 
@@ -65,12 +65,12 @@ def save_trace(trace: Trace, path: str | Path) -> None:
     columns["optype"] = [trace.words[code] for code in trace.optype]
     table = arrow.table({name: columns[name] for name in COLUMNS})
     if trace.blocking:
-        table = table.replace_schema_metadata({METADATA: json.dumps(BLOCKING)})
+        table = table.replace_schema_metadata({METADATA_KEY: json.dumps(BLOCKING_METADATA)})
     with written(path) as file:
         parquet.write_table(table, file)
 
 
-def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: bool = False, name: str = "") -> Trace:
+def trace_of_run(run: Run, plan: Plan, place: ChunkPlace | None = None, *, blocking: bool = False, name: str = "") -> Trace:
     """Return the trace of a run on these ranks; ``blocking``: sends hold up the sender.
 
     ``place`` is which chunk of the model a stage's chunk is (default: a loop).
@@ -84,7 +84,7 @@ def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: 
         rank = int(plan.grid[stage, dp, 0, 0])
         played = run.simulated_for(rank)
         if played not in known:
-            known[played] = _ops(run.timeline_of(rank))
+            known[played] = _trace_rows(run.timeline_of(rank))
         parts.append(known[played].assign(dp_rank=dp, stage=stage, rank=rank))
     table = pd.concat(parts, ignore_index=True)
     passes = (table["mb_id"] >= 0) & table["optype"].isin([FORWARD, BACKWARD])
@@ -97,15 +97,15 @@ def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: 
     return trace_of({name: table[name] for name in COLUMNS}, name=name, blocking=blocking)
 
 
-def _ops(spans: pd.DataFrame) -> pd.DataFrame:
+def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
-    passes: _Passes = {}
+    passes: _PassTimes = {}
     every: Any = spans.itertuples()
     rest = []
     for span in every:
         if span.stream == "compute" and span.microbatch >= 0:
-            key = span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk
+            key = span.step, _PASS_TYPES.get(span.kind, BACKWARD), span.microbatch, span.chunk
             begin, end = passes.get(key, (span.start, span.end))
             passes[key] = min(begin, span.start), max(end, span.end)
         else:
@@ -113,9 +113,9 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     others = []
     for span in rest:
         if span.stream in ("tp", "cp", "ep") and span.microbatch >= 0:
-            _widen(passes, span)
+            _extend_pass(passes, span)
         else:
-            others.append(_other(span, passes))
+            others.append(_other_row(span, passes))
     rows = [(step, optype, *times, chunk, number, times[0]) for (step, optype, number, chunk), times in passes.items()]
     table = pd.DataFrame(
         [*rows, *others], columns=["step", "optype", "start_ts", "end", "mc", "mb_id", "order"]
@@ -123,7 +123,7 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     return table.assign(seq_id=table.groupby(["step", "optype"]).cumcount())
 
 
-def _widen(passes: _Passes, span: Any) -> None:
+def _extend_pass(passes: _PassTimes, span: Any) -> None:
     """Count a collective to the pass of its microbatch that is under way, or else begins with it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
@@ -134,7 +134,7 @@ def _widen(passes: _Passes, span: Any) -> None:
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 
-def _other(span: Any, passes: _Passes) -> tuple[object, ...]:
+def _other_row(span: Any, passes: _PassTimes) -> tuple[object, ...]:
     """Return the row of a message (in order of the passes), a collective (from this rank's arrival), or another op."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
@@ -142,11 +142,11 @@ def _other(span: Any, passes: _Passes) -> tuple[object, ...]:
         return span.step, f"{kind}-{span.kind}", span.ready, span.end, span.chunk, span.microbatch, order
     if span.stream == "compute":
         return span.step, span.name.replace("_", "-"), span.start, span.end, -1, -1, span.start
-    optype = _NAMED.get(span.name) or _COLLECTIVES.get((span.stream, span.kind)) or f"{span.name}-{span.kind}"
+    optype = _TYPE_OF_NAME.get(span.name) or _COLLECTIVES.get((span.stream, span.kind)) or f"{span.name}-{span.kind}"
     return span.step, optype.replace("_", "-"), span.ready, span.end, -1, -1, span.ready
 
 
-class Estimator:
+class TraceEstimator:
     """Stragglers of a simulated run as the estimator finds them in its trace alone, as in that of a real job."""
 
     def __init__(self, result: Result, name: str) -> None:
@@ -159,5 +159,5 @@ class Estimator:
 
     def share_without(self, workers: Sequence[int]) -> float:
         """Return the part of the run's time that remains if the ops of these workers took what is typical."""
-        (without,) = self._recorded.keeping(lambda graph: ~np.isin(graph.worker, workers))
+        (without,) = self._recorded.seconds_keeping(lambda graph: ~np.isin(graph.worker, workers))
         return float(without.sum() / self.straggling.replayed.sum())

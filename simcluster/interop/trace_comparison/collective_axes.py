@@ -7,42 +7,42 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simcluster.interop.kineto.communications import MESSAGES, Comm, axis_described
+from simcluster.interop.kineto.communications import MESSAGE_KINDS, CommCall, described_axis
 from simcluster.interop.kineto.profiled_job import ProfiledJob
-from simcluster.interop.trace_comparison.step_accounts import MESSAGE
+from simcluster.interop.trace_comparison.step_accounts import MESSAGE_KIND
 from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
 
-Counts = Mapping[str, float]
+CallCounts = Mapping[str, float]
 """Calls of a step by kind."""
 _ROUNDS = 8
 
 
-class AxisNames:
+class AxisFinder:
     """Which axis of the scenario a recorded collective is on: by its group's name, its members, or what is said of it;
     where the trace tells none of these, by how many calls of each kind its group (a stream) has."""
 
     def __init__(self, result: Result, job: ProfiledJob) -> None:
         self._result, self._ranks = result, [rank for rank in job.ranks if rank < result.facts.ranks]
-        self._counted = _counted(job)
-        self._planned, self._groups = self._plan(), self._list_groups()
-        self._dealt: dict[int, dict[str, str]] = {}
+        self._recorded_calls = _count_unknown_calls(job)
+        self._planned, self._groups = self._count_planned_calls(), self._list_simulated_groups()
+        self._assigned: dict[int, dict[str, str]] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
-    def axis(self, comm: Comm, rank: int) -> str:
+    def find_axis(self, comm: CommCall, rank: int) -> str:
         """Return the axis of a collective of a rank."""
         key = comm.kind, comm.group, comm.what, comm.ranks, rank
         if key not in self._known:
-            self._known[key] = self._find(comm, rank)
+            self._known[key] = self._search_axis(comm, rank)
         return self._known[key]
 
-    def _find(self, comm: Comm, rank: int) -> str:
+    def _search_axis(self, comm: CommCall, rank: int) -> str:
         groups = self._groups.get(rank, ())
         by_name = [axis for axis, _, name, members in groups if (name, members) == (comm.group, comm.ranks)]
         if by_name:
             return by_name[-1]
-        described = axis_described(comm)
-        if comm.kind in MESSAGES and described in (None, "pp"):
+        described = described_axis(comm)
+        if comm.kind in MESSAGE_KINDS and described in (None, "pp"):
             return "pp"
         equal = [(axis, kind) for axis, kind, _, members in groups if frozenset(members) == frozenset(comm.ranks)]
         same = [axis for axis, kind in equal if kind == comm.kind] or [axis for axis, _ in equal]
@@ -50,13 +50,13 @@ class AxisNames:
             return described if described in same else same[0]
         if described:
             return described
-        if rank not in self._dealt:  # all groups of unknown members, so that every axis has as many calls as simulated
+        if rank not in self._assigned:  # all groups of unknown members, so that every axis has as many calls as simulated
             planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
-            own = {name: counts for (of, name), counts in self._counted.items() if of == rank}
-            self._dealt[rank] = _dealt(own, planned)
-        return self._dealt[rank].get(comm.group, "dp")
+            own = {name: counts for (of, name), counts in self._recorded_calls.items() if of == rank}
+            self._assigned[rank] = _assign_groups(own, planned)
+        return self._assigned[rank].get(comm.group, "dp")
 
-    def _plan(self) -> dict[int, dict[str, dict[str, float]]]:
+    def _count_planned_calls(self) -> dict[int, dict[str, dict[str, float]]]:
         """Return calls of a step by simulated rank, axis and kind."""
         spans, words = self._result.spans, self._result.spans.words
         found: dict[int, dict[str, dict[str, float]]] = {}
@@ -64,12 +64,12 @@ class AxisNames:
         keys, counts = np.unique(columns, axis=0, return_counts=True)
         for (rank, stream, kind), count in zip(keys.tolist(), counts.tolist(), strict=True):
             if words[stream] in EXPOSED:
-                called = MESSAGE if words[kind] in MESSAGES else words[kind]
+                called = MESSAGE_KIND if words[kind] in MESSAGE_KINDS else words[kind]
                 of_axis = found.setdefault(rank, {}).setdefault(words[stream], {})
                 of_axis[called] = of_axis.get(called, 0.0) + count / self._result.steps
         return found
 
-    def _list_groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
+    def _list_simulated_groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
         """Return axis, kind, group's name and members of every rank's calls, as a trace of the simulation has them."""
         spans, words = self._result.spans, self._result.spans.words
         communicators, first = self._result.folding.communicators, self._result.ranks.start
@@ -88,7 +88,7 @@ class AxisNames:
         return found
 
 
-def _dealt(groups: Mapping[str, Counts], planned: Mapping[str, Counts]) -> dict[str, str]:
+def _assign_groups(groups: Mapping[str, CallCounts], planned: Mapping[str, CallCounts]) -> dict[str, str]:
     """Return an axis for each group: the largest first, each where it helps most, then again while anything helps."""
     found: dict[str, str] = {}
 
@@ -112,13 +112,13 @@ def _dealt(groups: Mapping[str, Counts], planned: Mapping[str, Counts]) -> dict[
     return found
 
 
-def _counted(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
+def _count_unknown_calls(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
     """Return calls of a step by rank, group and kind, of groups whose members are not known."""
     found: dict[tuple[int, str], dict[str, float]] = {}
-    for graph in job.steps_of_ranks:
-        for op, source in enumerate(graph.source):
+    for graph in job.profiled_steps:
+        for op, source in enumerate(graph.sources):
             if source is not None and (comm := source.comm) is not None and not comm.ranks:
-                kind = MESSAGE if comm.kind in MESSAGES else comm.kind
+                kind = MESSAGE_KIND if comm.kind in MESSAGE_KINDS else comm.kind
                 key = job.ranks[int(graph.worker[op])], comm.group
                 of_group = found.setdefault(key, {})
                 of_group[kind] = of_group.get(kind, 0.0) + 1 / len(job.graphs)

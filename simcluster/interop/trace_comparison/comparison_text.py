@@ -8,11 +8,11 @@ from statistics import median
 from typing import NamedTuple
 
 from simcluster.base.units import format_bytes, format_change, format_seconds
-from simcluster.interop.trace_comparison.step_accounts import MESSAGE, CallPair, KernelPair, StepPair
+from simcluster.interop.trace_comparison.step_accounts import MESSAGE_KIND, CallPair, KernelPair, StepPair
 from simcluster.results.span_states import EXPOSED
 from simcluster.show.blocks import Block, Lines, TableBlock
 
-PHRASES = {
+CAUSE_PHRASES = {
     "forward": "forward compute",
     "backward": "backward compute (with what is recomputed)",
     "optimizer": "the optimizer",
@@ -25,21 +25,21 @@ PHRASES = {
     "idle": "pauses: the host, and between kernels",
 }
 """Causes in words."""
-MERGED = {
+MERGED_PHRASES = {
     **{f"exposed_{axis}": f"{axis} communication, with waiting" for axis in ("tp", "cp", "ep", "dp")},
     "exposed_pp": "pp messages and bubble",
 }
 """Where not every rank was recorded, and waiting cannot be told from transfer."""
-_MOST = 6
-_WORTH = 0.05
+_MAX_FINDINGS = 6
+_MIN_SHARE = 0.05
 """Of all that changed: what is less is not told."""
-_OTHER = 0.02
+_TOLERANCE = 0.02
 """Counts, sizes and ratios that differ by no more are the same."""
-_NAMED = 0.25
+_NAMED_SHARE = 0.25
 """Kinds of calls are named whose exposed time changes by so much of what changes most."""
-_SLOW = 0.05
+_SLOW_SHARE = 0.05
 """A rank that computes by so much longer than the others (both against the simulation) stands out."""
-NOTHING = 1.5e-9
+LAUNCH_ROUNDING = 1.5e-9
 """Seconds a launch: profilers count whole nanoseconds."""
 
 
@@ -50,19 +50,19 @@ class Finding(NamedTuple):
     sentence: str
 
 
-def phrase(found: StepPair, cause: str) -> str:
+def cause_phrase(found: StepPair, cause: str) -> str:
     """Return a cause in words."""
-    return (MERGED.get(cause) if found.merged else None) or PHRASES[cause]
+    return (MERGED_PHRASES.get(cause) if found.merged else None) or CAUSE_PHRASES[cause]
 
 
-def in_words(found: StepPair) -> list[str]:
+def difference_sentences(found: StepPair) -> list[str]:
     """Return the sentences of a difference: doubts, the headline, then findings, the largest first."""
-    said = [f"The trace seems to be of another job: {'; '.join(found.doubts)}."] if found.doubts else []
+    said = [f"The trace seems to be of another job: {'; '.join(found.mismatches)}."] if found.mismatches else []
     changed = sum(abs(seconds) for seconds in found.causes.values())
-    launches = [max(each.played.launches, each.recorded.launches) for each in found.kernels]
-    least = NOTHING * max(1.0, *(each.recorded.launches for each in found.kernels), 1.0)
+    launches = [max(each.simulated.launches, each.recorded.launches) for each in found.kernels]
+    least = LAUNCH_ROUNDING * max(1.0, *(each.recorded.launches for each in found.kernels), 1.0)
     alike = changed <= least and all(
-        abs(each.recorded.seconds - each.played.seconds) <= NOTHING * many
+        abs(each.recorded.seconds - each.simulated.seconds) <= LAUNCH_ROUNDING * many
         for each, many in zip(found.kernels, launches, strict=True)
     )
     said.append(_headline(found, alike=alike, least=least))
@@ -72,7 +72,7 @@ def in_words(found: StepPair) -> list[str]:
             f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
             f"({(high - low) / found.recorded.seconds:.1%} apart)."
         )
-    ranks, of = len(found.computed), found.result.facts.ranks
+    ranks, of = len(found.compute_by_rank), found.result.facts.ranks
     if found.merged:
         why = f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded"
         why = why if ranks < of else "The trace does not tell who communicates with whom"
@@ -80,7 +80,7 @@ def in_words(found: StepPair) -> list[str]:
     if alike:
         return said
     findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
-    said += [each.sentence for each in findings if abs(each.seconds) >= _WORTH * changed][:_MOST]
+    said += [each.sentence for each in findings if abs(each.seconds) >= _MIN_SHARE * changed][:_MAX_FINDINGS]
     if found.unmatched:
         unknown = sum(each.seconds for each in found.unmatched)
         said.append(
@@ -92,60 +92,60 @@ def in_words(found: StepPair) -> list[str]:
 
 def _headline(found: StepPair, *, alike: bool, least: float) -> str:
     """Compare the steps; ``least``: seconds that a step of so many launches may differ by as it is written down."""
-    one, two = format_seconds(found.played.seconds), format_seconds(found.recorded.seconds)
+    one, two = format_seconds(found.simulated.seconds), format_seconds(found.recorded.seconds)
     if alike:
         return f"No difference: the trace takes {two} a step, as simulated, and so do all its parts."
     if abs(found.seconds) <= least:
         return f"The trace takes {two} a step, as simulated; its parts differ."
     slower = "longer" if found.seconds > 0 else "less"
-    change = f"{format_seconds(abs(found.seconds))} ({abs(found.seconds) / found.played.seconds:.1%})"
+    change = f"{format_seconds(abs(found.seconds))} ({abs(found.seconds) / found.simulated.seconds:.1%})"
     return f"The trace takes {two} a step: {change} {slower} than simulated ({one})."
 
 
 def _findings(found: StepPair) -> Iterator[Finding]:
-    every = ratios(found)
+    every = compute_ratios(found)
     middle = median(every.values()) if every else 0.0
-    slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW)}
+    slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW_SHARE)}
     slow = slow if len(every) > 1 else {}
-    named = 0 < len(slow) <= len(found.computed) / 2
+    named = 0 < len(slow) <= len(found.compute_by_rank) / 2
     if named:
-        yield _slow_ranks(found, slow)
+        yield _slow_ranks_finding(found, slow)
     computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
     # what slow ranks compute longer than the others, of the mean rank
-    extra = sum(found.computed[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.computed)
+    extra = sum(found.compute_by_rank[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.compute_by_rank)
     if not named or abs(computed - extra) > 0.2 * abs(computed):
-        yield from (_kernel(found, pair) for pair in found.kernels)
+        yield from (_kernel_finding(found, pair) for pair in found.kernels)
     for axis in EXPOSED:
         seconds = found.causes.get(f"exposed_{axis}", 0.0)
         pairs = [pair for pair in found.calls if pair.axis == axis]
         if seconds and pairs:
-            yield _exposed(found, f"exposed_{axis}", seconds, pairs)
+            yield _exposed_finding(found, f"exposed_{axis}", seconds, pairs)
     for cause, seconds in found.causes.items():
         if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
-            text = f"{_capital(phrase(found, cause))}: {format_change(seconds)} ({_from_to(found, cause)})."
+            text = f"{_capitalize(cause_phrase(found, cause))}: {format_change(seconds)} ({_from_to(found, cause)})."
             yield Finding(seconds, text)
-    yield from _paused_rank(found)
+    yield from _paused_rank_finding(found)
     idle, late = found.causes.get("idle", 0.0), ""
-    if found.recorded.late:
-        late = f"; in {format_seconds(found.recorded.late)} of them the host had not launched what came next"
-    yield Finding(idle, f"{_capital(phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}.")
+    if found.recorded.launch_delay:
+        late = f"; in {format_seconds(found.recorded.launch_delay)} of them the host had not launched what came next"
+    yield Finding(idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}.")
 
 
 def _from_to(found: StepPair, cause: str) -> str:
-    one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.played, found.recorded))
+    one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.simulated, found.recorded))
     return f"{one} simulated, {two} in the trace"
 
 
-def ratios(found: StepPair) -> dict[int, float]:
+def compute_ratios(found: StepPair) -> dict[int, float]:
     """Return how many times as long as simulated every rank computes."""
-    return {rank: two / one for rank, (one, two) in found.computed.items() if one > 0}
+    return {rank: two / one for rank, (one, two) in found.compute_by_rank.items() if one > 0}
 
 
-def _slow_ranks(found: StepPair, slow: Mapping[int, float]) -> Finding:
+def _slow_ranks_finding(found: StepPair, slow: Mapping[int, float]) -> Finding:
     """Name the ranks that compute much longer, against the simulation, than the median does."""
     order = sorted(slow, key=lambda rank: -slow[rank])
-    one, two = found.computed[order[0]]
-    others = [value for rank, value in ratios(found).items() if rank not in slow]
+    one, two = found.compute_by_rank[order[0]]
+    others = [value for rank, value in compute_ratios(found).items() if rank not in slow]
     names = ", ".join(map(str, order[:4])) + (", ..." if len(slow) > 4 else "")
     who = f"Rank {names} computes" if len(slow) == 1 else f"Ranks {names} compute"
     waits = sum(
@@ -160,15 +160,15 @@ def _slow_ranks(found: StepPair, slow: Mapping[int, float]) -> Finding:
     )
 
 
-def _paused_rank(found: StepPair) -> Iterator[Finding]:
+def _paused_rank_finding(found: StepPair) -> Iterator[Finding]:
     """Name the rank that pauses much longer than the others do, all against the simulation."""
     more = {
-        rank: found.recorded.paused[rank] - found.played.paused[found.result.simulated_for(rank)]
-        for rank in found.computed
+        rank: found.recorded.idle_by_rank[rank] - found.simulated.idle_by_rank[found.result.simulated_for(rank)]
+        for rank in found.compute_by_rank
     }
     worst, middle = max(more, key=lambda rank: more[rank]), median(more.values())
     over = more[worst] - middle
-    if len(more) > 2 and over > _WORTH * found.played.seconds and over > 2 * abs(middle):
+    if len(more) > 2 and over > _MIN_SHARE * found.simulated.seconds and over > 2 * abs(middle):
         yield Finding(
             over,
             f"The GPU of rank {worst} pauses {format_seconds(over)} longer than those of others: its host, or what it "
@@ -176,16 +176,16 @@ def _paused_rank(found: StepPair) -> Iterator[Finding]:
         )
 
 
-def _kernel(found: StepPair, pair: KernelPair) -> Finding:
-    one, two = pair.played, pair.recorded
+def _kernel_finding(found: StepPair, pair: KernelPair) -> Finding:
+    one, two = pair.simulated, pair.recorded
     seconds, whole = two.seconds - one.seconds, found.seconds
-    if abs(seconds) <= NOTHING * max(one.launches, two.launches):
+    if abs(seconds) <= LAUNCH_ROUNDING * max(one.launches, two.launches):
         return Finding(0.0, "")
     if not one.seconds:
         what = "is in the trace alone"
     elif not two.seconds:
         what = "is not in the trace"
-    elif not _same(one.launches, two.launches):
+    elif not _nearly_equal(one.launches, two.launches):
         launches = f"{two.launches:,.4g} launches for {one.launches:,.4g} simulated"
         what = f"takes {two.seconds / one.seconds:.2f} x the time in the trace, in {launches}"
     else:
@@ -194,91 +194,91 @@ def _kernel(found: StepPair, pair: KernelPair) -> Finding:
     share = format_change(seconds)
     if seconds * whole > 0 and abs(seconds) <= abs(whole) * 1.005:
         share = f"{format_seconds(abs(seconds))} of the {format_seconds(abs(whole))}"
-    return Finding(seconds, f"{_capital(pair.name)} {what}: {share}.")
+    return Finding(seconds, f"{_capitalize(pair.name)} {what}: {share}.")
 
 
-def _exposed(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
+def _exposed_finding(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
     """State why communication of an axis holds ranks up more or less: its calls, or what hides them."""
-    changes = [abs(pair.recorded.exposed - pair.played.exposed) for pair in pairs]
+    changes = [abs(pair.recorded.exposed - pair.simulated.exposed) for pair in pairs]
     most = max(changes)
     why = [
         words
         for pair, change in zip(pairs, changes, strict=True)
-        if most and change >= _NAMED * most and (words := _why(pair, merged=found.merged))
+        if most and change >= _NAMED_SHARE * most and (words := _call_difference(pair, merged=found.merged))
     ]
     reason = f": {'; '.join(why)}" if why else ""
     return Finding(
-        seconds, f"{_capital(phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}."
+        seconds, f"{_capitalize(cause_phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}."
     )
 
 
-def _why(pair: CallPair, *, merged: bool) -> str:
+def _call_difference(pair: CallPair, *, merged: bool) -> str:
     """State what differs of one kind of call: how many, of what size, how long, how much of them is hidden."""
-    one, two = pair.played, pair.recorded
+    one, two = pair.simulated, pair.recorded
     what = f"{pair.axis} {pair.kind.replace('_', '-')}"
     if not one.calls or not two.calls:
         return f"{what} is in the {'trace' if two.calls else 'simulation'} alone"
-    early = merged and pair.kind == MESSAGE  # a receive that was posted early lasts as long as the bubble
+    early = merged and pair.kind == MESSAGE_KIND  # a receive that was posted early lasts as long as the bubble
     why = []
-    if not _same(one.calls, two.calls):
+    if not _nearly_equal(one.calls, two.calls):
         why.append(f"is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
-    if one.bytes and two.bytes and not _same(one.bytes / one.calls, two.bytes / two.calls):
+    if one.bytes and two.bytes and not _nearly_equal(one.bytes / one.calls, two.bytes / two.calls):
         sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
         why.append(f"is of {sizes[0]} a call, simulated {sizes[1]}")
-    if one.seconds and not early and not _same(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
+    if one.seconds and not early and not _nearly_equal(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
         why.append(f"takes {ratio:.2f} x as long a call")
     parts = [side.exposed / side.seconds if side.seconds else 0.0 for side in (two if early else one, two)]
-    if abs(parts[1] - parts[0]) > _OTHER:
+    if abs(parts[1] - parts[0]) > _TOLERANCE:
         why.append(f"is exposed by {parts[1]:.0%}, simulated {parts[0]:.0%}")
     return f"{what} {', '.join(why)}" if why else ""
 
 
-def _same(one: float, two: float) -> bool:
-    return abs(one - two) <= _OTHER * max(abs(one), abs(two))
+def _nearly_equal(one: float, two: float) -> bool:
+    return abs(one - two) <= _TOLERANCE * max(abs(one), abs(two))
 
 
-def _capital(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:] if text[:2] not in EXPOSED or text[2:3] != " " else text
 
 
-MOST = 16
+MAX_ROWS = 16
 """Rows of a table that people see; JSON has all."""
 _COLUMNS = ["simulated", "trace", "difference", "ratio"]
 _NAME, _WIDTH = 72, 120
 
 
-def answer(found: StepPair) -> list[Block]:
+def report_blocks(found: StepPair) -> list[Block]:
     """Return the difference as people read it: names, sentences, tables, notes."""
-    ranks, of = len(found.computed), found.result.facts.ranks
+    ranks, of = len(found.compute_by_rank), found.result.facts.ranks
     recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
     sentences = [
         line
-        for sentence in in_words(found)
+        for sentence in difference_sentences(found)
         for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
     ]
     head = Lines([f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"])
-    return [head, Lines(sentences), *tables(found), Lines([f"note: {note}" for note in found.notes])]
+    return [head, Lines(sentences), *difference_tables(found), Lines([f"note: {note}" for note in found.notes])]
 
 
-def tables(found: StepPair) -> list[TableBlock]:
+def difference_tables(found: StepPair) -> list[TableBlock]:
     """Return tables by cause, kernel, name of those of no known kind, communication, layer and rank; none empty."""
     return [table for table in _tables(found) if table.rows]
 
 
 def _tables(found: StepPair) -> Iterator[TableBlock]:
-    one, two = found.played.states, found.recorded.states
+    one, two = found.simulated.states, found.recorded.states
     names = [name for name in found.causes if one.get(name) or two.get(name)]
-    rows = [[phrase(found, name), *_pair(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
-    rows.append(["step", *_pair(found.played.seconds, found.recorded.seconds)])
+    rows = [[cause_phrase(found, name), *_comparison_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
+    rows.append(["step", *_comparison_cells(found.simulated.seconds, found.recorded.seconds)])
     yield _table("where the step goes (mean of the recorded ranks)", ["", *_COLUMNS], rows)
 
-    kernels = found.kernels[:MOST]
+    kernels = found.kernels[:MAX_ROWS]
     rows = [
-        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_pair(k.played.seconds, k.recorded.seconds)]
+        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_comparison_cells(k.simulated.seconds, k.recorded.seconds)]
         for k in kernels
     ]
     what = "stretches of kernels" if found.stretches else "kinds of kernel"
-    title = f"by {what}, a rank and step (what differs most first{_of(len(rows), len(found.kernels))})"
+    title = f"by {what}, a rank and step (what differs most first{_count_note(len(rows), len(found.kernels))})"
     yield _table(title, ["", "launches", "in trace", *_COLUMNS], rows)
 
     rows = [
@@ -287,7 +287,7 @@ def _tables(found: StepPair) -> Iterator[TableBlock]:
             f"{u.launches:,.4g}",
             format_seconds(u.seconds),
         ]
-        for u in found.unmatched[:MOST]
+        for u in found.unmatched[:MAX_ROWS]
     ]
     whole = format_seconds(sum(each.seconds for each in found.unmatched))
     count = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
@@ -300,40 +300,40 @@ def _tables(found: StepPair) -> Iterator[TableBlock]:
             *(f"{side.calls:,.4g}" for side in call[2:]),
             *(format_bytes(side.bytes) if side.bytes else "-" for side in call[2:]),
             *(format_seconds(side.seconds) for side in call[2:]),
-            *_pair(call.played.exposed, call.recorded.exposed),
+            *_comparison_cells(call.simulated.exposed, call.recorded.exposed),
         ]
-        for call in found.calls[:MOST]
+        for call in found.calls[:MAX_ROWS]
     ]
     header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
     since = "of the kernels" if found.merged else "from the last arrival on"
     yield _table(f"communication, a rank and step (time {since}; exposed: nothing computes beside it)", header, rows)
 
     rows = []
-    for each in sorted(found.layers, key=lambda pair: -abs(sum(pair.played or ()) - sum(pair.recorded or ())))[:MOST]:
+    for each in sorted(found.layers, key=lambda pair: -abs(sum(pair.simulated or ()) - sum(pair.recorded or ())))[:MAX_ROWS]:
         cells = [str(each.layer)]
         for place in (0, 1):
             both = [side and side[place] for side in each[1:]]
             cells += ["-" if value is None else format_seconds(value) for value in both]
             cells.append(f"{both[1] / both[0]:.2f} x" if both[0] and both[1] else "-")
         rows.append(cells)
-    title = f"compute by layer, of a rank that has it (what differs most first{_of(len(rows), len(found.layers))})"
+    title = f"compute by layer, of a rank that has it (what differs most first{_count_note(len(rows), len(found.layers))})"
     yield _table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
 
-    every = ratios(found)
-    order = sorted(every, key=lambda rank: -every[rank])[: MOST // 2] if len(every) > 1 else []
-    title = f"compute by rank (slowest against the simulation first{_of(len(order), len(every))})"
-    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_pair(*found.computed[rank])] for rank in order])
+    every = compute_ratios(found)
+    order = sorted(every, key=lambda rank: -every[rank])[: MAX_ROWS // 2] if len(every) > 1 else []
+    title = f"compute by rank (slowest against the simulation first{_count_note(len(order), len(every))})"
+    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_comparison_cells(*found.compute_by_rank[rank])] for rank in order])
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
     return TableBlock(header, rows, title=[title])
 
 
-def _pair(one: float, two: float) -> list[str]:
+def _comparison_cells(one: float, two: float) -> list[str]:
     ratio = f"{two / one:.2f} x" if one > 0 and two > 0 else "-"
     change = "0" if abs(two - one) <= 1e-12 else format_change(two - one)
     return [format_seconds(one), format_seconds(two), change, ratio]
 
 
-def _of(shown: int, count: int) -> str:
+def _count_note(shown: int, count: int) -> str:
     return f"; {shown} of {count}" if shown < count else ""

@@ -30,10 +30,10 @@ PHASE_OF = {
     "forward": "forward", "recompute": "backward", "backward": "backward", "input_grad": "backward",
     "weight_grad": "backward", "optimizer": "optimizer",
 }  # fmt: skip
-COPIES = ("d2h", "h2d", "storage")
-NANO = 1e-9
+COPY_STREAMS = ("d2h", "h2d", "storage")
+NANOSECOND = 1e-9
 """Profilers count whole nanoseconds, and so is a simulation asked."""
-MESSAGE = "send_recv"
+MESSAGE_KIND = "send_recv"
 """The kind of messages between stages: either half, or both in one kernel."""
 
 
@@ -44,7 +44,7 @@ class KernelTime(NamedTuple):
     seconds: float
 
 
-class Unmatched(NamedTuple):
+class UnmatchedKernel(NamedTuple):
     """A kernel that no pattern fits: its name, launches and seconds, means of a rank and step."""
 
     name: str
@@ -68,10 +68,10 @@ class StepSide:
     lengths: Floats
     kernels: Mapping[tuple[str, str], KernelTime]
     launched: Floats
-    unmatched: tuple[Unmatched, ...] = ()
+    unmatched: tuple[UnmatchedKernel, ...] = ()
 
     @property
-    def total(self) -> int:
+    def rank_steps(self) -> int:
         """Steps of all ranks."""
         return sum(self.weights.values()) * len(self.lengths)
 
@@ -81,7 +81,7 @@ class StepSide:
         return float(self.lengths.mean())
 
 
-def part_of(spans: Spans, keep: Bools, **columns: Any) -> Spans:
+def select_spans(spans: Spans, keep: Bools, **columns: Any) -> Spans:
     """Return some of the spans, with other columns where they are given."""
     found = {name: columns.get(name, getattr(spans, name))[keep] for name in ("op", *COLUMNS)}
     return Spans(spans.words, *found.values())
@@ -117,12 +117,12 @@ class StepAccount:
     states: Mapping[str, float]
     calls: Mapping[tuple[str, str], CallTime]
     layers: Mapping[int, LayerTimes]
-    computed: Mapping[int, float]
-    paused: Mapping[int, float]
-    late: float
+    compute_by_rank: Mapping[int, float]
+    idle_by_rank: Mapping[int, float]
+    launch_delay: float
 
 
-def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
+def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
     """Account for the steps of a side; ``merged``: waiting counts as communication (members are missing)."""
     states: dict[str, float] = defaultdict(float)
     calls: dict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros(len(CallTime._fields)))
@@ -131,16 +131,16 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
     late, steps = 0.0, len(side.lengths)
     for (rank, weight), step in product(side.weights.items(), range(steps)):
         one = _RankStep(side, rank, step, merged=merged)
-        share = weight / side.total
-        for name, seconds in one.states(stages):
+        share = weight / side.rank_steps
+        for name, seconds in one.state_seconds(stages):
             states[name] += share * seconds
             paused[rank] += seconds / steps if name == "idle" else 0.0
-        for key, numbers in one.calls():
+        for key, numbers in one.call_numbers():
             calls[key] = calls[key] + share * numbers
-        for layer, numbers in one.layers():
+        for layer, numbers in one.layer_seconds():
             layers[layer] = layers[layer] + weight * np.append(numbers, 1.0)
         computed[rank] += float(one.length[one.computing].sum()) / steps
-        late += share * one.late
+        late += share * one.launch_delay
     return StepAccount(
         side.seconds, dict(states), {key: CallTime(*numbers.tolist()) for key, numbers in sorted(calls.items())},
         {layer: LayerTimes(*(sums[:2] / sums[2]).tolist()) for layer, sums in sorted(layers.items())}, computed, paused,
@@ -155,10 +155,10 @@ class _RankStep:
         spans = side.spans
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])
         own = np.arange(low, high)[spans.step[low:high] == step]
-        self._spans, self._merged = part_of(spans, own), merged
-        begin, whole = float(side.begins[step]), round(float(side.lengths[step]) / NANO) * NANO
+        self._spans, self._merged = select_spans(spans, own), merged
+        begin, whole = float(side.begins[step]), round(float(side.lengths[step]) / NANOSECOND) * NANOSECOND
         ready, start, end, self._launched = (
-            np.round((times - begin) / NANO) * NANO
+            np.round((times - begin) / NANOSECOND) * NANOSECOND
             for times in (self._spans.ready, self._spans.start, self._spans.end, side.launched[own])
         )
         self._on_axis = {axis: self._spans.stream == spans.code(axis) for axis in EXPOSED}
@@ -166,25 +166,25 @@ class _RankStep:
             start = np.where(np.any(list(self._on_axis.values()), axis=0), ready, start)
         self._ready, self._start, self._end = (np.clip(each, 0.0, whole) for each in (ready, start, end))
         self._edges = np.unique(np.concatenate([self._ready, self._start, self._end, [0.0, whole]]))
-        self.length, self.late = np.diff(self._edges), 0.0
+        self.length, self.launch_delay = np.diff(self._edges), 0.0
         self._computes = self._spans.stream == spans.code("compute")
-        self.computing = self._on(self._computes)
+        self.computing = self._busy_mask(self._computes)
 
-    def _on(self, which: Bools) -> Bools:
+    def _busy_mask(self, which: Bools) -> Bools:
         return inside(self._edges, self._start[which], self._end[which])
 
-    def _waits(self, which: Bools) -> Bools:
+    def _waiting_mask(self, which: Bools) -> Bools:
         late = which & (self._ready < self._start)
         return inside(self._edges, self._ready[late], self._start[late])
 
-    def states(self, stages: int) -> Iterator[tuple[str, float]]:
+    def state_seconds(self, stages: int) -> Iterator[tuple[str, float]]:
         """Yield the names of states with their seconds; some come more than once."""
         spans, free = self._spans, np.ones(len(self.length), dtype=bool)
-        copies = np.isin(spans.stream, [spans.code(way) for way in COPIES if way in spans.words])
-        masks = [(phase, self._on(self._computes & (spans.kind == spans.code(phase)))) for phase in PHASES]
-        masks += [(f"exposed_{axis}", self._on(mask)) for axis, mask in self._on_axis.items()]
-        masks += [("copying", self._on(copies))]
-        masks += [("bubble" if axis == "pp" else f"waiting_{axis}", self._waits(mask))
+        copies = np.isin(spans.stream, [spans.code(way) for way in COPY_STREAMS if way in spans.words])
+        masks = [(phase, self._busy_mask(self._computes & (spans.kind == spans.code(phase)))) for phase in PHASES]
+        masks += [(f"exposed_{axis}", self._busy_mask(mask)) for axis, mask in self._on_axis.items()]
+        masks += [("copying", self._busy_mask(copies))]
+        masks += [("bubble" if axis == "pp" else f"waiting_{axis}", self._waiting_mask(mask))
                   for axis, mask in self._on_axis.items()]  # fmt: skip
         for name, mask in masks:
             yield name, float(self.length[mask & free].sum())
@@ -206,22 +206,22 @@ class _RankStep:
                 next_ = self._launched[self._start == self._edges[last]]
                 if len(next_) and np.nanmin(np.append(next_, np.inf)) < np.inf:
                     at = min(float(np.nanmin(next_)), float(self._edges[last]))
-                    self.late += max(0.0, at - float(self._edges[first]))
+                    self.launch_delay += max(0.0, at - float(self._edges[first]))
                 yield "idle", seconds
 
-    def calls(self) -> Iterator[tuple[tuple[str, str], Floats]]:
+    def call_numbers(self) -> Iterator[tuple[tuple[str, str], Floats]]:
         """Yield the numbers of ``CallTime`` by axis and kind."""
         for axis, on_axis in self._on_axis.items():
             for kind in np.unique(self._spans.kind[on_axis]).tolist():
                 own = on_axis & (self._spans.kind == kind)
                 numbers = (
                     own.sum(), self._spans.bytes[own].sum(), (self._end - self._start)[own].sum(),
-                    self.length[self._on(own) & ~self.computing].sum(),
-                    self.length[self._waits(own) & ~self.computing].sum(),
+                    self.length[self._busy_mask(own) & ~self.computing].sum(),
+                    self.length[self._waiting_mask(own) & ~self.computing].sum(),
                 )  # fmt: skip
                 yield (axis, self._spans.words[kind]), np.array(numbers, dtype=np.float64)
 
-    def layers(self) -> Iterator[tuple[int, Floats]]:
+    def layer_seconds(self) -> Iterator[tuple[int, Floats]]:
         """Yield seconds of forward and backward by layer."""
         spans, took = self._spans, self._end - self._start
         compute = self._computes & (spans.layer >= 0)
@@ -242,7 +242,7 @@ class KernelPair(NamedTuple):
 
     phase: str
     kind: str
-    played: KernelTime
+    simulated: KernelTime
     recorded: KernelTime
 
     @property
@@ -256,7 +256,7 @@ class CallPair(NamedTuple):
 
     axis: str
     kind: str
-    played: CallTime
+    simulated: CallTime
     recorded: CallTime
 
 
@@ -264,7 +264,7 @@ class LayerPair(NamedTuple):
     """A layer on both sides; None where one has no kernel of it."""
 
     layer: int
-    played: LayerTimes | None
+    simulated: LayerTimes | None
     recorded: LayerTimes | None
 
 
@@ -281,14 +281,14 @@ class StepPair:
     names: tuple[str, str]
     result: Result = field(repr=False)
     job: ProfiledJob = field(repr=False)
-    played: StepAccount = field(repr=False)
+    simulated: StepAccount = field(repr=False)
     recorded: StepAccount = field(repr=False)
     steps: tuple[float, ...]
     kernels: tuple[KernelPair, ...] = field(repr=False)
-    computed: Mapping[int, tuple[float, float]] = field(repr=False)
-    unmatched: tuple[Unmatched, ...] = field(repr=False)
+    compute_by_rank: Mapping[int, tuple[float, float]] = field(repr=False)
+    unmatched: tuple[UnmatchedKernel, ...] = field(repr=False)
     recorded_spans: Spans = field(repr=False)
-    doubts: tuple[str, ...]
+    mismatches: tuple[str, ...]
     notes: tuple[str, ...] = field(repr=False)
     stretches: bool
     merged: bool
@@ -296,27 +296,27 @@ class StepPair:
     @property
     def seconds(self) -> float:
         """Seconds per step; negative where the trace is faster."""
-        return self.recorded.seconds - self.played.seconds
+        return self.recorded.seconds - self.simulated.seconds
 
     @cached_property
     def causes(self) -> dict[str, float]:
         """Seconds per step by cause (``CAUSES``)."""
         return {
-            name: self.recorded.states.get(name, 0.0) - self.played.states.get(name, 0.0)
+            name: self.recorded.states.get(name, 0.0) - self.simulated.states.get(name, 0.0)
             for name in CAUSES
-            if name in self.recorded.states or name in self.played.states
+            if name in self.recorded.states or name in self.simulated.states
         }
 
     @cached_property
     def calls(self) -> tuple[CallPair, ...]:
         """Communication by axis and kind, what differs most first."""
-        keys = dict.fromkeys((*self.played.calls, *self.recorded.calls))
-        pairs = [CallPair(*key, self.played.calls.get(key, CallTime()), self.recorded.calls.get(key, CallTime()))
+        keys = dict.fromkeys((*self.simulated.calls, *self.recorded.calls))
+        pairs = [CallPair(*key, self.simulated.calls.get(key, CallTime()), self.recorded.calls.get(key, CallTime()))
                  for key in keys]  # fmt: skip
-        return tuple(sorted(pairs, key=lambda pair: -abs(pair.recorded.exposed - pair.played.exposed)))
+        return tuple(sorted(pairs, key=lambda pair: -abs(pair.recorded.exposed - pair.simulated.exposed)))
 
     @cached_property
     def layers(self) -> tuple[LayerPair, ...]:
         """Compute by layer, as far as the trace names layers."""
-        keys = sorted({*self.played.layers, *self.recorded.layers}) if self.recorded.layers else []
-        return tuple(LayerPair(key, self.played.layers.get(key), self.recorded.layers.get(key)) for key in keys)
+        keys = sorted({*self.simulated.layers, *self.recorded.layers}) if self.recorded.layers else []
+        return tuple(LayerPair(key, self.simulated.layers.get(key), self.recorded.layers.get(key)) for key in keys)

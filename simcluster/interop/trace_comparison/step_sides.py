@@ -14,20 +14,20 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.export.rank_events import PREFIX, KernelShare, SpanKey, kernel_shares
-from simcluster.interop.kineto.communications import MESSAGES, UNMATCHED, KernelNames
-from simcluster.interop.kineto.profiled_job import Profiled, ProfiledJob
+from simcluster.interop.export.rank_events import KERNEL_PREFIX, KernelShare, SpanKey, kernel_shares
+from simcluster.interop.kineto.communications import MESSAGE_KINDS, UNMATCHED_KERNEL, KernelClassifier
+from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob
 from simcluster.interop.kineto.rank_profile import BACKWARD
-from simcluster.interop.trace_comparison.collective_axes import AxisNames
+from simcluster.interop.trace_comparison.collective_axes import AxisFinder
 from simcluster.interop.trace_comparison.step_accounts import (
-    MESSAGE,
-    NANO,
+    MESSAGE_KIND,
+    NANOSECOND,
     PHASE_OF,
     PHASES,
     KernelTime,
     StepSide,
-    Unmatched,
-    part_of,
+    UnmatchedKernel,
+    select_spans,
 )
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
@@ -36,7 +36,7 @@ _Sums = dict[tuple[str, str], tuple[float, float]]
 """Launches and seconds by phase and kind."""
 
 
-def played_side(result: Result, ranks: Sequence[int], names: KernelNames, *, stretches: bool) -> StepSide:
+def simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier, *, stretches: bool) -> StepSide:
     """Return the steps of a result on these ranks; ``stretches``: its kernels by span (as in traces of spans)."""
     weights = dict(sorted(Counter(result.simulated_for(rank) for rank in ranks).items()))
     spans = _as_recorded(result.spans, weights)
@@ -44,10 +44,10 @@ def played_side(result: Result, ranks: Sequence[int], names: KernelNames, *, str
     earliest = np.minimum(spans.ready, spans.start)
     begins = np.array([float(earliest[spans.step == step].min()) for step in steps])
     ends = np.append(begins[1:], float(spans.end.max()))
-    kernels = _stretches(spans, weights) if stretches else _kernels(result, weights, names)
+    kernels = _stretch_sums(spans, weights) if stretches else _kernel_sums(result, weights, names)
     of_mean = sum(weights.values()) * len(steps)
     return StepSide(
-        part_of(spans, np.ones(len(spans), dtype=bool), step=np.searchsorted(steps, spans.step)), weights, begins,
+        select_spans(spans, np.ones(len(spans), dtype=bool), step=np.searchsorted(steps, spans.step)), weights, begins,
         ends - begins, {key: KernelTime(count / of_mean, took / of_mean) for key, (count, took) in kernels.items()},
         np.full(len(spans), np.nan),
     )  # fmt: skip
@@ -56,19 +56,19 @@ def played_side(result: Result, ranks: Sequence[int], names: KernelNames, *, str
 def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
     """Return what the devices of these ranks do; kinds are phases, and messages one kind."""
     place = {word: number for number, word in enumerate(spans.words)}
-    for word in (*PHASE_OF.values(), "other", MESSAGE):
+    for word in (*PHASE_OF.values(), "other", MESSAGE_KIND):
         place.setdefault(word, len(place))
     computing = spans.stream == spans.code("compute")
     phases = np.array([place[PHASE_OF.get(word, "other")] for word in spans.words])
     kinds = np.where(computing, phases[spans.kind], spans.kind)
     message = np.isin(spans.kind, [spans.code(kind) for kind in ("send", "recv") if kind in spans.words])
-    kinds[message & ~computing] = place[MESSAGE]
+    kinds[message & ~computing] = place[MESSAGE_KIND]
     keep = np.isin(spans.rank, list(weights)) & (spans.stream != spans.code("host"))
-    times = {name: np.round(getattr(spans, name) / NANO) * NANO for name in ("ready", "start", "end")}
-    return replace(part_of(spans, keep, kind=kinds, **times), words=tuple(place))
+    times = {name: np.round(getattr(spans, name) / NANOSECOND) * NANOSECOND for name in ("ready", "start", "end")}
+    return replace(select_spans(spans, keep, kind=kinds, **times), words=tuple(place))
 
 
-def _stretches(spans: Spans, weights: dict[int, int]) -> _Sums:
+def _stretch_sums(spans: Spans, weights: dict[int, int]) -> _Sums:
     own = np.flatnonzero(spans.stream == spans.code("compute"))
     weight = np.array([weights[rank] for rank in spans.rank[own].tolist()], dtype=np.float64)
     keys, which = np.unique(np.stack([spans.kind[own], spans.name[own]], 1), axis=0, return_inverse=True)
@@ -78,7 +78,7 @@ def _stretches(spans: Spans, weights: dict[int, int]) -> _Sums:
     return dict(zip(named, zip(counts.tolist(), seconds.tolist(), strict=True), strict=True))
 
 
-def _kernels(result: Result, weights: dict[int, int], names: KernelNames) -> _Sums:
+def _kernel_sums(result: Result, weights: dict[int, int], names: KernelClassifier) -> _Sums:
     """Return launches and seconds by phase and kind of kernel, spans shared out over their kernels."""
     spans, shares = result.spans, kernel_shares(result)
     words = spans.words
@@ -97,80 +97,80 @@ def _kernels(result: Result, weights: dict[int, int], names: KernelNames) -> _Su
             seen[rank, *key, *rest] += 1
             place = (seen[rank, *key, *rest] - 1) % len(known)
         if (*key, place) not in made:
-            made[(*key, place)] = _made_of(key, known[place] if known else (), names)
+            made[(*key, place)] = _span_kernels(key, known[place] if known else (), names)
         for at, (count, share) in made[(*key, place)].items():
             before = found.get(at, (0.0, 0.0))
             found[at] = before[0] + weights[rank] * count, before[1] + weights[rank] * share * seconds
     return found
 
 
-def _made_of(key: SpanKey, known: Sequence[KernelShare], names: KernelNames) -> _Sums:
+def _span_kernels(key: SpanKey, known: Sequence[KernelShare], names: KernelClassifier) -> _Sums:
     """Return the number of kernels of a span by phase and kind, and the part of its time that they take."""
     phase = PHASE_OF.get(key[0], "other")
     if not known:
         return {(phase, names.kind(f"{key[0]} {key[1]}")): (1.0, 1.0)}
     sums: _Sums = {}
     for each in known:
-        at = phase, names.kind(PREFIX + each.name)
+        at = phase, names.kind(KERNEL_PREFIX + each.name)
         count, share = sums.get(at, (0.0, 0.0))
         sums[at] = count + 1.0, share + each.share
     return sums
 
 
-_STRETCH = re.compile(r"(forward|backward|input_grad|weight_grad|recompute|optimizer|other) (\w+)")
+_STRETCH_NAME = re.compile(r"(forward|backward|input_grad|weight_grad|recompute|optimizer|other) (\w+)")
 """What kernels of a simulation's trace are called where a span is not split into its kernels."""
 _NUMBER = re.compile(r"(\d+)$")
-_FEW = 0.5
-_ROW = (
+_STRETCH_SHARE = 0.5
+_ROW_COLUMNS = (
     "stream", "kind", "name", "group", "op", "step", "rank", "layer", "bytes", "ready", "start", "end", "launched",
 )  # fmt: skip
 
 
-def of_stretches(job: ProfiledJob) -> bool:
+def has_stretches(job: ProfiledJob) -> bool:
     """Is it the trace of a simulation, whose kernels are stretches of several?"""
-    graph = job.steps_of_ranks[0]
-    own = [source.name for source in graph.source if source is not None and source.comm is None and not source.copy]
-    stretches = [name for name in own if (match := _STRETCH.fullmatch(name)) and match[1] != "optimizer"]
-    return len(stretches) > _FEW * len(own)
+    graph = job.profiled_steps[0]
+    own = [source.name for source in graph.sources if source is not None and source.comm is None and not source.copy]
+    stretches = [name for name in own if (match := _STRETCH_NAME.fullmatch(name)) and match[1] != "optimizer"]
+    return len(stretches) > _STRETCH_SHARE * len(own)
 
 
-def partial(job: ProfiledJob) -> bool:
+def has_missing_members(job: ProfiledJob) -> bool:
     """Are there communications of which not every member was recorded (whose waiting is not known)?"""
     there = frozenset(job.ranks)
     return any(
         not source.comm.ranks
-        or (source.comm.size != 1 and not (source.comm.meets and frozenset(source.comm.ranks) <= there))
-        for graph in job.steps_of_ranks
-        for source in graph.source
+        or (source.comm.size != 1 and not (source.comm.has_known_members and frozenset(source.comm.ranks) <= there))
+        for graph in job.profiled_steps
+        for source in graph.sources
         if source is not None and source.comm is not None
     )
 
 
-def recorded_side(job: ProfiledJob, axes: AxisNames, names: KernelNames, *, stretches: bool) -> StepSide:
+def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *, stretches: bool) -> StepSide:
     """Return the steps of a job on all its ranks; InputError for a step in which nothing was recorded."""
-    words = {word: place for place, word in enumerate(("", "compute", "h2d", "d2h", MESSAGE, *PHASES))}
+    words = {word: place for place, word in enumerate(("", "compute", "h2d", "d2h", MESSAGE_KIND, *PHASES))}
     rows: list[tuple[Any, ...]] = []
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     strange: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    steps = sorted(job.steps_of_ranks, key=lambda graph: graph.steps[0])
+    steps = sorted(job.profiled_steps, key=lambda graph: graph.steps[0])
     for place, graph in enumerate(steps):
-        if not len(graph.began):
+        if not len(graph.recorded_start):
             raise InputError(
                 f"cannot compare with the trace: nothing was recorded in its step {graph.steps[0]}; leave that step "
                 "out, or record whole steps again"
             )
         rows += [
             (*(words.setdefault(text, len(words)) for text in row[:4]), *row[4:])
-            for row in _rows(job, graph, place, axes, names, stretches, sums, strange)
+            for row in _op_rows(job, graph, place, axes, names, stretches, sums, strange)
         ]
-    columns: dict[str, Any] = dict(zip(_ROW, map(np.array, zip(*rows, strict=True)), strict=True))
+    columns: dict[str, Any] = dict(zip(_ROW_COLUMNS, map(np.array, zip(*rows, strict=True)), strict=True))
     columns |= {"stage": np.zeros(len(rows), dtype=np.int64)}
     columns |= {name: np.full(len(rows), -1) for name in ("chunk", "microbatch")}
     sort = np.lexsort((columns["end"], columns["start"], columns["rank"]))
-    begins, lengths = _steps(steps)
+    begins, lengths = _step_bounds(steps)
     count = len(job.ranks) * len(steps)
     spans = Spans(tuple(words), *(columns[name][sort] for name in ("op", *COLUMNS)))
-    unmatched = (Unmatched(name, many / count, took / count) for name, (many, took) in strange.items())
+    unmatched = (UnmatchedKernel(name, many / count, took / count) for name, (many, took) in strange.items())
     return StepSide(
         spans, dict.fromkeys(job.ranks, 1), begins, lengths,
         {key: KernelTime(launches / count, took / count) for key, (launches, took) in sums.items()},
@@ -178,22 +178,22 @@ def recorded_side(job: ProfiledJob, axes: AxisNames, names: KernelNames, *, stre
     )  # fmt: skip
 
 
-def _steps(graphs: Sequence[Profiled]) -> tuple[Floats, Floats]:
+def _step_bounds(graphs: Sequence[ProfiledStep]) -> tuple[Floats, Floats]:
     """Return when every step begins, on one clock, and its length: until the next begins, where that was recorded."""
-    begins = np.array([graph.offset + float(graph.began[:, 0].min()) for graph in graphs])
-    lengths = np.array([float(graph.measured[0]) for graph in graphs])
+    begins = np.array([graph.offset + float(graph.recorded_start[:, 0].min()) for graph in graphs])
+    lengths = np.array([float(graph.measured_seconds[0]) for graph in graphs])
     for place, (graph, after) in enumerate(pairwise(graphs)):
         if after.steps[0] == graph.steps[0] + 1:
             lengths[place] = begins[place + 1] - begins[place]
-    return begins, np.round(lengths / NANO) * NANO
+    return begins, np.round(lengths / NANOSECOND) * NANOSECOND
 
 
-def _rows(
+def _op_rows(
     job: ProfiledJob,
-    graph: Profiled,
+    graph: ProfiledStep,
     step: int,
-    axes: AxisNames,
-    names: KernelNames,
+    axes: AxisFinder,
+    names: KernelClassifier,
     stretches: bool,
     sums: Mapping[tuple[str, str], list[float]],
     strange: Mapping[str, list[float]],
@@ -203,22 +203,22 @@ def _rows(
     What autograd knows nothing of is of forward up to the last of backward, and of the optimizer behind it.
     """
     began, ended, starts, workers = (
-        each.tolist() for each in (graph.began[:, 0], graph.ended[:, 0], graph.arrived, graph.worker)
+        each.tolist() for each in (graph.recorded_start[:, 0], graph.recorded_end[:, 0], graph.last_arrivals, graph.worker)
     )
     backward: dict[int, float] = {}  # the last begin of a kernel of backward, by worker
     for op, label in enumerate(graph.labels):
-        if label.phase == BACKWARD and graph.source[op] is not None:
+        if label.phase == BACKWARD and graph.sources[op] is not None:
             backward[workers[op]] = max(began[op], backward.get(workers[op], 0.0))
-    for op, source in enumerate(graph.source):
+    for op, source in enumerate(graph.sources):
         if source is None:
             continue
         rank, label = job.ranks[workers[op]], graph.labels[op]
         times = began[op] + graph.offset, starts[op] + graph.offset, ended[op] + graph.offset
-        launched = source.launched - source.start + times[0]
+        launched = source.launch_start - source.start + times[0]
         layer = int(found[1]) if (found := _NUMBER.search(label.layer)) else -1
         if (comm := source.comm) is not None:
-            axis = axes.axis(comm, rank)
-            kind = MESSAGE if comm.kind in MESSAGES and axis == "pp" else comm.kind
+            axis = axes.find_axis(comm, rank)
+            kind = MESSAGE_KIND if comm.kind in MESSAGE_KINDS and axis == "pp" else comm.kind
             size = 0.0 if math.isnan(comm.bytes) else comm.bytes
             yield axis, kind, source.name, comm.what or comm.group, op, step, rank, layer, size, *times, launched
             continue
@@ -226,7 +226,7 @@ def _rows(
             stream = "h2d" if "HtoD" in source.name else "d2h"
             yield stream, "copy", source.name, "", op, step, rank, layer, 0.0, *times, launched
             continue
-        match = _STRETCH.fullmatch(source.name)
+        match = _STRETCH_NAME.fullmatch(source.name)
         if stretches and match:
             phase, kind = PHASE_OF.get(match[1], "other"), match[2]
         else:
@@ -234,7 +234,7 @@ def _rows(
             phase = "optimizer" if kind == "optimizer" and phase == "other" else phase
         if phase == "other" and not match and workers[op] in backward:
             phase = "forward" if began[op] < backward[workers[op]] else "optimizer"
-        for sum_ in (sums[phase, kind], *([strange[source.name]] if kind == UNMATCHED else [])):
+        for sum_ in (sums[phase, kind], *([strange[source.name]] if kind == UNMATCHED_KERNEL else [])):
             sum_[0] += 1
             sum_[1] += times[2] - times[1]
         yield "compute", phase, source.name, "", op, step, rank, layer, 0.0, *times, launched

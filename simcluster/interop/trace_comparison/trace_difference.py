@@ -14,20 +14,20 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob, load_profiles
-from simcluster.interop.kineto.communications import UNMATCHED, KernelNames
+from simcluster.interop.kineto.communications import UNMATCHED_KERNEL, KernelClassifier
 from simcluster.interop.kineto.profile_loader import is_trace
-from simcluster.interop.trace_comparison.collective_axes import AxisNames
-from simcluster.interop.trace_comparison.comparison_text import in_words, tables
+from simcluster.interop.trace_comparison.collective_axes import AxisFinder
+from simcluster.interop.trace_comparison.comparison_text import difference_sentences, difference_tables
 from simcluster.interop.trace_comparison.step_accounts import (
-    MESSAGE,
+    MESSAGE_KIND,
     KernelPair,
     KernelTime,
     StepAccount,
     StepPair,
-    account,
-    part_of,
+    account_steps,
+    select_spans,
 )
-from simcluster.interop.trace_comparison.step_sides import of_stretches, partial, played_side, recorded_side
+from simcluster.interop.trace_comparison.step_sides import has_stretches, has_missing_members, simulated_side, recorded_side
 from simcluster.results.file import Saved
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 
     from simcluster.show.report.entry import ReportedTrace
 
-_SAME = 0.1
+_COUNT_TOLERANCE = 0.1
 """Counts that differ by no more are taken for the same: frameworks do small things in calls of their own."""
-_COUNTED = ("attention",)
+_COMPARED_KINDS = ("attention",)
 """Kinds of which every implementation launches about as many kernels."""
 
 
-def doubts(
+def find_mismatches(
     result: Result, job: ProfiledJob, played: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
     *, stretches: bool,
 ) -> Iterator[str]:  # fmt: skip
     """Yield in clauses what suggests that the trace is of another job."""
-    comms = [source.comm for graph in job.steps_of_ranks for source in graph.source if source is not None]
+    comms = [source.comm for graph in job.profiled_steps for source in graph.sources if source is not None]
     world = max((max(comm.ranks, default=0) + 1 for comm in comms if comm is not None), default=len(job.ranks))
     ranks = result.facts.ranks
     if world != ranks and (world > ranks or world > len(job.ranks)):
@@ -79,22 +79,22 @@ def doubts(
                 for side in (played, recorded)
             )
             apart = abs(one - two)
-            if apart > max(_SAME * one, 2.0) and apart > abs(worst_counts[0] - worst_counts[1]):
+            if apart > max(_COUNT_TOLERANCE * one, 2.0) and apart > abs(worst_counts[0] - worst_counts[1]):
                 worst, worst_counts = axis, (one, two)
     if worst:
         yield unlike(f"over {worst}", " large calls", *worst_counts)
     for each in kernels:
-        one, two = each.played.launches, each.recorded.launches
-        alike = abs(one - two) <= _SAME * max(one, two)
+        one, two = each.simulated.launches, each.recorded.launches
+        alike = abs(one - two) <= _COUNT_TOLERANCE * max(one, two)
         if stretches and not alike and each.phase != "optimizer":
             yield unlike(f"{each.kind} {each.phase}", "", one, two)
             return
-        if not stretches and two and not alike and each.kind in _COUNTED and each.phase == "forward":
+        if not stretches and two and not alike and each.kind in _COMPARED_KINDS and each.phase == "forward":
             yield unlike("attention forward", " kernels", one, two)
 
 
-_NOTHING = KernelTime(0.0, 0.0)
-_OF_REPLAYS = ("pauses of streams", "which streams waited", "some kernels have no launch", "profiles of CPUs")
+_NO_TIME = KernelTime(0.0, 0.0)
+_REPLAY_NOTES = ("pauses of streams", "which streams waited", "some kernels have no launch", "profiles of CPUs")
 """How notes begin that tell what a replay assumes; here a step is taken as it was recorded."""
 
 
@@ -104,7 +104,7 @@ class TraceDifference(Shown, StepPair):
 
     def sentences(self) -> list[str]:
         """Return sentences, the largest finding first; what suggests another job before all."""
-        return in_words(self)
+        return difference_sentences(self)
 
     def in_words(self) -> str:
         """Return a short paragraph: how much, by what, and on whom."""
@@ -117,7 +117,7 @@ class TraceDifference(Shown, StepPair):
 
         sides = {
             name: [side.states.get(cause, 0.0) for cause in self.causes]
-            for name, side in (("simulated", self.played), ("recorded", self.recorded))
+            for name, side in (("simulated", self.simulated), ("recorded", self.recorded))
         }
         return pd.DataFrame(
             {**sides, "difference": list(self.causes.values())}, index=pd.Index(self.causes, name="cause")
@@ -136,7 +136,7 @@ class TraceDifference(Shown, StepPair):
             ]  # fmt: skip
 
         return {
-            "base": {"name": self.names[0], "step_time_s": self.played.seconds},
+            "base": {"name": self.names[0], "step_time_s": self.simulated.seconds},
             "trace": {
                 "name": self.names[1], "step_time_s": self.recorded.seconds, "steps_s": list(self.steps),
                 "ranks": list(self.job.ranks),
@@ -144,15 +144,15 @@ class TraceDifference(Shown, StepPair):
             "difference_s": self.seconds,
             "another_job": list(self.doubts),
             "causes_s": self.causes,
-            "states_s": {"base": dict(self.played.states), "trace": dict(self.recorded.states)},
+            "states_s": {"base": dict(self.simulated.states), "trace": dict(self.recorded.states)},
             "kernels": sides(self.kernels, "phase", "kind"),
             "kinds_are": "stretches" if self.stretches else "kernels",
             "not_matched": [each._asdict() for each in self.unmatched],
             "collectives": sides(self.calls, "axis", "kind"),
             "waiting_is_communication": self.merged,
             "layers": sides(self.layers, "layer"),
-            "computed": [{"rank": rank, "base_s": one, "trace_s": two} for rank, (one, two) in self.computed.items()],
-            "idle_before_launch_s": self.recorded.late,
+            "computed": [{"rank": rank, "base_s": one, "trace_s": two} for rank, (one, two) in self.compute_by_rank.items()],
+            "idle_before_launch_s": self.recorded.launch_delay,
             "in_words": self.sentences(),
             "notes": list(self.notes),
         }  # fmt: skip
@@ -171,9 +171,9 @@ def diff_trace(
     ``kernels`` is a table of names of kernels that goes before the one that ships (``kernel_kinds.yaml``); ``steps``
     picks steps of the trace.  Raises InputError for what cannot be read, and for profiles without GPUs.
     """
-    names = KernelNames(kernels)
+    names = KernelClassifier(kernels)
     job = trace if isinstance(trace, ProfiledJob) else load_profiles(trace, steps)
-    if not job.steps_of_ranks[0].on_device:
+    if not job.profiled_steps[0].on_device:
         raise InputError(
             f"{job.name} has no kernels of a GPU: a step can only be compared with profiles of GPUs; record with "
             "activities=[CPU, CUDA]"
@@ -185,75 +185,75 @@ def diff_trace(
             f"{job.name} has profiles of ranks {job.ranks[0]} to {job.ranks[-1]}, and {result.scenario.name!r} has "
             f"only ranks 0 to {result.facts.ranks - 1}; give profiles of ranks that it has"
         )
-    stretches, merged = of_stretches(job), partial(job)
-    two = recorded_side(job, AxisNames(result, job), names, stretches=stretches)
-    one = played_side(result, ranks, names, stretches=stretches)
+    stretches, merged = has_stretches(job), has_missing_members(job)
+    two = recorded_side(job, AxisFinder(result, job), names, stretches=stretches)
+    one = simulated_side(result, ranks, names, stretches=stretches)
     stages = result.scenario.parallel.pp
-    played, recorded = (account(side, stages=stages, merged=merged) for side in (one, two))
+    played, recorded = (account_steps(side, stages=stages, merged=merged) for side in (one, two))
     computed = {
-        rank: (played.computed[result.simulated_for(rank)], recorded.computed[rank]) for rank in ranks
+        rank: (played.compute_by_rank[result.simulated_for(rank)], recorded.compute_by_rank[rank]) for rank in ranks
     }  # fmt: skip
     keys = dict.fromkeys((*one.kernels, *two.kernels))
-    pairs = [KernelPair(*key, one.kernels.get(key, _NOTHING), two.kernels.get(key, _NOTHING)) for key in keys]
-    found = [pair for pair in pairs if pair.kind != UNMATCHED]
-    found.sort(key=lambda pair: -abs(pair.recorded.seconds - pair.played.seconds))
+    pairs = [KernelPair(*key, one.kernels.get(key, _NO_TIME), two.kernels.get(key, _NO_TIME)) for key in keys]
+    found = [pair for pair in pairs if pair.kind != UNMATCHED_KERNEL]
+    found.sort(key=lambda pair: -abs(pair.recorded.seconds - pair.simulated.seconds))
     title = result.scenario.name, job.name
     return TraceDifference(
         title, result, job, played, recorded, tuple(two.lengths.tolist()), tuple(found), computed, two.unmatched,
-        two.spans, tuple(doubts(result, job, played, recorded, found, stretches=stretches)),
-        tuple(note for note in job.notes if not note.startswith(_OF_REPLAYS)), stretches, merged,
+        two.spans, tuple(find_mismatches(result, job, played, recorded, found, stretches=stretches)),
+        tuple(note for note in job.notes if not note.startswith(_REPLAY_NOTES)), stretches, merged,
     )  # fmt: skip
 
 
-def recorded_step(found: TraceDifference) -> Spans:
+def first_recorded_step(found: TraceDifference) -> Spans:
     """Return the first recorded step from its begin on, with the scenario's stages."""
     spans = found.recorded_spans
     own = spans.step == 0
     plan = found.result.job.plan.stages()
     begin = float(np.minimum(spans.ready, spans.start)[own].min())
     times = {name: getattr(spans, name) - begin for name in ("ready", "start", "end")}
-    return part_of(spans, own & np.isin(spans.rank, list(found.computed)), stage=plan[spans.rank % len(plan)], **times)
+    return select_spans(spans, own & np.isin(spans.rank, list(found.compute_by_rank)), stage=plan[spans.rank % len(plan)], **times)
 
 
-def timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
+def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
     """Return the first step of both sides from its begin on, of these ranks (default: all that were recorded).
 
     Raises InputError for a rank that is not in the trace.
     """
     import pandas as pd
 
-    chosen = list(found.computed) if ranks is None else list(ranks)
-    wrong = [rank for rank in chosen if rank not in found.computed]
+    chosen = list(found.compute_by_rank) if ranks is None else list(ranks)
+    wrong = [rank for rank in chosen if rank not in found.compute_by_rank]
     if wrong:
-        known = ", ".join(map(str, list(found.computed)[:8])) + (", ..." if len(found.computed) > 8 else "")
+        known = ", ".join(map(str, list(found.compute_by_rank)[:8])) + (", ..." if len(found.compute_by_rank) > 8 else "")
         raise InputError(f"there is no profile of rank {wrong[0]}; the trace has {known}")
     result = found.result
     played = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
     played = played[played["step"] == played["step"].min()]
-    recorded = recorded_step(found).frame()
+    recorded = first_recorded_step(found).frame()
     recorded = recorded[recorded["rank"].isin(chosen)].reset_index(drop=True)
-    played["kind"] = played["kind"].replace({"send": MESSAGE, "recv": MESSAGE})
+    played["kind"] = played["kind"].replace({"send": MESSAGE_KIND, "recv": MESSAGE_KIND})
     for side in (played, recorded):
         begin = float(side[["ready", "start"]].min().min())
         side[["ready", "start", "end"]] = side[["ready", "start", "end"]] - begin
     return {f"simulated: {found.names[0]}": played, f"recorded: {found.names[1]}": recorded}
 
 
-def read_trace(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
+def trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
     """Read a trace, and return a function that compares a result with it; InputError for files that cannot be read."""
-    KernelNames(kernels)  # rejects a table that cannot be read
+    KernelClassifier(kernels)  # rejects a table that cannot be read
     recorded = load_profiles(path)
-    return lambda result: reported(diff_trace(result, recorded, kernels=kernels))
+    return lambda result: report_trace(diff_trace(result, recorded, kernels=kernels))
 
 
-def reported(found: TraceDifference) -> ReportedTrace:
+def report_trace(found: TraceDifference) -> ReportedTrace:
     """Return a trace as a page shows it: sentences, the largest finding first, then the tables of the command."""
     from simcluster.show.report.entry import ReportedTrace
     from simcluster.show.report.html import html_of
 
     said, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
-    shown = html_of([said, *tables(found), notes])
-    return ReportedTrace(found.names[1], tuple(sorted(found.computed)), shown, recorded_step(found))
+    shown = html_of([said, *difference_tables(found), notes])
+    return ReportedTrace(found.names[1], tuple(sorted(found.compute_by_rank)), shown, first_recorded_step(found))
 
 
 @overload
