@@ -16,7 +16,7 @@ pytest.importorskip("google.protobuf")
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.astra_network import parse_network
-from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_traces, write_run, write_traces, writing
+from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_traces, write_run, write_traces, writer
 from simcluster.interop.chakra.trace import frame_message, message_classes
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
@@ -132,7 +132,7 @@ def test_without_a_duration_the_roofline_says_how_long(tmp_path: Path) -> None:
     for flops, size in ((10**12, 1), (1, 10**9)):
         played = play_traces(trace([comp(1, 0.0, num_ops=flops, tensor_size=size)]), cluster)
         assert played.seconds == pytest.approx(max(flops / peak, size / bandwidth), rel=1e-6)
-        assert "1 of the nodes that compute are timed by the peak" in played.notes[0]
+        assert "1 compute nodes are timed by the peak" in played.notes[0]
     given_time = trace([comp(1, 1.0, num_ops=10**12)])
     assert play_traces(given_time, cluster).seconds == 1.0
     assert play_traces(given_time, cluster, roofline=True).seconds < 0.01
@@ -203,11 +203,11 @@ def test_what_is_too_large_is_refused_before_it_is_played(monkeypatch: pytest.Mo
     """Counted on representatives: the same number as rank by rank."""
     scenario = load("tiny_3d")
     ops = len(simulate(scenario, folded=False).record.ops)
-    monkeypatch.setattr(writing.schema, "MAX_NODES", ops)
-    writing.require_writable(simulate(scenario), "job")
-    monkeypatch.setattr(writing.schema, "MAX_NODES", ops - 1)
+    monkeypatch.setattr(writer.schema, "MAX_NODES", ops)
+    writer.require_writable(simulate(scenario), "job")
+    monkeypatch.setattr(writer.schema, "MAX_NODES", ops - 1)
     with pytest.raises(InputError, match=f"job: has {ops:,} ops on 8 ranks; at most {ops - 1:,} are written"):
-        writing.require_writable(simulate(scenario), "job")
+        writer.require_writable(simulate(scenario), "job")
 
 
 NODES = st.lists(
@@ -280,12 +280,12 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (trace([comp(1, 1.0, 2), comp(2, 1.0, 1)]), "waits for itself by way of others"),
+        (trace([comp(1, 1.0, 2), comp(2, 1.0, 1)]), "waits for itself through others"),
         (
             trace([comp(1, 1.0, 7)]),
             r"job, rank 0: node 1 \('comp 1', comp\) waits for node 7, which is not in the trace",
         ),
-        (trace([comp(1, 1.0), comp(1, 1.0)]), "its id is there twice"),
+        (trace([comp(1, 1.0), comp(1, 1.0)]), "its id is a duplicate"),
         (trace([TraceNode(1, "x", "invalid")]), "is not modelled; comp, send, recv, coll and memory nodes are"),
         (trace([TraceNode(1, "x", "mem_load")]), "has no attribute tensor_size"),
         (trace([memory(1, "mem_store", 4)]), r"job, rank 0: node 1 .* GPU npu0 has no link to host memory"),
@@ -298,7 +298,7 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
         (trace([coll(1, ALL_REDUCE, 8)], [comp(1, 1.0)]), "only 1 of the 2 ranks of its group have this all_reduce"),
         (trace([coll(1, ALL_REDUCE, 8, pg_name="3")]), "there is no process group '3' .*comm_groups.json"),
         (trace([coll(1, ALL_REDUCE, 8, pg_name="a")], [comp(1, 1.0)], a=(1,)), "which is not in its group"),
-        (trace([coll(1, ALL_REDUCE, 8, involved_dim=(True, False))]), "involved_dim speaks of 2 dimensions"),
+        (trace([coll(1, ALL_REDUCE, 8, involved_dim=(True, False))]), "involved_dim has 2 dimensions"),
         (trace([message(1, "send", 0, 1, 8)], [comp(1, 1.0)]), "a receive is missing"),
         (trace([comp(1, 1.0)], [message(1, "recv", 0, 1, 8)]), "a send is missing"),
         (trace([message(1, "send", 0, 0, 8)]), "goes from rank 0 to rank 0"),
@@ -332,14 +332,14 @@ def raw_trace() -> bytes:
     ("content", "words"),
     [
         (b"", "the file is empty"),
-        (b"\x00", "has a head and no nodes"),
+        (b"\x00", "has a header and no nodes"),
         (b"hello, this is text and no trace", "cut off|no message"),
         (b"\xff" * 40, "the length of a message is cut off"),
-        (b"\xff\xff\xff\xff\x0f", "a message of 4,294,967,295 bytes; this is no execution trace"),
+        (b"\xff\xff\xff\xff\x0f", "a message of 4,294,967,295 bytes; this is not an execution trace"),
         (b"\x00\x05\x08", "byte 1: a message of 5 bytes is cut off after 1"),
-        (b"\x00\x02\x08\x01", "has no type that is known"),
-        (b"\x00\x04\x08\x01\x18\x63", "has no type that is known"),
-        (b"\x00\x02\xff\xff", "message 1 is no message of an execution trace"),
+        (b"\x00\x02\x08\x01", "has an unknown type"),
+        (b"\x00\x04\x08\x01\x18\x63", "has an unknown type"),
+        (b"\x00\x02\xff\xff", "message 1 is not a message of an execution trace"),
         (b"\x1f\x8b" + b"\x00" * 20, "cut or damaged"),
         (gzip.compress(b"\x00" * 100, mtime=0)[:-4], "cut or damaged"),
     ],
@@ -376,12 +376,12 @@ def test_a_damaged_file_is_a_trace_or_one_complaint(
 def test_a_trace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.0.et").write_bytes(raw_trace())
     monkeypatch.setattr("simcluster.interop.chakra.trace.MAX_NODES", 2)
-    with pytest.raises(InputError, match="more than 2 nodes together"):
+    with pytest.raises(InputError, match="the traces together have more than 2 nodes"):
         read_traces(tmp_path)
     monkeypatch.undo()
     write_traces(trace([comp(1, 1.0, flags=(True,) * 50)]), tmp_path)
     monkeypatch.setattr("simcluster.interop.chakra.trace.MAX_ITEMS", 40)
-    with pytest.raises(InputError, match="or 40 dependencies and items of lists"):
+    with pytest.raises(InputError, match="or 40 dependencies and list items"):
         read_traces(tmp_path)
 
 
@@ -438,12 +438,12 @@ def test_the_command_writes_and_plays(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["chakra", "paly", "x"], "plays or writes"),
+        (["chakra", "paly", "x"], "choose one of: play, write"),
         (["chakra", "play", "x"], "name the cluster"),
         (["chakra", "play", "x", "--cluster", "dgx_h100"], "there are no execution traces"),
-        (["chakra", "play", "x", "--cluster", "dgx_h100", "-o", "y"], "--output is for chakra write"),
+        (["chakra", "play", "x", "--cluster", "dgx_h100", "-o", "y"], "--output applies to chakra write"),
         (["chakra", "write", "tiny_dp"], "name the folder"),
-        (["chakra", "write", "tiny_dp", "-o", "y", "--cluster", "dgx_h100"], "--cluster is for chakra play"),
+        (["chakra", "write", "tiny_dp", "-o", "y", "--cluster", "dgx_h100"], "--cluster applies to chakra play"),
         (["chakra", "write", "tiny_dp", "-o", "y", "cluster.gpus=32768", "parallel.dp=32768",
           "training.global_batch=131072"], "has 2,621,440 ops on 32,768 ranks; at most 2,000,000 are written"),
     ],

@@ -24,14 +24,21 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.interop.kineto import ProfiledJob, load_profiles, profile_loader
 from simcluster.interop.kineto.collective_matching import align_clocks
-from simcluster.interop.kineto.communications import CommCall, ProcessGroups, timeline_axis, parse_call, collective_kind, builtin_classifier
+from simcluster.interop.kineto.communications import (
+    CommCall,
+    ProcessGroups,
+    builtin_classifier,
+    collective_kind,
+    parse_call,
+    timeline_axis,
+)
 from simcluster.interop.kineto.profile_metrics import (
     QUESTIONS,
     answer_question,
-    rank_breakdown,
     changed_job,
-    layer_times,
     collective_bandwidths,
+    layer_times,
+    rank_breakdown,
     slowdown_by_type,
 )
 from simcluster.interop.kineto.profile_writer import write_profiles
@@ -99,7 +106,7 @@ def test_where_time_went_is_what_counting_microseconds_gives(slow: ProfiledJob) 
         assert found.overlap == pytest.approx(known["overlap"], rel=1e-6)
         for name in ("computing", "exposed", "waiting"):
             assert getattr(found, name) == near(known[name] / SLOW.steps), name
-        whole = found.compute_mask + found.exposed + found.waiting + found.copying + found.idle
+        whole = found.computing + found.exposed + found.waiting + found.copying + found.idle
         assert whole == near(float(slow.measured.mean()))
     waiting = [found.waiting for found in rank_breakdown(slow)]
     assert waiting[2] == near(0.0)
@@ -230,7 +237,9 @@ def test_small_kernels_wait_for_their_launches(tmp_path: Path) -> None:
 
 def test_a_layer_can_be_taken_out(slow: ProfiledJob) -> None:
     """Rank 2 computes 750 us less, but its last all-reduce then waits 100 us for the one before."""
-    assert answer_question(slow, "layer=layers.1").changed_seconds == near(float(slow.measured.mean()) - 750e-6 + 100e-6)
+    assert answer_question(slow, "layer=layers.1").changed_seconds == near(
+        float(slow.measured.mean()) - 750e-6 + 100e-6
+    )
 
 
 @given(
@@ -254,7 +263,7 @@ def test_any_such_job_replays(
     job = load(documents(known), tmp_path_factory.mktemp("any"))
     assert measure(job).replayed.tolist() == pytest.approx(step_seconds(known), abs=20e-9)
     for found in rank_breakdown(job):
-        parts = (found.compute_mask, found.exposed, found.waiting, found.copying, found.idle)
+        parts = (found.computing, found.exposed, found.waiting, found.copying, found.idle)
         assert min(parts) > -1e-9
         assert sum(parts) == near(float(job.measured[0]))
 
@@ -328,14 +337,14 @@ def test_nothing_is_written_over_other_profiles(slow: ProfiledJob, tmp_path: Pat
 def test_ranks_are_read_side_by_side_as_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, told = write(documents(SLOW), tmp_path / "profiles"), list[tuple[int, int]]()
     alone = load_profiles(folder)
-    monkeypatch.setattr(profile_loader, "_SMALL", 0)
+    monkeypatch.setattr(profile_loader, "_SMALL_BYTES", 0)
     together = load_profiles(folder, workers=2, progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (together.ranks, together.notes) == (alone.ranks, alone.notes)
     for one, other in zip(alone.profiled_steps, together.profiled_steps, strict=True):
-        for name in ("optype", "lanes", "after", "groups", "labels", "names", "left_out", "offset"):
+        for name in ("optype", "lanes", "after", "groups", "labels", "names", "removed_gaps", "offset"):
             assert getattr(one, name) == getattr(other, name)
-        for name in ("worker", "seconds", "began", "ended"):
+        for name in ("worker", "seconds", "recorded_start", "recorded_end"):
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
         assert repr(one.sources) == repr(other.sources)  # NaN is not itself
     assert measure(together).to_dict() == measure(alone).to_dict()
@@ -346,7 +355,7 @@ def test_the_first_file_that_is_cut_is_named_whoever_reads(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(documents(SLOW), tmp_path / "profiles")
-    monkeypatch.setattr(profile_loader, "_SMALL", 0)
+    monkeypatch.setattr(profile_loader, "_SMALL_BYTES", 0)
     first, *_, last = sorted(folder.iterdir())
     for file in (first, last):
         file.write_bytes(b"{")
@@ -370,7 +379,7 @@ def test_real_profiles_of_two_gloo_ranks() -> None:
         assert {("forward", f"layers.{layer}"), ("backward", f"layers.{layer}")} <= names
     first, second = rank_breakdown(job)
     assert first.waiting > 10 * second.waiting
-    assert first.compute_mask < second.compute_mask / 2
+    assert first.computing < second.computing / 2
     for graph in job.graphs:
         launching = {before for op, each in enumerate(graph.after) for before in each if op in sum(graph.groups, ())}
         assert {graph.optype[op] for op in launching} <= {"forward", "backward", "other"}
@@ -427,13 +436,16 @@ KERNEL, NCCL = {"cat": "kernel"}, {"name": "ncclDev"}
 BAD: dict[str, tuple[Callable[[Documents], None], str]] = {
     "negative": (
         spoil(1, 3, {"dur": -5.0}, **KERNEL),
-        r"rank1\.json\.gz, event \d+ \('sm90_xmma_gemm_bf16_forward'\): dur is -5.0; it is .* from 0 on",
+        r"rank1\.json\.gz, event \d+ \('sm90_xmma_gemm_bf16_forward'\): dur is -5.0; it must be .* from 0 on",
     ),
     "no number": (
         spoil(1, 3, {"ts": "soon"}, **KERNEL),
-        r"rank1\.json\.gz, event \d+ \('sm90.*'\): ts is 'soon'; it is a number of microseconds",
+        r"rank1\.json\.gz, event \d+ \('sm90.*'\): ts is 'soon'; it must be a number of microseconds",
     ),
-    "infinite": (spoil(1, 3, {"ts": float("nan")}, **KERNEL), r"event \d+ \('sm90.*'\): ts is nan; it is a number"),
+    "infinite": (
+        spoil(1, 3, {"ts": float("nan")}, **KERNEL),
+        r"event \d+ \('sm90.*'\): ts is nan; it must be a number",
+    ),
     "fewer collectives": (
         fewer_collectives,
         r"step 5: rank 0, event \d+ \(nccl.*\): all_reduce of 2097152 B in group 0 \(default_pg\), "
@@ -453,9 +465,9 @@ BAD: dict[str, tuple[Callable[[Documents], None], str]] = {
     ),
     "no list": (
         lambda found: found[0].pop("traceEvents"),
-        r"rank0\.json\.gz has no list traceEvents: it is no trace of PyTorch's profiler",
+        r"rank0\.json\.gz has no list traceEvents: it is not a trace of PyTorch's profiler",
     ),
-    "no kernels": (no_kernels, r"rank3\.json\.gz \(rank 3\) has no kernels and other ranks have"),
+    "no kernels": (no_kernels, r"rank3\.json\.gz \(rank 3\) has no kernels, but other ranks have"),
 }
 
 
@@ -475,9 +487,9 @@ def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content, message in (
         (whole[: len(whole) // 2], r"its gzip stream is cut or damaged"),
-        (gzip.compress(gzip.decompress(whole)[:5000]), r"the file is cut \(line 1, byte \d+.*take the file out"),
-        (b"hello", r"it is no JSON"),
-        (b"\x80abc{}", r"it is no text"),
+        (gzip.compress(gzip.decompress(whole)[:5000]), r"the file is cut \(line 1, byte \d+.*remove the file"),
+        (b"hello", r"it is not JSON"),
+        (b"\x80abc{}", r"it is not text"),
     ):
         path.write_bytes(content)
         with pytest.raises(InputError, match=rf"rank1\.json\.gz: {message}"):
@@ -513,7 +525,7 @@ def test_one_rank_alone_replays(tmp_path: Path) -> None:
 
 def test_steps_can_be_chosen(tmp_path: Path) -> None:
     assert load(documents(SLOW), tmp_path, [6]).steps == (6,)
-    with pytest.raises(InputError, match="has no step 7; name some that it has: 5, 6"):
+    with pytest.raises(InputError, match="has no step 7; choose from: 5, 6"):
         load(documents(SLOW), tmp_path, [7])
 
 
@@ -545,16 +557,16 @@ def without_a_marker(found: Documents) -> None:
 NOTES: dict[str, tuple[Callable[[Documents], None], tuple[int, ...], str, float]] = {
     "cut": (
         lambda found: found[1]["traceEvents"].remove(events(found, 1, name="ncclDev")[-1]), (5,),
-        r"^step 6 is left out, as if it had been cut: rank 0, event .* has only 3 in that group, rank 0 4", 1e-6,
+        r"^step 6 is skipped as truncated: rank 0, event .* has only 3 in that group, rank 0 4", 1e-6,
     ),
     "lacks": (
         lambda found: events(found, 3, name="ProfilerStep#5")[0].update(name="ProfilerStep#99"), (6,),
-        r"step 5 is not in rank 3's profile; left out: 5, 99", 1e-6,
+        r"step 5 is not in rank 3's profile; skipped: 5, 99", 1e-6,
     ),
-    "no steps": (without_steps, (0,), "taken for one step, number 0", 1e-6),
+    "no steps": (without_steps, (0,), "count as one step, number 0", 1e-6),
     "no launches": (without_launches, (5, 6), "no launch", 1e-3),
-    "no groups": (without_groups, (5, 6), "32 collectives do not say their process group", 1e-6),
-    "outside": (without_a_marker, (5,), "^52 ops of all ranks were launched outside of every step: left out$", 1e-6),
+    "no groups": (without_groups, (5, 6), "32 collectives do not state their process group", 1e-6),
+    "outside": (without_a_marker, (5,), "^52 ops of all ranks were launched outside every step and are skipped$", 1e-6),
 }  # fmt: skip
 
 
@@ -605,7 +617,7 @@ def test_what_clocks_cannot_tell_is_said() -> None:
     assert any("rank 2 shared no collective" in note for note in alone.notes)
     drifting = [{0: (float(n), n + 0.5), 1: (n * 1.0001, n * 1.0001 + 0.5)} for n in range(40)]
     found = align_clocks([0, 1], {0: "", 1: ""}, drifting)
-    assert any("rank 1's drifts by +100.0 us a second" in note for note in found.notes)
+    assert any("rank 1's drifts by +100.0 us per second" in note for note in found.notes)
     crossed = [{0: (0.0, 1.0), 1: (0.0, 1.0)}] * 3 + [{0: (5.0, 6.0), 1: (8.0, 9.0)}]
     found = align_clocks([0, 1], {0: "", 1: ""}, crossed)
     assert any("1 of 4 collectives still end on a rank before another began" in note for note in found.notes)
@@ -635,7 +647,12 @@ def test_sizes_are_the_full_buffer() -> None:
     groups = ProcessGroups.from_distributed_info({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
     args = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16", "Process Group Name": "3", "Group size": 2}
     gather = parse_call("ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1)
-    assert (gather.kind, gather.bytes, gather.ranks, gather.op_type) == ("all_gather", 40.0, (1, 5), "comm:all_gather:dp")
+    assert (gather.kind, gather.bytes, gather.ranks, gather.op_type) == (
+        "all_gather",
+        40.0,
+        (1, 5),
+        "comm:all_gather:dp",
+    )
     args |= {"In msg nelems": 20, "Out msg nelems": 10, "Collective name": "_reduce_scatter_base"}
     assert parse_call("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", args, groups, 1).bytes == 40.0
     strided = args | {"Process Group Name": "9", "Group size": 3, "Global rank start": 2, "Global rank stride": 4}
@@ -669,7 +686,7 @@ def test_messages_that_do_not_say_between_whom_are_told(tmp_path: Path) -> None:
                 event["args"]["Collective name"] = "coalesced"
         (tmp_path / str(ranks)).mkdir()
         job = load(found, tmp_path / str(ranks))
-        told = [note for note in job.notes if "do not say between which ranks" in note]
+        told = [note for note in job.notes if "do not state their ranks" in note]
         assert len(told) == (ranks > 2)
         assert len(job.graphs[0].groups) == (SLOW.layers if ranks == 2 else 0)
 
@@ -752,14 +769,14 @@ def test_groups_are_on_the_stream_of_their_axis(what: str, axis: str) -> None:
     [
         (["--what-if", "worker=7"], "give a rank that has a profile: 0, 1, 2, 3"),
         (["--what-if", "wroker=7"], "did you mean 'worker'?"),
-        (["--what-if", "links=fast"], "give how many times as fast, as in 2x"),
+        (["--what-if", "links=fast"], "give a speed-up factor, as in 2x"),
         (["--what-if", "layer=head"], "the profiles name layers.0, layers.1"),
         (["--what-if", "type=gemm"], "it has backward, comm:all_reduce:default_pg, forward"),
         (["--heatmap", "a.txt"], "a picture ends in"),
         (["--timeline", "a.txt"], ".parquet"),
-        (["--export", "x", "--what-if", "links=2x", "--what-if", "host=2x"], "one --what-if at most"),
+        (["--export", "x", "--what-if", "links=2x", "--what-if", "host=2x"], "at most one --what-if"),
         (["--cluster.nodes", "4"], "cluster.nodes=4: overrides change the cluster, and none is named"),
-        (["links=2x"], "as in --what-if links=2x"),
+        (["links=2x"], "write --what-if links=2x"),
         (["--cluster", "dgx_h100", "--cluster.nodse", "4"], "did you mean 'nodes'?"),
         (["--cluster", "dgx_h100", "nodes=1", "gpus_per_node=2"], "has 2 GPUs and a profile is of rank 3"),
     ],
@@ -836,7 +853,7 @@ def test_the_dispatcher_of_deepseeks_profile_is_communication(tmp_path: Path) ->
     (found,) = rank_breakdown(profile_of(tmp_path, kernels))
     assert found.overlap == pytest.approx(COMPUTE / begin, rel=1e-3)
     assert found.exposed + found.waiting == pytest.approx((begin - COMPUTE) * 1e-6, rel=1e-3)
-    assert found.compute_mask == pytest.approx(COMPUTE * 1e-6, rel=1e-6)
+    assert found.computing == pytest.approx(COMPUTE * 1e-6, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -873,5 +890,5 @@ def test_streams_in_text_are_numbers(tmp_path: Path, text: str, number: int) -> 
 
 @pytest.mark.parametrize("text", ["0x", "stream 7", "0xg", "1.5", "", "٣", "0x" + "f" * 17, None, 1.5])
 def test_other_texts_are_rejected(tmp_path: Path, text: Any) -> None:
-    with pytest.raises(InputError, match=r"event 2 \(.?sm90_gemm_bf16.?\): stream is .*; it is a whole number"):
+    with pytest.raises(InputError, match=r"event 2 \(.?sm90_gemm_bf16.?\): stream is .*; it must be a whole number"):
         profile_of(tmp_path, [("sm90_gemm_bf16", 0.0, 90.0, text)])

@@ -119,7 +119,7 @@ def test_a_slow_gpu_is_named_with_what_it_takes_longer(tiny: Result, slow: Trace
         (of["end"] - of["start"])[of["rank"] == rank].sum() for of, rank in zip(spans, (0, 3), strict=True)
     )  # fmt: skip
     assert 1.29 < longer / usual < 1.3  # what runs beside a collective is hindered by it for no longer than before
-    assert slow.compute_by_rank[3][1] / slow.compute_by_rank[3][0] == pytest.approx(longer / usual, rel=1e-3)
+    assert slow.rank_compute[3][1] / slow.rank_compute[3][0] == pytest.approx(longer / usual, rel=1e-3)
 
 
 def test_a_slow_kind_of_kernel_is_named_with_its_phase(tiny: Result, tmp_path: Path) -> None:
@@ -131,7 +131,9 @@ def test_a_slow_kind_of_kernel_is_named_with_its_phase(tiny: Result, tmp_path: P
     told = found.sentences()
     assert told[1].startswith("Attention backward is 1.40 x slower in the trace: 16.46 us of the 33.85 us")
     assert any(each.startswith("Attention forward is 1.40 x slower in the trace") for each in told)
-    changed = {(each.kind, each.phase) for each in found.kernels if each.recorded.seconds > 1.05 * each.simulated.seconds}
+    changed = {
+        (each.kind, each.phase) for each in found.kernels if each.recorded.seconds > 1.05 * each.simulated.seconds
+    }
     assert changed == {("attention", "forward"), ("attention", "backward")}
 
 
@@ -141,9 +143,9 @@ def test_half_a_network_is_named_by_its_calls(tiny: Result, tmp_path: Path) -> N
     for axis in ("dp", "pp"):
         truth = other.times.breakdown[f"exposed_{axis}"] - tiny.times.breakdown[f"exposed_{axis}"]
         assert found.causes[f"exposed_{axis}"] == pytest.approx(truth, abs=2e-7)
-    assert found.sentences()[1].startswith("dp communication, exposed, +1.646 ms")
-    assert "dp reduce-scatter takes 1.98 x as long a call" in found.sentences()[1]
-    assert not found.doubts
+    assert found.sentences()[1].startswith("Exposed dp communication, +1.646 ms")
+    assert "dp reduce-scatter takes 1.98 x as long per call" in found.sentences()[1]
+    assert not found.mismatches
 
 
 def test_what_is_no_longer_hidden_is_said_to_be(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_what_is_no_longer_hidden_is_said_to_be(tmp_path: Path) -> None:
     assert found.causes["exposed_dp"] == pytest.approx(
         other.times.breakdown["exposed_dp"] - base.times.breakdown["exposed_dp"], abs=2e-7
     )
-    assert re.search(r"dp reduce-scatter.* is exposed by 100%, simulated \d\d?%", found.in_words())
+    assert re.search(r"dp reduce-scatter.* is 100% exposed, simulated \d\d?%", found.in_words())
 
 
 def test_a_host_that_stalls_is_named(tiny: Result, tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_of_some_ranks_waiting_is_communication_on_both_sides(tiny: Result, tmp_
 
 def test_another_job_is_told_before_all(tiny: Result, same: Path) -> None:
     for settings, clause in (
-        ({"training__global_batch": 8}, "attention forward: 2 kernels a rank and step, the scenario has 4"),
+        ({"training__global_batch": 8}, "attention forward: 2 kernels per rank and step, the scenario has 4"),
         ({"model__layers": 4}, "its ranks have 2 layers, the scenario's 4"),
         ({"parallel__dp": 1, "cluster__nodes": 2, "training__global_batch": 2}, "8 ranks, the scenario has 4"),
     ):
@@ -271,7 +273,7 @@ def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_p
     path = tmp_path / "rank0.pt.trace.json"
     path.write_text(json.dumps({**document, "traceEvents": kept}))
     found = diff_trace(tiny, path)
-    assert not found.doubts
+    assert not found.mismatches
     assert not found.unmatched
     slower = {(each.kind, each.phase): each.recorded.seconds / each.simulated.seconds for each in found.kernels}
     assert {key for key, ratio in slower.items() if ratio > 1.01} == {
@@ -295,7 +297,7 @@ def test_a_table_of_ones_own_comes_first(tmp_path: Path) -> None:
     ("text", "what"),
     [
         ("kernels: [{kind: atention, pattern: x}]", "attention"),
-        ("kernels: [{kind: norm, pattern: '('}]", "no regular expression"),
+        ("kernels: [{kind: norm, pattern: '('}]", "not a Python regular expression"),
         ("kernels: []", "kernels"),
         ("rows: []", "kernels"),
     ],
@@ -328,8 +330,8 @@ def test_an_export_of_the_same_step_does_not_differ(tiny: Result, export: Path) 
     """Groups are not told: waiting counts as communication, and axes are found by the calls that streams make."""
     found = diff_trace(tiny, export)
     assert "No difference" in found.in_words()
-    assert "does not tell who communicates with whom" in found.in_words()
-    assert not found.doubts
+    assert "does not state which ranks communicate" in found.in_words()
+    assert not found.mismatches
     counts = {(pair.axis, pair.kind): (pair.simulated.calls, pair.recorded.calls) for pair in found.calls}
     assert all(one == two for one, two in counts.values()), counts
     assert [layer.layer for layer in found.layers] == [0, 1]
@@ -363,7 +365,7 @@ def test_names_that_nobody_knows_are_told_with_their_time(tiny: Result, same: Pa
     lost = {each.name: each.seconds for each in found.unmatched}
     assert set(lost) == {"secret::qkv", "secret::qkv_input_grad", "secret::qkv_weight_grad"}
     assert list(lost.values()) == sorted(lost.values(), reverse=True)
-    assert "of no known kind, most of it 'secret::qkv_input_grad'" in found.in_words()
+    assert "have no known kind, mostly 'secret::qkv_input_grad'" in found.in_words()
     products = {each.phase: each for each in found.kernels if each.kind == "product"}
     short = sum(products[phase].simulated.seconds - products[phase].recorded.seconds for phase in products)
     assert short == pytest.approx(sum(lost.values()), abs=1e-7)
@@ -377,16 +379,16 @@ def test_what_is_no_export_is_refused_in_words(export: Path, same: Path, tmp_pat
 
     text = tmp_path / "a.sqlite"
     text.write_text("no database")
-    assert "is no SQLite file" in refused(text)
+    assert "is not an SQLite file" in refused(text)
     cut = tmp_path / "b.sqlite"
     cut.write_bytes(export.read_bytes()[:20_000])
-    assert "the file is cut or damaged" in refused(cut)
+    assert "the file is truncated or damaged" in refused(cut)
     empty = tmp_path / "c.sqlite"
     sqlite3.connect(empty).executescript("CREATE TABLE StringIds (id INTEGER, value TEXT);").connection.close()
     assert "has no kernels" in refused(empty)
     assert "nsys export --type sqlite" in refused(tmp_path / "report.nsys-rep")
     assert "no such file" in refused(tmp_path / "nothing.sqlite")
-    with pytest.raises(InputError, match="name what it is compared with first"):
+    with pytest.raises(InputError, match="pass the scenario first"):
         simcluster.diff(same, "tiny_3d")
     assert "has no kernels of a GPU" in refused(ROOT / "tests" / "inputs" / "kineto")
 
@@ -396,8 +398,10 @@ def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: 
     line = ["diff", "tiny_3d", str(same), "--gantt", str(picture), "--ranks", "0,4", "--json", str(answer)]
     assert main([*line, *LINE, "--cluster.scale.network", "0.5", "--cluster.scale.pcie", "0.5"]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"^\* The trace takes 5\.829 ms a step: \d\.\d+ ms \(\d\d\.\d%\) less than simulated", told, re.M)
-    for title in ("where the step goes", "by kinds of kernel", "communication, a rank", "compute by layer", "by rank"):
+    assert re.search(
+        r"^\* The trace takes 5\.829 ms per step: \d\.\d+ ms \(\d\d\.\d%\) less than simulated", told, re.M
+    )
+    for title in ("step time by cause", "by kernel kind", "communication, per rank", "compute by layer", "by rank"):
         assert title in told
     assert picture.read_bytes().startswith(b"\x89PNG")
     document = json.loads(answer.read_text())
@@ -442,7 +446,7 @@ def test_the_page_has_both(same: Path, tmp_path: Path, capsys: pytest.CaptureFix
     page = tmp_path / "both.html"
     assert main(["report", "tiny_3d", "--against", str(same), "-o", str(page), "--ranks", "0,4", *LINE]) == 0
     text = page.read_text()
-    assert "No difference: the trace takes 5.829 ms a step" in text
+    assert "No difference: the trace takes 5.829 ms per step" in text
     assert '"name":"recorded: profiles"' in text
     for line in (
         ["report", "tiny_3d", "tiny_dp", "--against", str(same)],
@@ -459,5 +463,5 @@ def test_from_python(same: Path, tiny: Result) -> None:
     assert isinstance(found, TraceDifference)
     assert len(repr(found)) < 200
     assert isinstance(simcluster.diff(tiny, tiny), Difference)
-    with pytest.raises(InputError, match="kernels= is for traces"):
+    with pytest.raises(InputError, match="kernels= applies to traces"):
         simcluster.diff(tiny, "tiny_dp", kernels="x.yaml")

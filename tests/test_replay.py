@@ -25,11 +25,11 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.interop.replay.longest_path import LongestPath
-from simcluster.interop.replay.questions import QUESTIONS, answer_question, with_schedule, find_job_schedule
+from simcluster.interop.replay.questions import QUESTIONS, answer_question, find_job_schedule, with_schedule
 from simcluster.interop.replay.recorded_job import ReplicaClasses, find_replica_classes
 from simcluster.interop.replay.recorded_trace import BACKWARD, COLUMNS, FORWARD
 from simcluster.interop.replay.step_graph import StepGraph, select_by
-from simcluster.interop.replay.straggler_metrics import wait_matrix, replayed_spans, wait_seconds, worst_workers
+from simcluster.interop.replay.straggler_metrics import replayed_spans, wait_matrix, wait_seconds, worst_workers
 from simcluster.interop.replay.trace_writer import save_trace, trace_of_result, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.results.step_time import step_time
@@ -94,7 +94,9 @@ def test_what_published_traces_cannot_say() -> None:
     assert shorter.change < -0.2  # its last stage takes 1.6 times as long as the others
     assert -0.05 < faster.change < 0
     assert -0.25 < other.change < -0.15
-    assert answer_question(job, "last-stage=mean+schedule=zb-h1").changed_seconds < min(shorter.changed_seconds, other.changed_seconds)
+    assert answer_question(job, "last-stage=mean+schedule=zb-h1").changed_seconds < min(
+        shorter.changed_seconds, other.changed_seconds
+    )
 
 
 COSTS = Costs(forward=0.010, backward=0.020, weight_grad=0.009, send=0.001, grad_reduce=0.004, optimizer=0.003)
@@ -159,7 +161,7 @@ def test_collectives_beside_passes_are_launched_from_inside_them(tiny: Any, tmp_
     assert sum(optype.startswith("launch") for optype in replayed.graphs[0].optype) >= 4
     assert measure(replayed).replayed.tolist() == pytest.approx([result.step_time], rel=0.01)
     assert len(replayed_spans(replayed)) == len(read_trace(tmp_path / "own.parquet"))
-    with pytest.raises(InputError, match="collectives beside its passes"):
+    with pytest.raises(InputError, match="collectives overlap with its passes"):
         answer_question(replayed, "schedule=gpipe")
 
 
@@ -314,11 +316,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "not a number": (
         put("start_ts", np.nan, dp_rank=0, stage=0, optype=BACKWARD, seq_id=0),
-        r"row \d+ .*backward-compute 0\): start_ts is no number",
+        r"row \d+ .*backward-compute 0\): start_ts is not a number",
     ),
     "no such worker": (drop(dp_rank=1, stage=1), "no row of dp_rank 1, stage 1 .*1 of 9 workers"),
     "no replica": (drop(dp_rank=1), "no row of dp_rank 1, stage 0 .*3 of 9"),
-    "twice": (twice, r"row \d+ .*the same op as in row 3"),
+    "twice": (twice, r"row \d+ .*duplicate of the op in row 3"),
     "send lost": (
         drop(dp_rank=2, stage=0, optype="forward-send", seq_id=2),
         r"forward-compute 2\) needs a forward-send, and number 2 of dp_rank 2, stage 0 is missing \(4 of 5",
@@ -329,7 +331,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "pass lost": (
         drop(dp_rank=0, stage=1, optype=FORWARD, seq_id=4),
-        r"row \d+ .*forward-send 4\) has no pass of a microbatch",
+        r"row \d+ .*forward-send 4\) belongs to no recorded pass of a microbatch",
     ),
     "collective lost": (
         drop(dp_rank=1, stage=0, optype="grads-all-reduce"),
@@ -337,11 +339,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "one of two members lost": (
         half_embedding,
-        r"row \d+ \(dp_rank 0, stage 2.*dp_rank 0 has 1 embedding-grads-all-reduce .*dp_rank 1 0; .*a row was lost",
+        r"row \d+ \(dp_rank 0, stage 2.*dp_rank 0 has 1 embedding-grads-all-reduce .*dp_rank 1 0; .*a row is missing",
     ),
     "what one replica alone lacks": (
         drop(dp_rank=0, stage=0, optype="optimizer"),
-        r"row \d+ \(dp_rank 1, stage 0.*dp_rank 0 0; .*a row was lost, or is not of this step",
+        r"row \d+ \(dp_rank 1, stage 0.*dp_rank 0 0; .*a row is missing, or belongs to another step",
     ),
     "other names": (
         lambda columns: columns.update(optype=np.char.replace(columns["optype"].astype(str), "forward-c", "fwd_c")),
@@ -372,7 +374,7 @@ def test_clocks_that_differ_are_shifted_and_said() -> None:
     assert measure(job).replayed[0] == pytest.approx(seconds, rel=1e-6)
     assert measure(job).measured[0] == pytest.approx(seconds, rel=1e-6)
     assert len(job.notes) == 1
-    said = r"1 of 9 workers' clocks by more than 1 ms, most that of dp_rank 2, stage 1 \(by -7\.5(00)? ms\)"
+    said = r"1 of 9 workers' clocks by more than 1 ms, the most for dp_rank 2, stage 1 \(by -7\.5(00)? ms\)"
     assert re.search(said, job.notes[0])
 
 
@@ -414,13 +416,13 @@ def one_replica(columns: dict[str, Any]) -> None:
 
 NOTES: dict[str, tuple[Change, str]] = {
     "a step lacks a worker": (
-        drop(dp_rank=2, stage=1, step=1), "^step 1 has no row of dp_rank 2, stage 1; 1 of 3 steps are left out: 1$"
+        drop(dp_rank=2, stage=1, step=1), "^step 1 has no row of dp_rank 2, stage 1; 1 of 3 steps are skipped: 1$"
     ),
     "a replica is missing": (drop(dp_rank=2), "^rank numbers leave room for 3 dp ranks, and 2 are recorded"),
-    "one replica": (one_replica, "^one dp rank is recorded, and it runs grads-all-reduce"),
+    "one replica": (one_replica, "^only one dp rank is recorded, and it runs grads-all-reduce"),
     "microseconds": (in_microseconds, "divide them first if they are milliseconds or microseconds"),
     "a late clock": (a_clock_is_late, "by up to 49 us .* assumed that they took no time"),
-    "another name": (renamed, "not of the format: my-update; taken for work of their own worker alone"),
+    "another name": (renamed, "unknown op types: my-update; treated as local work of their worker"),
 }  # fmt: skip
 
 
@@ -507,7 +509,7 @@ def test_files_that_are_none_are_refused(own: Path, tmp_path: Path) -> None:
     holes.to_parquet(cut)
     with pytest.raises(InputError, match=r"row 7: duration is empty|duration is no number"):
         load_trace(cut)
-    with pytest.raises(InputError, match="has no step 7; name some that it has: 0, 1"):
+    with pytest.raises(InputError, match="has no step 7; choose from: 0, 1"):
         load_trace(own, steps=[7])
 
 
@@ -532,14 +534,18 @@ def test_counterfactuals_do_what_they_say(job: Recorded) -> None:
     assert answer.changed_seconds > clean
     assert answer_question(job, "stage=1").changed_seconds <= answer.changed_seconds
     assert answer_question(job, "dp=1").change < 0
-    assert answer_question(job, "compute=2x+links=2x").changed_seconds == pytest.approx(answer_question(job, "links=1x").changed_seconds / 2, rel=1e-9)
+    assert answer_question(job, "compute=2x+links=2x").changed_seconds == pytest.approx(
+        answer_question(job, "links=1x").changed_seconds / 2, rel=1e-9
+    )
     assert answer_question(job, f"type={FORWARD}+type={BACKWARD}").changed_seconds < answer.recorded_seconds
     assert answer_question(job, "links=1000x").change < 0
 
 
 def test_the_schedule_that_was_recorded_is_known_and_rebuilt(job: Recorded) -> None:
     assert find_job_schedule(job) == "1f1b"
-    assert answer_question(job, "schedule=1f1b").changed_seconds == answer_question(job, "schedule=1f1b").recorded_seconds
+    assert (
+        answer_question(job, "schedule=1f1b").changed_seconds == answer_question(job, "schedule=1f1b").recorded_seconds
+    )
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved:2", "zb-v", "v-half"])
@@ -573,16 +579,16 @@ def test_without_its_long_last_stage() -> None:
     ("question", "message"),
     [
         ("linx=2x", "did you mean 'links'"),
-        ("links", "ask one of"),
-        ("links=fast", "how many times as fast"),
-        ("links=0x", "how many times as fast"),
+        ("links", "choose one of"),
+        ("links=fast", "speed-up factor"),
+        ("links=0x", "speed-up factor"),
         ("worker=1", "a dp rank and a stage"),
         ("worker=9,0", "dp rank from 0 to 2"),
         ("stage=3", "stage from 0 to 2"),
         ("type=gemm", "no ops of that type"),
         ("last-stage=2", "only last-stage=mean"),
         ("schedule=zb-h7", "did you mean 'zb-h"),
-        ("schedule=interleaved:two", "chunks are a whole number"),
+        ("schedule=interleaved:two", "chunks must be a whole number"),
     ],
 )
 def test_questions_that_have_no_answer(job: Recorded, question: str, message: str) -> None:
@@ -624,7 +630,7 @@ def test_the_command_refuses_before_it_works(own: Path, tmp_path: Path, capsys: 
     for arguments, message in (
         (["--heatmap", "who.txt"], "a picture ends in"),
         (["--steps", "one"], "whole numbers"),
-        (["--what-if", "sun=shine"], "ask one of"),
+        (["--what-if", "sun=shine"], "choose one of"),
     ):
         assert main(["replay", str(other), *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -23,7 +23,7 @@ import pytest
 
 from simcluster import InputError, Result, load, load_text, simulate
 from simcluster.cli import main
-from simcluster.interop.export.trace_export import MERGED_FILE, MAX_RANKS, trace_path, write_trace
+from simcluster.interop.export.trace_export import MAX_RANKS, MERGED_FILE, trace_path, write_trace
 from simcluster.interop.kineto.chrome_trace import complete_event
 from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_events
 from simcluster.interop.kineto.profile_loader import load_profiles
@@ -327,7 +327,9 @@ def test_memory_reaches_the_peak(tiny: Result, folder: Path) -> None:
 
 def test_links_carry_something_and_never_more_than_they_can(folder: Path) -> None:
     levels = [
-        event["args"]["%"] for event in events_of(folder / MERGED_FILE) if event["ph"] == "C" and event["name"][:4] != "memo"
+        event["args"]["%"]
+        for event in events_of(folder / MERGED_FILE)
+        if event["ph"] == "C" and event["name"][:4] != "memo"
     ]
     assert 0 < max(levels) <= 100
     assert min(levels) == 0
@@ -434,7 +436,7 @@ def test_a_folder_can_be_written_again(tiny: Result, tmp_path: Path) -> None:
 
 def test_which_ranks_are_written_is_said(tiny: Result, tmp_path: Path) -> None:
     written = write_trace(tiny, tmp_path / "trace.json")
-    assert written.summary() == f"trace: 2 of 8 ranks in {tmp_path / 'trace.json'} (one for each class of equal ranks)"
+    assert written.summary() == f"trace: 2 of 8 ranks in {tmp_path / 'trace.json'} (one per class of equal ranks)"
     assert write_trace(tiny, tmp_path / "trace.json", ranks=[5, 0, 5]).ranks == (0, 5)
     apart = simulate(load(TINY), folded=False)
     assert write_trace(apart, tmp_path / "trace.json").selection == "all"
@@ -446,7 +448,7 @@ def test_of_too_many_that_differ_some_are_written(tmp_path: Path) -> None:
     written = write_trace(result, tmp_path / "trace.json")
     assert len(written.ranks) == MAX_RANKS
     assert (written.ranks[0], written.ranks[-1]) == (0, 79)
-    assert written.selection == "64 of 80 that differ, evenly over the job"
+    assert written.selection == "64 of 80 distinct ranks, spread over the job"
 
 
 def test_writing_holds_no_more_than_a_little(tmp_path: Path) -> None:
@@ -471,7 +473,7 @@ def test_no_events_are_a_trace_too(tmp_path: Path) -> None:
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace"
     assert main(["run", str(TINY), "--trace", str(path), "--trace-ranks", "0,4-5"]) == 0
-    assert f"trace: 3 of 8 ranks in {path} (as asked for)" in capsys.readouterr().out
+    assert f"trace: 3 of 8 ranks in {path} (as requested)" in capsys.readouterr().out
     assert sorted(each.name for each in path.iterdir()) == [
         "merged", "rank000.json.gz", "rank004.json.gz", "rank005.json.gz",
     ]  # fmt: skip

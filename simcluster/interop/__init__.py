@@ -1,1 +1,1 @@
-"""Recorded and exchanged traces: read, replayed, written."""
+"""Traces of training steps: PyTorch and Nsight profiles, Chakra, replay of recorded jobs, export."""

@@ -1,4 +1,4 @@
-"""What Python shows of traces: a line, or the text of the command."""
+"""How Python shows objects of ``interop``: one line (``LINES``) or the text of the command (``TEXTS``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""MLCommons Chakra execution traces: read, played on our network, and written from a run of ours.
+"""MLCommons Chakra execution traces: read, simulated on a cluster, and written from a simulated run.
 
-trace = read_traces("traces/")
-print(play_traces(trace, cluster).seconds)
+trace = read_traces("traces/") print(play_traces(trace, cluster).seconds)
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An execution trace simulated on a cluster.
+"""Simulation of Chakra execution traces on a cluster.
 
-A rank has one queue for its GPU's computation, one for its processor's (``is_cpu_op``), one for each process group
-(collectives of a communicator follow each other), one for what it sends to each other rank with one tag, and one for
-each way between its memory and its host's (mem_store, mem_load); in each, nodes come in the order of
-``ChakraTrace.in_order``.  A collective begins when all its group are there; the k-th of a group on one rank is
-the k-th on the others.  A send goes out as soon as it can, and its receive is over when it has arrived: the k-th
-between two ranks with one tag is the k-th on the other side.
+A rank has one queue for GPU computation, one for CPU computation (``is_cpu_op``), one per process group (collectives of
+a communicator run in order), one per destination rank and tag for sends, and one per direction between GPU and host
+memory (mem_store, mem_load). Each queue runs its nodes in the order of ``ChakraTrace.sorted_nodes``. A collective
+begins when its last member arrives; the k-th of a group on one rank matches the k-th on the others. A send starts as
+soon as its dependencies are done; its receive ends on arrival. Sends and receives of two ranks with one tag match in
+order.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 CostFunction = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
-"""What moves a collective (or "send", or a copy "d2h", "h2d") of so many bytes over these ranks, by nccl-tests'
-convention for the size."""
+"""(ranks, kind, bytes) -> traffic of a collective, "send", or copy ("d2h", "h2d"); sizes by nccl-tests' convention."""
 GroupLookup = Callable[[int, TraceNode], tuple[str, tuple[int, ...]]]
-"""The name and the ranks of the group of a collective on a rank."""
+"""(rank, node) -> name and ranks of the collective's process group."""
 
 _SIMULATED_AS = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
 COPY_DIRECTIONS = {"mem_store": "d2h", "mem_load": "h2d"}
-"""Nodes that move bytes between the GPU's memory and its host's, and which way."""
+"""Kinds of nodes that copy between GPU and host memory, and their direction."""
 _BARRIER_BYTES = 4.0
 _NO_TRAFFIC = (Traffic((), 0.0, 1, 0.0),)
 
 
 class _ProgramBuilder:
-    """The program of a trace in the making; ``seconds`` is the length of a node that computes."""
+    """Builder of the engine's program for a trace; ``seconds`` returns the duration of a compute node."""
 
     def __init__(
         self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupLookup, cost: CostFunction
@@ -76,7 +75,7 @@ class _ProgramBuilder:
             elif node.kind in COPY_DIRECTIONS:
                 way, size = COPY_DIRECTIONS[node.kind], float(node.number("tensor_size"))
                 try:
-                    op = self._add_transfer(rank, node, way, way, (rank,), size)
+                    op = self._add_copy(rank, node, way, way, (rank,), size)
                 except InputError as problem:
                     raise self.node_error(rank, node, str(problem)) from None
             else:
@@ -93,13 +92,13 @@ class _ProgramBuilder:
     def _add_collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
         type_number = node.number("comm_type")
         if type_number >= len(COLLECTIVES) or COLLECTIVES[type_number] in ("gather", "scatter"):
-            raise self.node_error(rank, node, f"comm_type {type_number} is not modelled; 0 (all-reduce), 1, 2, 5 to 9 are")
+            raise self.node_error(rank, node, f"comm_type {type_number} is not modelled; 0 to 2 and 5 to 9 are")
         kind = COLLECTIVES[type_number]
         name, group = self._group_of(rank, node)
         if rank not in group:
             raise self.node_error(rank, node, f"is on rank {rank}, which is not in its group {list(group)[:16]}")
         size = _BARRIER_BYTES if kind == "barrier" else float(node.number("comm_size"))
-        size *= len(group) if kind == "all_gather" else 1  # comm_size is what a rank puts in
+        size *= len(group) if kind == "all_gather" else 1  # comm_size is the input per rank
         turn = turns[name, group]
         turns[name, group] += 1
         key = (group, name, turn)
@@ -111,7 +110,7 @@ class _ProgramBuilder:
         if (kind, size) != (other_kind, other_size):
             theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f}"
             what = f"is collective number {turn + 1} of its group, {kind} of {size:.0f} bytes, while {theirs}"
-            raise self.node_error(rank, node, f"{what}; a group does all alike")
+            raise self.node_error(rank, node, f"{what}; all ranks of a group must make the same calls")
         self._arrivals[meeting] += 1
         return self._add_op(rank, node, f"group {name}", meeting=meeting)
 
@@ -119,26 +118,26 @@ class _ProgramBuilder:
         source, target = (node.number(key, rank) for key in ("comm_src", "comm_dst"))
         own, other = (source, target) if node.kind == "send" else (target, source)
         if own != rank or other == rank or other >= len(self._trace.ranks):
-            raise self.node_error(rank, node, f"goes from rank {source} to rank {target}; on rank {rank} that cannot be")
+            raise self.node_error(rank, node, f"goes from rank {source} to rank {target}, so not on rank {rank}")
         key = (source, target, node.number("comm_tag", 0))
         if node.kind == "recv":
             op = self._add_op(rank, node, f"node {node.id}")
             self._receives[key].append(op)
             return op
         size = float(node.number("comm_size"))
-        op = self._add_transfer(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
+        op = self._add_copy(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
         self._sends[key].append(op)
         return op
 
-    def _add_transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
+    def _add_copy(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
         self._program.meetings.append(CommunicationKind(1, self._cost(ranks, what, size) if size > 0 else _NO_TRAFFIC))
         return self._add_op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
     def build(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
-        """Return the program, and of each of its ops the rank and the node; messages without a partner are refused.
+        """Return the program, and the rank and node of each of its ops.
 
-        Raises InputError naming rank and node for what cannot be simulated: gather and scatter, a send without its
-        receive, collectives that a group does not have in common.
+        Raises InputError naming rank and node for what cannot be simulated: gather and scatter, a send or receive
+        without its partner, a collective that some rank of the group lacks.
         """
         for rank in range(len(self._trace.ranks)):
             self._add_rank(rank)
@@ -156,12 +155,12 @@ class _ProgramBuilder:
         for (group, _, turn), (meeting, kind, _, rank, node) in self._meetings.items():
             if self._arrivals[meeting] < len(group):
                 what = f"only {self._arrivals[meeting]} of the {len(group)} ranks of its group have this {kind}"
-                raise self.node_error(rank, node, f"{what}, number {turn + 1} of the group; all of them must")
+                raise self.node_error(rank, node, f"{what}, number {turn + 1} of the group; all must have it")
         return program, self._nodes
 
 
 class SimulatedNode(NamedTuple):
-    """One node as it was simulated: seconds from the start of the trace."""
+    """A trace node and its simulated start and end (s from the start of the trace)."""
 
     rank: int
     node: int
@@ -173,8 +172,10 @@ class SimulatedNode(NamedTuple):
 
 @dataclass(frozen=True)
 class PlayedTrace:
-    """A played trace.  ``seconds`` is when the last node ends, of each rank ``rank_seconds``; of a rank's time
-    ``compute`` is when it computes and ``exposed`` when it communicates or copies and does not compute."""
+    """Result of simulating a Chakra trace: the times of every rank and node, in seconds.
+
+    ``compute`` is each rank's compute time, ``exposed`` its communication and copy time that no compute overlaps.
+    """
 
     name: str
     seconds: float
@@ -186,36 +187,25 @@ class PlayedTrace:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the result as a dict for JSON."""
         ranks = len(self.rank_seconds)
         return {
-            "trace": self.name,
-            "ranks": ranks,
-            "nodes": len(self.nodes),
-            "time_s": self.seconds,
-            "compute_s": sum(self.compute) / ranks,
-            "exposed_communication_s": sum(self.exposed) / ranks,
-            "rank_time_s": list(self.rank_seconds),
-            "engine": {"events": self.events},
-            "notes": list(self.notes),
-        }
+            "trace": self.name, "ranks": ranks, "nodes": len(self.nodes), "time_s": self.seconds,
+            "compute_s": sum(self.compute) / ranks, "exposed_communication_s": sum(self.exposed) / ranks,
+            "rank_time_s": list(self.rank_seconds), "engine": {"events": self.events}, "notes": list(self.notes),
+        }  # fmt: skip
 
 
 def play_traces(
-    trace: ChakraTrace,
-    cluster: Cluster,
-    *,
-    dimensions: Sequence[Dimension] = (),
-    roofline: bool = False,
-    precision: str = "bf16",
-    nccl: str = "auto",
-) -> PlayedTrace:
-    """Simulate a trace: rank r on GPU number r.
+    trace: ChakraTrace, cluster: Cluster, *, dimensions: Sequence[Dimension] = (), roofline: bool = False,
+    precision: str = "bf16", nccl: str = "auto",
+) -> PlayedTrace:  # fmt: skip
+    """Simulate a Chakra trace on a cluster, with rank r on GPU r.
 
-    A node that computes takes what the trace says; where that is nothing, or ``roofline`` is set and it has num_ops,
-    the time of its num_ops and tensor_size (bytes) by the device's peak and memory bandwidth, whichever is longer.
-    ``dimensions`` are those of the ASTRA-sim network that involved_dim speaks of.  Collectives are done as NCCL does
-    them on the platform ``nccl`` ("auto": the cluster's, "none": the links alone).
+    A compute node takes its recorded duration. Without one, or with ``roofline``, it takes the longer of num_ops at the
+    device's peak and tensor_size (bytes) at its memory bandwidth. ``dimensions`` are those of the ASTRA-sim network
+    that involved_dim refers to. ``nccl`` is the NCCL platform for collectives ("auto": the cluster's, "none": links
+    alone).
     """
     ranks = len(trace.ranks)
     if ranks > cluster.num_gpus:
@@ -250,14 +240,14 @@ def play_traces(
     notes = []
     if timed["counted"]:
         by = f"by the peak ({precision}) and memory bandwidth of {device.name}"
-        notes.append(f"{timed['counted']} of the nodes that compute are timed {by}")
+        notes.append(f"{timed['counted']} compute nodes are timed {by}")
     if timed["nothing"]:
-        notes.append(f"{timed['nothing']} of them have neither a duration nor num_ops and take no time")
+        notes.append(f"{timed['nothing']} compute nodes have neither a duration nor num_ops and take no time")
     return PlayedTrace(trace.name, max(last), last, compute, exposed, played, simulated.events, tuple(notes))
 
 
 def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupLookup:
-    """Return a function from a rank and its node to the name and the ranks of the collective's group."""
+    """Return a function that finds the process group (name and ranks) of a rank's collective node."""
 
     @cache
     def along(chosen: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:
@@ -271,7 +261,7 @@ def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> Grou
                 known = ", ".join(list(trace.groups)[:8]) or "none"
                 raise InputError(
                     f"{where}: there is no process group {str(name)[:40]!r} (known: {known}); give its ranks in "
-                    "comm_groups.json beside the traces, or with --groups"
+                    "comm_groups.json next to the traces, or with --groups"
                 )
             return str(name), group
         involved = node.attributes.get("involved_dim")
@@ -280,8 +270,8 @@ def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> Grou
         chosen = tuple(bool(each) for each in involved) if isinstance(involved, tuple) else (bool(involved),)
         if len(chosen) != len(dimensions):
             raise InputError(
-                f"{where}: involved_dim speaks of {len(chosen)} dimensions and the cluster has "
-                f"{len(dimensions) or 'none'}; play it on an ASTRA-sim network file"
+                f"{where}: involved_dim has {len(chosen)} dimensions and the cluster "
+                f"{len(dimensions) or 'none'}; simulate on an ASTRA-sim network file"
             )
         return "dim " + "".join("01"[each] for each in chosen), along(chosen)[rank]
 
@@ -289,7 +279,7 @@ def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> Grou
 
 
 def _cost_function(cluster: Cluster, nccl: str) -> CostFunction:
-    """Return what moves collectives, cached by group, kind and size."""
+    """Return a function that gives the traffic of a collective, message or copy; results are cached."""
     name = cluster.nccl if nccl == "auto" else nccl
     methods = Methods({}, platform=None if name in (None, "none") else load_platform(name))
 

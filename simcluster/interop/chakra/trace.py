@@ -1,7 +1,7 @@
-"""An execution trace as plain data, read with limits from files NAME.RANK.et; their messages made from field numbers.
+"""Chakra execution traces as plain data, and a reader of their files NAME.RANK.et.
 
 Field names and numbers are those of schema/protobuf/et_def.proto (mlcommons/chakra, package ChakraProtoMsg): a file is
-a GlobalMetadata and then Nodes, each behind its length as a varint.
+a GlobalMetadata followed by Nodes, each preceded by its length as a varint. Sizes are limited.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, slots=True)
 class TraceNode:
-    """One node of a rank's graph; ``after`` are the ids that it waits for (data and control), ``seconds`` its length
-    where the trace has one, 0 where it has none."""
+    """One node of a rank's execution graph.
+
+    ``after`` are the ids of its data and control dependencies; ``seconds`` is its duration, 0 if the trace has none.
+    """
 
     id: int
     name: str
@@ -47,7 +49,7 @@ class TraceNode:
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """Return a whole number among the attributes; InputError where it is missing or something else."""
+        """Return an attribute as an integer; raise InputError if it is missing or not a whole number."""
         value = self.attributes.get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -58,30 +60,29 @@ class TraceNode:
 
     @property
     def label(self) -> str:
-        """The node in a message."""
+        """Id, name and kind of the node, for messages."""
         return f"node {self.id} ({self.name[:60]!r}, {self.kind})"
 
 
 @dataclass(frozen=True)
 class ChakraTrace:
-    """The nodes of every rank, in the order of the file; ``groups`` are the ranks of each process group by name."""
+    """The nodes of every rank in file order; ``groups`` maps process group names to their ranks."""
 
     name: str
     ranks: tuple[tuple[TraceNode, ...], ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def sorted_nodes(self, rank: int) -> list[TraceNode]:
-        """Return a rank's nodes so that each comes after what it waits for; of those that could be next the lowest id.
+        """Return a rank's nodes in topological order; ties go to the lowest id.
 
-        Raises InputError for an id that is there twice, one that is waited for and not there, and nodes that wait for
-        each other in a circle.
+        Raises InputError for a duplicate id, a dependency on an id that is not in the trace, and a cycle.
         """
         nodes, where = self.ranks[rank], f"{self.name}, rank {rank}"
         by_id = {node.id: node for node in nodes}
         if len(by_id) < len(nodes):
             counts = Counter(node.id for node in nodes)
             twice = next(node for node in nodes if counts[node.id] > 1)
-            raise InputError(f"{where}: {twice.label}: its id is there twice; every node has its own")
+            raise InputError(f"{where}: {twice.label}: its id is a duplicate; every node needs a unique id")
         for node in nodes:
             for other in node.after:
                 if other not in by_id:
@@ -92,7 +93,7 @@ class ChakraTrace:
         except CycleError as problem:
             stuck = next(node for node in nodes if node.id in problem.args[1])
             raise InputError(
-                f"{where}: {stuck.label} waits for itself by way of others; a trace has no circles"
+                f"{where}: {stuck.label} waits for itself through others; a trace must have no cycles"
             ) from None
         ready: list[int] = []
         found = []
@@ -109,7 +110,7 @@ _SCALARS = (
     *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32"),
     *("sfixed64", "bool", "string", "bytes"),
 )
-"""Kinds of values, in the schema's order: one is field 2 k + 3 of an AttributeProto, a list of them 2 k + 4."""
+"""Value types in the schema's order: type k is field 2 k + 3 of an AttributeProto, its list 2 k + 4."""
 
 _MESSAGES = {
     "GlobalMetadata": {1: ("version", "string"), 2: ("attr", "AttributeProto*")},
@@ -119,12 +120,12 @@ _MESSAGES = {
         10: ("attr", "AttributeProto*"),
     },
 }  # fmt: skip
-"""Fields by their numbers; * is for repeated ones."""
+"""Fields by number; * marks repeated ones."""
 
 
 @cache
 def message_classes() -> dict[str, Any]:
-    """Return classes of GlobalMetadata and Node, in a separate pool; InputError without protobuf."""
+    """Return the protobuf classes GlobalMetadata and Node; raise InputError if protobuf is not installed."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
@@ -164,7 +165,7 @@ def _add_field(message: Any, name: str, number: int, kind: str, *, repeated: boo
 
 
 def frame_message(message: Any) -> bytes:
-    """Return a message after its length."""
+    """Return a serialized protobuf message with its length in front, as a varint."""
     body: bytes = message.SerializeToString()
     size, head = len(body), b""
     while size > 0x7F:
@@ -173,15 +174,15 @@ def frame_message(message: Any) -> bytes:
 
 
 def message_bodies(raw: bytes, source: str) -> Iterator[memoryview]:
-    """Yield the bodies of the messages in a file; InputError, with the byte, where one is cut off or absurdly long."""
+    """Yield the message bodies of a file; raise InputError where one is truncated or too long."""
     view, place = memoryview(raw), 0
     while place < len(view):
         begin, size, shift = place, 0, 0
         while True:
             if place >= len(view) or shift > 35:
                 raise InputError(
-                    f"{source}: byte {begin}: the length of a message is cut off; the file is not "
-                    f"whole: copy or record it again"
+                    f"{source}: byte {begin}: the length of a message is cut off; the file is "
+                    f"truncated: copy or record it again"
                 )
             byte = view[place]
             size |= (byte & 0x7F) << shift
@@ -189,33 +190,33 @@ def message_bodies(raw: bytes, source: str) -> Iterator[memoryview]:
             if byte < 0x80:
                 break
         if size > _MAX_MESSAGE:
-            raise InputError(f"{source}: byte {begin}: a message of {size:,} bytes; this is no execution trace")
+            raise InputError(f"{source}: byte {begin}: a message of {size:,} bytes; this is not an execution trace")
         if place + size > len(view):
             raise InputError(
                 f"{source}: byte {begin}: a message of {size:,} bytes is cut off after {len(view) - place:,}; "
-                "the file is not whole: copy or record it again"
+                "the file is truncated: copy or record it again"
             )
         yield view[place : place + size]
         place += size
 
 
 MAX_BYTES = 256_000_000
-"""Of one rank's file, unpacked: about 2 million nodes."""
+"""Limit of one rank's file, unpacked: about 2 million nodes."""
 MAX_NODES = 2_000_000
-"""The most nodes of all ranks together: about 3 GB when they are simulated."""
+"""Limit of the nodes of all ranks together: about 3 GB when simulated."""
 MAX_ITEMS = 10_000_000
-"""Dependencies and items of lists, of all ranks together."""
+"""Limit of the dependencies and list items of all ranks together."""
 _FILE_NAME = re.compile(r"(.+)\.(\d{1,9})\.et(\.gz)?")
-EXACT_SECONDS = "simcluster_seconds"
-"""Our own attribute: the length in full, since the schema's is in whole microseconds."""
+EXACT = "simcluster_seconds"
+"""Attribute with the exact duration, since the schema's is in whole microseconds."""
 
 
 def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTrace:
-    """Read the traces in a folder (of one job), or those whose files begin with ``path`` (``traces/job`` for job.0.et).
+    """Read the Chakra traces of one job: a folder, or a path prefix (``traces/job`` for job.0.et).
 
-    ``groups`` is a JSON file with the ranks of every process group by its name, {"0": [0, 1, 2, 3]}; left out,
-    comm_groups.json beside the traces, if it is there.  Raises InputError that names the file for what is missing, cut
-    off, too large or no trace.
+    ``groups`` is a JSON file with the ranks of every process group, {"0": [0, 1, 2, 3]} (default: comm_groups.json in
+    the same folder, if it exists). Raises InputError naming the file that is missing, truncated, too large or not a
+    trace.
     """
     files = _trace_files(Path(path))
     first = files[0]
@@ -240,7 +241,7 @@ def _trace_files(path: Path) -> list[Path]:
                 raise InputError(f"{file}: rank {int(match[2])} has two files; keep one")
             of_job[int(match[2])] = file
     if not jobs:
-        raise InputError(f"{path}: there are no execution traces; files are called NAME.RANK.et, as in job.0.et")
+        raise InputError(f"{path}: there are no execution traces; their names are NAME.RANK.et, as in job.0.et")
     if len(jobs) > 1:
         names = ", ".join(list(jobs)[:5])
         raise InputError(f"{path}: has traces of several jobs ({names}); name one, as in {path / next(iter(jobs))}")
@@ -252,7 +253,7 @@ def _trace_files(path: Path) -> list[Path]:
 
 
 def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
-    """Return the nodes of a file; ``read`` counts those of all files: a stranger's are not to use all memory."""
+    """Return a file's nodes; ``read`` counts nodes over all files, to limit the memory used."""
     from google.protobuf.message import DecodeError
 
     raw, known = read_packed(source, MAX_BYTES), message_classes()
@@ -263,10 +264,9 @@ def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
         try:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
         except DecodeError:
-            what = f"message {place}" if place else "the head"
+            what = f"message {place}" if place else "the header"
             raise InputError(
-                f"{source}: {what} is no message of an execution trace (et_def.proto), as it must be; "
-                "copy or record the file again"
+                f"{source}: {what} is not a message of an execution trace (et_def.proto); copy or record the file again"
             ) from None
         if not place:
             continue
@@ -275,11 +275,11 @@ def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
         read.update(nodes=1, items=len(message.data_deps) + len(message.ctrl_deps) + lists)
         if read["nodes"] > MAX_NODES or read["items"] > MAX_ITEMS:
             raise InputError(
-                f"{source}: the traces have more than {MAX_NODES:,} nodes together, or {MAX_ITEMS:,} dependencies and "
-                "items of lists; play fewer ranks or a part of the trace"
+                f"{source}: the traces together have more than {MAX_NODES:,} nodes, or {MAX_ITEMS:,} dependencies and "
+                "list items; simulate fewer ranks or a part of the trace"
             )
     if not found:
-        raise InputError(f"{source}: has a head and no nodes")
+        raise InputError(f"{source}: has a header and no nodes")
     return found
 
 
@@ -288,14 +288,14 @@ def _parse_node(message: Any, source: Path) -> TraceNode:
     for each in message.attr:
         field = each.WhichOneof("value")
         if each.name in attributes:
-            raise InputError(f"{source}: node {message.id}: attribute {each.name[:60]!r} is there twice")
+            raise InputError(f"{source}: node {message.id}: attribute {each.name[:60]!r} is a duplicate")
         if field is not None:
             value = getattr(each, field)
             attributes[each.name] = tuple(value.values) if field.endswith("_list") else value
     if not 1 <= message.type < len(KINDS):
-        raise InputError(f"{source}: node {message.id}: has no type that is known ({message.type})")
+        raise InputError(f"{source}: node {message.id}: has an unknown type ({message.type})")
     seconds = message.duration_micros / 1e6
-    exact = attributes.pop(EXACT_SECONDS, None)
+    exact = attributes.pop(EXACT, None)
     if isinstance(exact, float) and abs(exact - seconds) <= 1e-6:
         seconds = exact
     after = dict.fromkeys((*message.data_deps, *message.ctrl_deps))
@@ -303,7 +303,7 @@ def _parse_node(message: Any, source: Path) -> TraceNode:
 
 
 def read_process_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Read the ranks of process groups by name; InputError for what is not one."""
+    """Read the ranks of process groups by name from JSON; raise InputError if a group is invalid."""
     try:
         with path.open("rb") as file:
             raw = file.read(64_000_001)

@@ -1,4 +1,4 @@
-"""Writes execution traces: given ones, and those of a run of ours."""
+"""Writer of Chakra execution traces, from a trace in memory or from a simulated run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _INTEGER_TYPES = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32",
 
 
 def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
-    """Write NAME.RANK.et for every rank, and comm_groups.json where there are groups; the folder is made.
+    """Write NAME.RANK.et for every rank, and comm_groups.json if the trace has groups; create the folder.
 
-    Lengths are in whole microseconds, as the schema has them, and in full in an attribute of ours.
-    InputError where the system refuses to write.
+    Durations are whole microseconds, as the schema requires; the attribute ``simcluster_seconds`` has the exact value.
+    Raises InputError if the folder cannot be written.
     """
     folder = Path(folder)
     files: list[Path] = []
@@ -55,7 +55,7 @@ def _encode_nodes(nodes: tuple[TraceNode, ...]) -> bytes:
         message = known["Node"](id=node.id, name=node.name, type=KINDS.index(node.kind), data_deps=node.after)
         if node.seconds > 0:
             message.duration_micros = max(1, round(node.seconds * 1e6))
-        exact = {schema.EXACT_SECONDS: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
+        exact = {schema.EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
         for name, value in {**node.attributes, **exact}.items():
             _set_attribute(message.attr.add(name=name), name, value)
         parts.append(schema.frame_message(message))
@@ -63,7 +63,6 @@ def _encode_nodes(nodes: tuple[TraceNode, ...]) -> bytes:
 
 
 def _set_attribute(attribute: Any, name: str, value: Value) -> None:
-    """Set the value in the field of its kind; numbers as ASTRA-sim reads them (int64, ranks int32, tensors uint64)."""
     kinds = {bool: "bool", int: "int64", float: "double", str: "string", bytes: "bytes"}
     if isinstance(value, tuple):
         kind = kinds[type(value[0] if value else False)]
@@ -74,24 +73,22 @@ def _set_attribute(attribute: Any, name: str, value: Value) -> None:
 
 
 def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
-    """Write a run in which every rank was simulated (simulate(folded=False)) as execution traces.
+    """Write a run in which every rank was simulated (simulate(folded=False)) as Chakra execution traces.
 
-    They have computation with the time it took, collectives, messages, and copies with their bytes.
-
-    What a rank does in order on one queue waits for what came before it there.  A send at a rendezvous waits for a
-    message of one byte by which its receiver says that it is there, as libraries do it: played again, each may take a
-    latency longer.  A copy to the host's memory is a mem_store, one from there a mem_load (ASTRA-sim's remote memory),
-    what the host computes has is_cpu_op.  Raises InputError for a run that is folded or too large.
+    The nodes are computation with its duration, collectives, messages, and copies with their bytes. Each waits for the
+    node before it on the same queue. A rendezvous send waits for a one-byte message that announces its receiver, so
+    that simulating the trace may add one latency per send. A copy to host memory is a mem_store, one from it a mem_load
+    (ASTRA-sim's remote memory); host computation has is_cpu_op. Raises InputError if the run is folded or too large.
     """
     if len(run.weights) < len(run.ranks):
-        raise InputError("the run plays one rank for several; simulate it with folded=False")
+        raise InputError("the run simulates one rank for several; simulate it with folded=False")
     if len(run.record.ops) > schema.MAX_NODES:
         raise InputError(f"the run has {len(run.record.ops):,} ops; at most {schema.MAX_NODES:,} are written")
     return write_traces(_TraceBuilder(run, name).build(), folder)
 
 
 def require_writable(run: Run, where: str) -> None:
-    """Raise InputError if the traces would be too large, from a folded run: before it is simulated rank by rank."""
+    """Raise InputError if a folded run, once every rank is simulated, has too many ops to write."""
     record = run.record
     pairs = zip(record.ops.lanes, record.lane_rank.tolist(), strict=True)
     ops = sum(len(lane) * run.weights[rank] for lane, rank in pairs)
@@ -108,12 +105,12 @@ class _TraceBuilder:
         self._rank: list[int] = self._ops.lane_rank[self._ops.lane].tolist()
         self._groups: dict[str, tuple[int, ...]] = {}
         self._number: dict[str, str] = {}
-        self._ids = count(len(self._ops))  # of nodes that are no ops
+        self._ids = count(len(self._ops))  # of nodes that are not ops
         self._tags = Counter[tuple[int, int]]()
-        self._messages: dict[int, Mapping[str, Value]] = {}  # what every message says of itself, by the op
-        self._receive_of_send: dict[int, int] = {}  # a send at a rendezvous and its receive
-        self._send_of_receive: dict[int, int] = {}  # and the other way around
-        self._ready_node: dict[int, int] = {}  # by the send: the node by which it learns that its receiver is there
+        self._messages: dict[int, Mapping[str, Value]] = {}  # attributes of every message, by op
+        self._receive_of_send: dict[int, int] = {}  # of rendezvous messages
+        self._send_of_receive: dict[int, int] = {}
+        self._ready_node: dict[int, int] = {}  # by send: the node that announces its receiver
 
     def build(self) -> ChakraTrace:
         ops, waits = self._ops, self._ops.waits
@@ -136,7 +133,7 @@ class _TraceBuilder:
         return label
 
     def _pair_rendezvous(self, ranks: dict[int, list[TraceNode]]) -> None:
-        """Pair sends at a rendezvous with their receives, by the meeting that both are at."""
+        """Pair every rendezvous send with its receive, by the meeting that they share."""
         ops = self._ops
         sends = {meeting: op for op, meeting in enumerate(ops.meeting.tolist())
                  if ops.label[op] >= 0 and self._op_label(op).kind == "send"}  # fmt: skip
@@ -146,10 +143,11 @@ class _TraceBuilder:
             self._receive_of_send[send], self._send_of_receive[op], self._ready_node[send] = op, send, next(self._ids)
             self._messages[send] = self._message_attributes(source, target, self._op_label(send).bytes)
             self._messages[op] = self._message_attributes(target, source, 1)
-            ranks[source].append(TraceNode(self._ready_node[send], "receiver is there", "recv", (), 0.0, self._messages[op]))
+            ready = TraceNode(self._ready_node[send], "receiver is there", "recv", (), 0.0, self._messages[op])
+            ranks[source].append(ready)
 
     def _add_receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
-        """Add a receive for every message, with a new id; at a rendezvous it is there already, as an op."""
+        """Add a receive node for every message; a rendezvous receive exists already, as an op."""
         found = {}
         for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
             found[send, op] = self._receive_of_send.get(send, -1)
@@ -164,13 +162,13 @@ class _TraceBuilder:
         return found
 
     def _message_attributes(self, source: int, target: int, size: float) -> Mapping[str, Value]:
-        """Return the attributes of a message; the k-th of two ranks has tag k on both sides."""
+        """Return a message's attributes; the k-th between two ranks has tag k on both sides."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
-        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": _whole_bytes(size)}
+        size = _whole_bytes(size)
+        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
 
     def _op_nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
-        """Yield an op as a node, the last one; before a receive at a rendezvous the message that announces it."""
         if op in self._send_of_receive:
             name = self._op_label(self._send_of_receive[op]).name
             yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._messages[op])
@@ -183,14 +181,15 @@ class _TraceBuilder:
         elif shown.kind == "send":
             kind, after = "send", (*after, self._ready_node[op]) if op in self._ready_node else after
         elif shown.kind == "copy":
-            kind, attributes = _MEMORY_KINDS[shown.stream], {"is_cpu_op": False, "tensor_size": _whole_bytes(shown.bytes)}
+            size = _whole_bytes(shown.bytes)
+            kind, attributes = _MEMORY_KINDS[shown.stream], {"is_cpu_op": False, "tensor_size": size}
         elif self._ops.meeting[op] >= 0:
-            raise InputError(f"rank {rank}: {label} has no node in an execution trace")
+            raise InputError(f"rank {rank}: {label} has no equivalent node in an execution trace")
         else:
             kind, attributes = "comp", {"is_cpu_op": shown.stream == HOST}
             seconds = float(self._run.record.times.end[op] - self._run.record.times.start[op])
         if attributes is None:
-            raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
+            raise InputError(f"rank {rank}: no rank waits for {label}, so it cannot be written")
         yield TraceNode(op, label, kind, after, seconds, attributes)
 
     def _collective_attributes(self, rank: int, shown: Label, lane: int) -> Mapping[str, Value]:
@@ -199,16 +198,13 @@ class _TraceBuilder:
         queue = self._ops.lane_name[lane]
         known = name if queue == "main" else f"{name} {queue}"
         ranks = tuple(sorted(communicators.ranks(communicators.number(shown.axis, rank))))
-        group = self._number.setdefault(known, str(len(self._number)))  # ASTRA-sim wants numbers
+        group = self._number.setdefault(known, str(len(self._number)))  # ASTRA-sim needs numbers
         self._groups.setdefault(group, ranks)
         share = len(ranks) if shown.kind == "all_gather" else 1
         return {
-            "is_cpu_op": False,
-            "comm_type": COLLECTIVES.index(shown.kind),
-            "comm_size": _whole_bytes(shown.bytes / share),
-            "pg_name": group,
-            "simcluster_group": known,
-        }
+            "is_cpu_op": False, "comm_type": COLLECTIVES.index(shown.kind),
+            "comm_size": _whole_bytes(shown.bytes / share), "pg_name": group, "simcluster_group": known,
+        }  # fmt: skip
 
 
 def _whole_bytes(amount: float) -> int:

@@ -1,4 +1,4 @@
-"""simcluster chakra: MLCommons Chakra execution traces, played on a cluster or written from a scenario."""
+"""``simcluster chakra``: simulate MLCommons Chakra execution traces, or write those of a scenario."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MAX_RANKS = 8
 
 
 def run(args: argparse.Namespace) -> None:
-    """Play or write."""
+    """Simulate or write Chakra traces, as ``args.action`` says."""
     actions = {"play": _simulate, "write": _write}
     if args.action not in actions:
         hint = did_you_mean(args.action, actions)
-        raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
+        raise InputError(f"unknown action {args.action!r}{hint}; choose one of: play, write")
     actions[args.action](args)
 
 
@@ -38,9 +38,9 @@ def _simulate(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import play_traces, read_traces
 
     if args.output:
-        raise InputError("--output is for chakra write; --nodes or --json write what was played")
+        raise InputError("--output applies to chakra write; --nodes and --json write the simulated times")
     if not args.cluster:
-        raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
+        raise InputError("name the cluster to simulate on, as in --cluster dgx_h100")
     cluster, dimensions = _load_cluster(args, cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
     played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
@@ -68,12 +68,10 @@ def _report_lines(played: PlayedTrace, cluster: Cluster) -> list[str]:
         return f"  {name:<16}{format_seconds(seconds):>9}   {text}".rstrip()
 
     lines = [
-        f"{played.name}: {found['ranks']} ranks, {found['nodes']:,} nodes, on {cluster.name}",
-        "",
-        line("time", played.seconds, "until the last node ends"),
-        line("compute", found["compute_s"], "mean of a rank"),
-        line("exposed", found["exposed_communication_s"], "communication with no compute beside it, mean of a rank"),
-    ]
+        f"{played.name}: {found['ranks']} ranks, {found['nodes']:,} nodes, on {cluster.name}", "",
+        line("time", played.seconds, "until the last node ends"), line("compute", found["compute_s"], "mean per rank"),
+        line("exposed", found["exposed_communication_s"], "communication that no compute overlaps, mean per rank"),
+    ]  # fmt: skip
     slow = sorted(enumerate(played.rank_seconds), key=lambda each: -each[1])[:_MAX_RANKS]
     if slow[0][1] > min(played.rank_seconds):
         lines += ["", "last to finish: " + ", ".join(f"rank {rank} {format_seconds(end)}" for rank, end in slow)]
@@ -86,7 +84,7 @@ def _write(args: argparse.Namespace) -> None:
 
     for name in ("cluster", "device", "groups", "nodes"):
         if getattr(args, name):
-            raise InputError(f"--{name} is for chakra play; a scenario says all that is written")
+            raise InputError(f"--{name} applies to chakra play; chakra write takes everything from the scenario")
     if not args.output:
         raise InputError("name the folder for the traces, as in -o traces/")
     scenario = load(args.what, overrides_of(args))
@@ -96,6 +94,6 @@ def _write(args: argparse.Namespace) -> None:
     step = format_seconds(result.step_time)
     common.answer(
         args,
-        lambda: f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; a step takes {step} here",
+        lambda: f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; the simulated step takes {step}",
         lambda: {"files": [str(file) for file in files], "step_time_s": result.step_time},
     )

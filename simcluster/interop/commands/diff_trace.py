@@ -1,4 +1,4 @@
-"""simcluster diff SCENARIO TRACE: one's own trace beside the simulation."""
+"""``simcluster diff SCENARIO TRACE``: compare a recorded trace with its simulation."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
-    """Read the trace, simulate the scenario, print where they differ, draw both."""
+    """Compare a recorded trace with its simulated scenario: print the difference and draw both timelines."""
     if is_saved(args.base):
         raise InputError(f"{args.base} is a saved result, without spans: name its scenario to compare it with a trace")
     if args.waterfall is not None:
-        raise InputError("--waterfall draws two simulated steps; --gantt draws a trace beside its simulation")
+        raise InputError("--waterfall draws two simulated steps; --gantt draws a trace next to its simulation")
     scenario = load(args.base, overrides)
     ranks = common.ranks_of(args.ranks, scenario.gpus)
     if ranks is not None and args.gantt is None:
-        raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
+        raise InputError(f"--ranks {args.ranks}: selects rows of a picture; name its file with --gantt")
     steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
     found = diff_trace(scenario, args.other, kernels=args.kernels, steps=steps)
     common.answer(args, lambda: report_blocks(found), found.to_dict)

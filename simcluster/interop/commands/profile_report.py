@@ -1,4 +1,4 @@
-"""Tables, JSON and heatmap of ``simcluster replay FOLDER``: ranks, parts of the model and collectives of profiles."""
+"""Tables, JSON and heatmap of ``simcluster replay FOLDER``: ranks, model parts and collectives of profiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli.alike import alike, together
-from simcluster.interop.kineto.profile_metrics import LayerTime, ProfiledRankTime, CollectiveBandwidth, slowdown_by_type
+from simcluster.interop.kineto.profile_metrics import CollectiveBandwidth, LayerTime, ProfiledRankTime, slowdown_by_type
 from simcluster.interop.kineto.profiled_job import ProfiledJob
 from simcluster.interop.replay.straggler_metrics import Straggling
 from simcluster.show.blocks import TableBlock
@@ -19,32 +19,31 @@ if TYPE_CHECKING:
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
 MAX_ROWS = 12
-"""Rows of a table or heatmap that people see; JSON has all."""
+"""Rows of a displayed table or heatmap; JSON has all."""
 
 
 def headline(job: ProfiledJob) -> str:
-    """Return how many ranks were recorded, on what, and in which steps."""
+    """Return a line with the number of recorded ranks, their device and the steps."""
     kind = "GPUs" if job.profiled_steps[0].on_device else "CPUs"
     steps = f"step{'s' * (len(job.steps) > 1)} {', '.join(map(str, job.steps[:8]))}" + ", ..." * (len(job.steps) > 8)
     return f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}"
 
 
 def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> TableBlock:
-    """Return where the time of ranks went, slowest first."""
+    """Return a table of where each rank's time went, slowest rank first."""
     every = [
         (f"rank {ranks[worker].rank}",
          [f"{found.by_replica[worker]:.4f}", *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
           f"{ranks[worker].overlap:.1%}"])
         for worker in sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
     ]  # fmt: skip
-    note = "waiting: in a collective that not all have reached; exposed: all have, and nothing computes beside it"
+    note = "waiting: in a collective that some rank has not reached; exposed: all have, and no compute overlaps it"
     return _grouped_table("where time went, slowest first", "ranks", ("rank", "S", *_STATES, "overlap"), every, note)
 
 
 def _grouped_table(
     title: str, what: str, header: Sequence[str], every: Sequence[tuple[str, Sequence[str]]], note: str
 ) -> TableBlock:
-    """Return a table whose equal rows are one, with how many are shown where not all are."""
     rows = alike(every)[:MAX_ROWS]
     shown = sum(len(row.names) for row in rows)
     of = f" ({shown} of {len(every)} {what})" if shown < len(every) else ""
@@ -53,21 +52,19 @@ def _grouped_table(
 
 
 def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[TableBlock]:
-    """Return the compute of parts of the model, most uneven first."""
+    """Return a table of compute time by model part, most uneven first."""
     every = []
     for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0):
         over = f"{part.slowest[1]:+.1%} (rank {job.ranks[part.slowest[0]]})" if part.slowest else ""
         name = f"{part.label.phase} {part.label.layer}".strip()
         every.append((name, [str(len(part.owners)), format_seconds(part.mean), over]))
-    note = (
-        "time: mean of a step on the ranks that have the part; slowest: against the mean of others with the same parts"
-    )
+    note = "time: mean per step on the ranks that have the part; slowest: relative to other ranks with the same parts"
     title = "compute by part of the model, most uneven first"
     return [_grouped_table(title, "parts", ("part", "ranks", "time", "slowest"), every, note)] if parts else []
 
 
 def collectives_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
-    """Return what collectives took and reached, next to a cluster's model where there is one."""
+    """Return a table of collective times and bandwidths, next to a cluster's model if there is one."""
     with_model = any(call.modelled is not None for call in calls)
     header = ["collective", "groups", "ranks", "size", "calls", "median", "bus bandwidth"]
     header += ["model", "its bus bandwidth"] * with_model
@@ -89,8 +86,8 @@ def collectives_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
     rows = [[cells[0], str(len(counts)), *cells[1:3], f"{sum(counts):,}", *cells[3:]] for cells, counts in shown]
     many = sum(len(counts) for _, counts in shown)
     of = f" ({many} of {len(calls)} groups and sizes)" if many < len(calls) else ""
-    note = "  groups: so many of as many ranks each have the same median; calls are those of all of them"
-    table = TableBlock(header, rows, title=[f"collectives, from the last arrival on{of}"], notes=[note])
+    note = "  groups: number of groups with this size and median; calls: total over these groups"
+    table = TableBlock(header, rows, title=[f"collectives, timed from the last arrival{of}"], notes=[note])
     return [table] if calls else []
 
 
@@ -98,7 +95,7 @@ def json_document(
     job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime], parts: Sequence[LayerTime],
     calls: Sequence[CollectiveBandwidth],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return all of it for JSON."""
+    """Return the whole report of a profiled job as a dict for JSON."""
     measured = found.to_dict()
     keep = ("steps", "measured_s", "replayed_s", "ideal_s", "replay_error", "slowdown", "slowdown_by_type", "typical_s")
     slowdown = found.by_replica.tolist()
@@ -116,16 +113,13 @@ def json_document(
 
 
 def draw_heatmap(job: ProfiledJob, found: Straggling) -> Figure:
-    """Draw who straggles, by type of op."""
+    """Draw a heatmap of the slowdown by rank and op type."""
     from simcluster.show.heatmaps import straggler_heatmap
 
     types = list(found.by_type)[:MAX_ROWS]
     return straggler_heatmap(
-        slowdown_by_type(job, types),
-        by_replica=found.by_replica.tolist(),
+        slowdown_by_type(job, types), by_replica=found.by_replica.tolist(),
         by_stage=[found.by_type[name] for name in types],
-        title=f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each rank's ops of a type",
-        column="rank",
-        row="op type",
-        rows=types,
-    )
+        title=f"{job.name}: steps take {found.slowdown - 1:.1%} longer; slowdown by rank and op type", column="rank",
+        row="op type", rows=types,
+    )  # fmt: skip

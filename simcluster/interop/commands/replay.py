@@ -1,4 +1,4 @@
-"""simcluster replay: replay a recorded job or PyTorch profiles, report who straggles, and ask what if."""
+"""``simcluster replay``: replay a recorded job or PyTorch profiles, find stragglers, answer what-if questions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from simcluster.interop.kineto import is_profile, load_profiles
 from simcluster.interop.kineto import profile_metrics as metrics
 from simcluster.interop.kineto.profile_writer import write_profiles
 from simcluster.interop.replay import Recorded, Straggling, load_trace, measure
+from simcluster.interop.replay import straggler_metrics as stragglers
 from simcluster.interop.replay.questions import ReplayAnswer, answer_question, find_job_schedule
-from simcluster.interop.replay.straggler_metrics import explain_slowdown, longest_waits, wait_matrix, replayed_spans, wait_seconds
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.pictures import picture
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
     from simcluster.show.pictures import Figure
 
-_MAX_SHOWN = 5
+_SHOWN = 5
 _SCHEDULE_ASSUMPTIONS = """\
-  another schedule: I and W are taken as half of the measured backward each; a stage's time is shared out evenly over
-  its chunks, and what the last stage takes longer than the others stays with the end of the model"""
+  another schedule: I and W take half of the measured backward each; a stage's time is split evenly over its chunks,
+  and the extra time of the last stage stays with the end of the model"""
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read, check where results go, replay, measure, print, write."""
+    """Replay a recorded job, print its stragglers and what-if answers, and write the requested files."""
     given = [*args.set, *args.overrides]
     if given and not args.cluster:
         raise InputError(
-            f"{given[0]}: overrides change the cluster, and none is named (--cluster dgx_h100); what a job is asked "
-            f"has --what-if before it, as in --what-if {given[0]}"
+            f"{given[0]}: overrides change the cluster, and none is named (--cluster dgx_h100); to ask about the "
+            f"job write --what-if {given[0]}"
         )
     steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
     if is_profile(args.trace):
@@ -68,7 +68,7 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
     progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
     with _event_simulation(job) as counted:
         answers = [answer_question(job, question) for question in args.what_if]
-        found, schedule, seconds = measure(job), find_job_schedule(job), wait_seconds(job)
+        found, schedule, seconds = measure(job), find_job_schedule(job), stragglers.wait_seconds(job)
         events = counted(found)
     microbatches = max(int(graph.microbatch.max()) for graph in job.graphs) + 1
     head = (
@@ -76,7 +76,7 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
         f"{f', {schedule}' if schedule else ''}; {len(job.steps)} steps"
     )
     step = _step_lines(
-        found, "mean of a step", ": delays between ops are left out", "if every op took what is typical of its type"
+        found, "mean per step", ": delays between ops are removed", "if every op took the typical time of its type"
     )
     assumed = [_SCHEDULE_ASSUMPTIONS] if any("schedule=" in answer.question for answer in answers) else []
     above: list[Block] = [Lines([head]), Lines(step), *_straggler_blocks(found)]
@@ -89,18 +89,18 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
     def heatmap() -> Figure:
         from simcluster.show.heatmaps import straggler_heatmap
 
-        title = f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each worker"
+        title = f"{job.name}: steps take {found.slowdown - 1:.1%} longer; slowdown by worker"
         return straggler_heatmap(
             found.by_worker, by_replica=found.by_replica.tolist(), by_stage=found.by_stage.tolist(), title=title,
             worst=found.worst,
         )  # fmt: skip
 
-    _draw_pictures(args, job, lambda: replayed_spans(job).frame(), heatmap)
+    _draw_pictures(args, job, lambda: stragglers.replayed_spans(job).frame(), heatmap)
 
 
 def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
     if args.export and len(args.what_if) > 1:
-        raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
+        raise InputError("--export writes one timeline: give at most one --what-if (join several changes with +)")
     cluster = None
     if args.cluster:
         from simcluster.scenario.files import load_cluster
@@ -112,8 +112,9 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
     with _event_simulation(job) as counted:
         answers = [metrics.answer_question(job, question) for question in args.what_if]
-        found, seconds = measure(job), wait_seconds(job)
-        ranks, parts, calls = metrics.rank_breakdown(job), metrics.layer_times(job), metrics.collective_bandwidths(job, cluster)
+        found, seconds = measure(job), stragglers.wait_seconds(job)
+        ranks, parts = metrics.rank_breakdown(job), metrics.layer_times(job)
+        calls = metrics.collective_bandwidths(job, cluster)
         events = counted(found)
     written = []
     if args.export:
@@ -121,11 +122,8 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
         paths = write_profiles(metrics.changed_job(job, args.what_if[0]) if args.what_if else job, args.export)
         written = [f"wrote {len(paths)} profiles {what} to {args.export}"]
     step = _step_lines(
-        found,
-        "mean of a step, first start to last end",
-        "",
-        "if every op took what is typical of it over ranks and steps",
-    )
+        found, "mean per step, first start to last end", "", "if every op took its typical time over ranks and steps",
+    )  # fmt: skip
     above: list[Block] = [Lines([report.headline(job), *step]), report.ranks_table(found, ranks)]
     below: list[Block] = [
         _types_table(found, report.MAX_ROWS), *report.layers_table(job, parts), *report.collectives_table(calls),
@@ -138,13 +136,13 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
 
 @contextmanager
 def _event_simulation(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
-    """Simulate every step on the event engine too, on another core where there is one.
+    """Simulate every step on the event engine as well, on another core if there is one.
 
-    Inside, a function returns how many events that were.  Both ways must agree to the bit.
+    Yields a function that returns the number of events; both methods must agree to the bit.
     """
     crew = None
-    if cores() > 1 and context().get_start_method() == "fork":  # else the job would have to be sent
-        _ = job.programs  # made once, for both
+    if cores() > 1 and context().get_start_method() == "fork":  # else the job would have to be copied to the process
+        _ = job.programs  # computed once, for both processes
         crew = Crew(partial(_simulate_events, job), 1)
         crew.begin(0, None)
 
@@ -167,42 +165,37 @@ def _simulate_events(job: Recorded, task: None) -> tuple[Floats, int]:
 
 
 def _print_report(
-    args: argparse.Namespace,
-    job: Recorded,
-    above: Sequence[Block],
-    below: Sequence[Block],
-    document: Mapping[str, Any],
-    answers: Sequence[ReplayAnswer],
-    seconds: Floats,
-    events: int,
-) -> None:
-    """Print blocks above and below the longest waits, and write JSON with all waits, longest first."""
-    pairs = longest_waits(seconds, seconds.size)
+    args: argparse.Namespace, job: Recorded, above: Sequence[Block], below: Sequence[Block],
+    document: Mapping[str, Any], answers: Sequence[ReplayAnswer], seconds: Floats, events: int,
+) -> None:  # fmt: skip
+    pairs = stragglers.longest_waits(seconds, seconds.size)
     count = f"{len(job.steps)} step{'s' * (len(job.steps) != 1)}"
     how = (
-        f"replayed {count} as {events:,} events; what-ifs and slowdowns by longest paths through the same program, "
-        "which give the same times to the bit"
+        f"replayed {count} as {events:,} events; what-ifs and slowdowns use longest paths through the same program, "
+        "with times equal to the bit"
     )
     notes = Lines([f"note: {note}" for note in job.notes])
     blocks = [*above, *_waits_table(job, pairs), *below, notes, Lines([how])]
     whole = {
         **document,
         "what_if": [
-            {"question": a.question, "step_time_s": a.changed_seconds, "before_s": a.recorded_seconds, "change": a.change} for a in answers
+            {
+                "question": a.question, "step_time_s": a.changed_seconds, "before_s": a.recorded_seconds,
+                "change": a.change,
+            }
+            for a in answers
         ],
-        "notes": list(job.notes),
-        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+        "notes": list(job.notes), "engine": {"events": events, "slowdowns": "longest paths through the same program"},
         "waits": [{"rank": job.ranks[one], "culprit": job.ranks[two], "seconds": each} for one, two, each in pairs],
-    }
+    }  # fmt: skip
     common.answer(args, lambda: blocks, lambda: whole)
 
 
 def _step_lines(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
     rows = (
-        ("measured", found.measured, measured),
-        ("replayed", found.replayed, f"mean error {found.error:.2%}{error}"),
+        ("measured", found.measured, measured), ("replayed", found.replayed, f"mean error {found.error:.2%}{error}"),
         ("T_ideal", found.ideal, ideal),
-    )
+    )  # fmt: skip
     lines = [f"  {name:<14}{format_seconds(times.mean()):>9}   {text}" for name, times, text in rows]
     low, high = found.by_step.min(), found.by_step.max()
     slow = f"slowdown by stragglers (single steps {low:.3f} to {high:.3f})"
@@ -211,18 +204,18 @@ def _step_lines(found: Straggling, measured: str, error: str, ideal: str) -> lis
 
 def _types_table(found: Straggling, most: int | None = None) -> TableBlock:
     rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:most]]
-    return TableBlock(("op type", "S"), rows, title=["slowdown by what the op type alone does"])
+    return TableBlock(("op type", "S"), rows, title=["slowdown by op type alone"])
 
 
 def _straggler_blocks(found: Straggling) -> list[Block]:
     ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
     rows = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
-    rows += [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_MAX_SHOWN]]
-    names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_MAX_SHOWN])
-    more = f" and {len(found.worst) - _MAX_SHOWN} more" if len(found.worst) > _MAX_SHOWN else ""
+    rows += [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_SHOWN]]
+    names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_SHOWN])
+    more = f" and {len(found.worst) - _SHOWN} more" if len(found.worst) > _SHOWN else ""
     return [
         _types_table(found), TableBlock(("group", "S"), rows, title=["by stage, and the worst dp ranks"]),
-        Lines([f"  the slowest 3 % of workers: {names}{more}", *explain_slowdown(found)]),
+        Lines([f"  the slowest 3 % of workers: {names}{more}", *stragglers.explain_slowdown(found)]),
     ]  # fmt: skip
 
 
@@ -235,17 +228,16 @@ def _answers_table(answers: Sequence[ReplayAnswer], assumed: Sequence[str] = ())
 def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[TableBlock]:
     named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)
     rows = []
-    for row in alike(named)[:_MAX_SHOWN]:
+    for row in alike(named)[:_SHOWN]:
         more = len(row.names) - 1
-        rows.append([row.names[0], *row.cells, f"and {more} pair{'s' * (more > 1)} more" if more else ""])
-    title = "the longest waits, in all, a step"
+        rows.append([row.names[0], *row.cells, f"and {more} more pair{'s' * (more > 1)}" if more else ""])
+    title = "longest waits, total per step"
     return [TableBlock(("who for whom", "seconds", ""), rows, title=[title])] if rows else []
 
 
 def _draw_pictures(
     args: argparse.Namespace, job: Recorded, timeline: Callable[[], pd.DataFrame], heatmap: Callable[[], Figure]
 ) -> None:
-    """Write the replayed timeline; draw its first step, who straggles, and who waits for whom."""
     made = cache(timeline)
     if args.timeline:
         common.write_table(args.timeline, made())
@@ -259,6 +251,6 @@ def _draw_pictures(
     def matrix() -> Figure:
         from simcluster.show.heatmaps import plot_waits
 
-        return plot_waits(wait_matrix(job), title=f"{job.name}, replayed: who waits for whom")
+        return plot_waits(stragglers.wait_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 
     common.draw(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

@@ -1,1 +1,1 @@
-"""Results as traces that Perfetto and HolisticTraceAnalysis open, and that ``simcluster replay`` plays again."""
+"""Export of results as traces for Perfetto, HolisticTraceAnalysis and ``simcluster replay``."""

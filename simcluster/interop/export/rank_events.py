@@ -1,13 +1,13 @@
-"""One rank's work as the events of a profile: for its own file, and for the one of all ranks together.
+"""Events of one rank's work in a Kineto trace, for the rank's file and for the merged file.
 
-A collective's kernel begins as the rank arrives, as a profiler records it, or (``begins`` wire) when its last member
-does and bytes move.  A message's begins on both sides as it goes on its way.  The host launches everything as early as
-it may: a replay is then decided by work, streams and messages, and not by launches.  It waits only where the
-simulation's did, and for messages of ranks that are not written.
+A collective's kernel begins when the rank arrives, as a profiler records it, or (``begins`` wire) when its last member
+does and bytes move. A message's kernels begin on both sides when the transfer begins. The host launches everything as
+early as possible, so that work, streams and messages decide a replay, not launches. It waits only where the simulated
+host did, and for messages from ranks that are not written.
 
-A profiler records kernels, a simulated timeline stretches of them between two waits (``attention``: the products
-around it, too).  A stretch's time is shared out over its kernels as the device's model has them; slow GPUs and
-interference lengthen all alike.
+A profiler records kernels; a simulated timeline has spans of several kernels between two waits (``attention`` includes
+the adjacent matmuls). A span's time is split over its kernels in proportion to their times on the device; slow GPUs and
+interference lengthen all of them equally.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ from simcluster.interop.export.rank_work import (
     track_name,
 )
 from simcluster.interop.kineto import chrome_trace as chrome
-from simcluster.interop.kineto.chrome_trace import LAUNCH_THREAD, HostWait, KernelEvent, LaunchEvent, complete_event, to_nanoseconds
+from simcluster.interop.kineto.chrome_trace import (
+    LAUNCH_THREAD,
+    HostWait,
+    KernelEvent,
+    LaunchEvent,
+    complete_event,
+    to_ns,
+)
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
 from simcluster.scenario.job import issue_of, passes_of
@@ -49,7 +56,7 @@ KERNEL_PREFIX = "simcluster::"
 
 
 class KernelShare(NamedTuple):
-    """A kernel of a span: its name, kind, and the part of the span's time that it takes."""
+    """A kernel of a span: its name, its kind, and its share of the span's time."""
 
     name: str
     kind: KernelKind
@@ -57,7 +64,7 @@ class KernelShare(NamedTuple):
 
 
 def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ...]]]:
-    """Return the kernels of every span of a pass; of one that it has several times (matmuls in pieces), of each."""
+    """Return the kernels of every span of a pass; a span that occurs several times has an entry each."""
     scenario, job = result.scenario, result.job
     passes = passes_of(scenario, scenario.cluster.device)
     found: dict[SpanKey, list[tuple[KernelShare, ...]]] = {}
@@ -76,7 +83,7 @@ def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ..
 
 
 def _time_shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> tuple[KernelShare, ...]:
-    """``attention`` is what packed documents leave of an attention kernel."""
+    """Return the kernels with their time shares; ``attention`` scales attention kernels (packed documents)."""
     device, gap = scenario.cluster.device, issue_of(scenario).gap
     precision = scenario.training.precision.removesuffix("-mixed")
     times = [
@@ -88,24 +95,24 @@ def _time_shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float
 
 
 KernelStart = Literal["arrival", "wire"]
-"""Where the kernel of a collective begins: as the rank arrives, or as the last one does."""
+"""When the kernel of a collective begins: when the rank arrives, or when the last one does."""
 
 LEAD_NS, MARKER_LEAD_NS = 10_000, 1000
 """Nanoseconds before the first step, and from the first marker to the first launch."""
 _HOST_THREAD = 2
-"""The thread of what the host computes."""
+"""Thread of host computation."""
 _PASS_KINDS: dict[str, Kind] = {name: kind for kind, name in PASS_NAMES.items()}
 _MAX_MESSAGES = 2**20
 _RECEIVE_MARK = '"Collective name":"recv"'
 
 
 class RankTimeline:
-    """What a rank of the job did; ``streams`` are the numbers of its tracks, ``shares`` what spans are made of where
-    every kernel is written by itself.
+    """The work of one rank, laid out in time for a trace.
 
-    ``begun`` and ``ended`` are nanoseconds of the trace for each of its ``works``, ``order`` their places step by step,
-    as they begin.  ``seats`` are the numbers of the ``kernels`` of every work on the device, ``comms`` the groups that
-    the rank calls in, by name, ``steps`` number, begin and end of every step: the next begins where one ends.
+    ``starts`` and ``ends`` are nanoseconds of the trace for each of ``works``, ``order`` their indices by step and
+    start. ``kernel_numbers`` are the indices into ``kernels`` of each work on the device. ``process_groups`` are the
+    rank's groups by name, ``streams`` the CUDA stream of each track, ``steps`` the number, start and end of every step:
+    each begins where the one before ends. ``shares`` are the kernels of spans, empty where spans stay whole.
     """
 
     def __init__(
@@ -114,9 +121,10 @@ class RankTimeline:
     ) -> None:  # fmt: skip
         self.rank, self.ranks, self.works, self.streams, self.naming = rank, ranks, works, streams, naming
         arrives = begins == "arrival"
-        self.starts = [LEAD_NS + to_nanoseconds(work.ready if arrives else work.start) for work in works]
-        self.ends = [LEAD_NS + to_nanoseconds(work.end) for work in works]
-        self.order = sorted(range(len(works)), key=[*zip((w.step for w in works), self.starts, strict=True)].__getitem__)
+        self.starts = [LEAD_NS + to_ns(work.ready if arrives else work.start) for work in works]
+        self.ends = [LEAD_NS + to_ns(work.end) for work in works]
+        keys = [*zip((work.step for work in works), self.starts, strict=True)]
+        self.order = sorted(range(len(works)), key=keys.__getitem__)
         self._described: list[CallDescription] = list(map(naming.make_describer(rank), works))
         comms = [each.comm for each in self._described]
         self.process_groups = {comm.group: comm for comm in comms if comm is not None and comm.ranks}
@@ -126,7 +134,7 @@ class RankTimeline:
         starts = [LEAD_NS - MARKER_LEAD_NS, *list(first.values())[1:]]
         stops = [*starts[1:], max(self.ends, default=LEAD_NS) + MARKER_LEAD_NS]
         self.steps = list(zip(first, starts, stops, strict=True))
-        # the number of every call in its group, in the order of transfers, which is the same on all ranks
+        # number each call within its group, in the order of transfers, which is equal on all ranks
         numbers = Counter[tuple[str, tuple[int, int] | None]]()
         self._sequences: dict[int, int] = {}
         for place in sorted(range(len(works)), key=lambda place: works[place].start):
@@ -156,7 +164,7 @@ class RankTimeline:
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
             after = tuple([self.kernel_numbers[other][-1] for other in work.after if other in self.kernel_numbers])
             done, start = 0.0, begin
-            for number in range(len(seats)):  # all of the work is one where its kernels are not known
+            for number in range(len(seats)):  # a work without known kernels is a single one
                 done += made[number].share if made else 1.0
                 name = f"{KERNEL_PREFIX}{made[number].name}" if made else described.name
                 stop = end if number + 1 == len(seats) else begin + round((end - begin) * done)
@@ -167,7 +175,7 @@ class RankTimeline:
                 start = stop
 
     def message_kernels(self) -> Iterator[tuple[int, int, int]]:
-        """Of every message that the rank sends or gets: its seat, the other rank, and its number between the two."""
+        """Yield the kernel index, the other rank and the number of every message sent or received."""
         for place, seat in self.kernel_numbers.items():
             comm = self._described[place].comm
             if comm is not None and comm.peer is not None:
@@ -176,7 +184,7 @@ class RankTimeline:
 
 
 def profile_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
-    """Yield the events of a rank's own file; ``written`` are the ranks that have one."""
+    """Yield the events of a rank's own file; ``written`` are the ranks that have a file."""
     yield from _name_events(own)
     yield from _marker_events(own)
     yield from chrome.device_step_events(
@@ -185,11 +193,12 @@ def profile_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
 
 
 def merged_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
-    """Yield a rank's events in the file of all: without launches, with arrows to and from ranks that are written."""
+    """Yield a rank's events in the merged file: no launches, and arrows to and from other written ranks."""
     yield from _name_events(own)
     yield from _marker_events(own)
     for kernel in own.kernels:
-        yield complete_event(kernel.category, kernel.name, (own.rank, kernel.stream), kernel.start, kernel.end, kernel.args)
+        at = own.rank, kernel.stream
+        yield complete_event(kernel.category, kernel.name, at, kernel.start, kernel.end, kernel.args)
     for seat, other, number in own.message_kernels():
         kernel = own.kernels[seat]
         if other not in written or kernel.end - kernel.start < chrome.LAUNCH_GAP_NS:
@@ -202,7 +211,8 @@ def merged_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
 
 
 def _name_events(own: RankTimeline) -> Iterator[str]:
-    yield chrome.metadata_event("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
+    name = process_name(own.rank, own.ranks, own.naming.stage(own.rank))
+    yield chrome.metadata_event("process_name", own.rank, 0, name=name)
     yield chrome.metadata_event("process_sort_index", own.rank, 0, sort_index=own.rank)
     threads = [(LAUNCH_THREAD, "host: launches"), (_HOST_THREAD, "host: work")]
     threads += [(number, track_name(track)) for track, number in own.streams.items() if track[0] != HOST]
@@ -212,15 +222,15 @@ def _name_events(own: RankTimeline) -> Iterator[str]:
 
 
 def _marker_events(own: RankTimeline) -> Iterator[str]:
-    """Yield steps, what the host computes, and passes of microbatches over the compute stream."""
     for number, begin, end in own.steps:
         yield chrome.step_marker(own.rank, number + 1, begin, end)
     for work, begin, end in zip(own.works, own.starts, own.ends, strict=True):
         if work.stream == HOST:
             yield complete_event("cpu_op", f"{work.kind} {work.name}", (own.rank, _HOST_THREAD), begin, end)
-    computed = sorted((place for place in own.kernel_numbers if own.works[place].track == COMPUTE), key=own.starts.__getitem__)
+    computed = [place for place in own.kernel_numbers if own.works[place].track == COMPUTE]
+    computed.sort(key=own.starts.__getitem__)
     chunks = 1 + max((own.works[place].chunk for place in computed), default=0)
-    passes: list[tuple[str, int]] = []  # the pass of each kernel, as schedules write it, "" for none
+    passes: list[tuple[str, int]] = []  # the pass of each kernel, as in schedules, "" for none
     name = ""
     for place in reversed(computed):
         work = own.works[place]
@@ -237,20 +247,20 @@ def _marker_events(own: RankTimeline) -> Iterator[str]:
 
 
 def _host_events(own: RankTimeline, written: Container[int]) -> Iterator[LaunchEvent | HostWait]:
-    """Yield what the host does: launches in the order of their begins, and waits for the device before its own work."""
+    """Yield launches in the order of their starts, and the host's waits for the device before its own work."""
     clock, begins = LEAD_NS, {number: begin for number, begin, _ in own.steps[1:]}
     for place in own.order:
         work = own.works[place]
         begun = own.starts[place]
         if work.stream == HOST:
             if any(other in own.kernel_numbers for other in work.after):
-                yield HostWait(clock, begun + 1)  # so that it is over behind what it waited for, however that is rounded
+                yield HostWait(clock, begun + 1)  # ends after what it waited for, despite rounding
                 clock = max(clock, begun + 1)
             continue
         clock = max(clock, begins.pop(work.step, clock))
         held = [own.ends[other] for other in work.after if other not in own.kernel_numbers]
         if work.kind == RECEIVE and own.naming.peer(own.rank, work.peer) not in written:
-            held.append(begun)  # nobody else would hold it up
+            held.append(begun)  # no written rank would delay it
         clock = max([clock, *held])
         for seat in own.kernel_numbers[place]:
             yield LaunchEvent(seat, clock)

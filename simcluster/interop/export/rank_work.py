@@ -1,11 +1,11 @@
-"""The work of every rank, what each piece of it waited for, and its names and arguments in a profile.
+"""Work of every rank of a run: what each op waited for, and its kernel name and arguments in a profile.
 
-Spans have no order of cause; a profile needs it (events between streams, launches).  So this goes over the ops: an op
-follows the one before it on its lane and those it waits for; a receive, which has no label, is a piece of its own.
+A profile needs causes (events between streams, launches), which spans do not have. So this reads the ops: an op waits
+for the one before it on its lane and for those that it names; a receive, which has no label, is a separate work.
 
-Kernels of collectives bear NCCL's older names (``ncclKernel_AllReduce_RING_LL_Sum_float``): all tools know those,
-HolisticTraceAnalysis' search for stragglers no others.  The purpose of a call follows in parentheses.  Sizes are
-elements of a data type, as PyTorch counts them.
+Kernels of collectives have NCCL's older names (``ncclKernel_AllReduce_RING_LL_Sum_float``), because every tool
+recognizes them, and HolisticTraceAnalysis' straggler search no others. The purpose of a call follows in parentheses.
+Sizes are numbers of elements of a data type, as PyTorch counts them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED
-from simcluster.interop.kineto.chrome_trace import format_arguments, collective_arguments
+from simcluster.interop.kineto.chrome_trace import collective_arguments, format_arguments
 from simcluster.interop.kineto.communications import CommCall
 from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, OTHER, TraceLabel
 from simcluster.planning.ops import MAIN
@@ -32,17 +32,16 @@ from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of
 
 RECEIVE, HOST = "recv", "host"
 Track = tuple[str, str, int]
-"""Stream, lane (of a receive that of its sender) and the stage that a receive comes from (-1: none): in order, so
-nothing on a track overlaps."""
+"""Stream, lane (a receive's: its sender's) and the stage that a receive comes from (-1: none); work on it is serial."""
 
 
 COMPUTE: Track = ("compute", MAIN, -1)
 
 
 class WorkRow(NamedTuple):
-    """An op on a rank, in seconds, as the timeline has it.
+    """An op on a rank, with its times in seconds as in the timeline.
 
-    ``after`` are places, in the rank's list, of what it waited for (without what is before it on its own track).
+    ``after`` are indices, in the rank's list, of the works that it waited for (except the one before it on its track).
     ``peer`` is the stage that a message goes to or comes from, -1 for none.
     """
 
@@ -63,20 +62,20 @@ class WorkRow(NamedTuple):
 
     @property
     def stream(self) -> str:
-        """As in the timeline."""
+        """Stream of the work, as in the timeline."""
         return self.track[0]
 
     @property
     def is_communication(self) -> bool:
-        """Does it move bytes between ranks?  A copy to the host does not."""
+        """Whether the work moves bytes between ranks; a copy to the host does not."""
         return self.track[0] in EXPOSED
 
 
 class RunWork:
-    """The work of a run's simulated ranks, by the record's numbers of ranks.
+    """Work of a run's simulated ranks, by rank number of the record.
 
-    ``lanes`` and ``receives`` (send, op that waits for it) are those of every rank, ``receiver`` the stage that gets
-    what an op sends, ``stage`` that of every lane's rank in its own job, which may be one of several in the record.
+    ``lanes`` and ``receives`` (send, op that waits for it) are by rank. ``receiver`` is the stage that receives what an
+    op sends, ``stage`` the pipeline stage of every lane in its job, which may be one of several in the record.
     """
 
     def __init__(self, run: Run) -> None:
@@ -96,13 +95,13 @@ class RunWork:
             self.receiver[send] = self.stage[lane]
 
     def rank_rows(self, rank: int) -> list[WorkRow]:
-        """Return all that a simulated rank did, in the order of its lanes."""
+        """Return all work of a simulated rank, in the order of its lanes."""
         ops, times, receives = self.ops, self.times, self.receives[rank]
         sends = {int(ops.meeting[send]): send for send, _ in receives}
         found: list[WorkRow] = []
-        before: list[list[int]] = []  # places of what each waited for
+        before: list[list[int]] = []  # indices of what each waited for
         places: dict[int, int] = {}  # by op
-        received: dict[int, int] = {}  # send -> the place of its receive here
+        received: dict[int, int] = {}  # send -> index of its receive
 
         def add(op: int, previous: int, track: Track, label: Label, ready: float, timed: int, peer: int) -> None:
             kind, layer, axis = (RECEIVE, -1, "") if track[2] >= 0 else (label.kind, label.layer, label.axis)
@@ -113,7 +112,6 @@ class RunWork:
             before.append([previous] if previous >= 0 else [])
 
         def receive(send: int, op: int, previous: int, ready: float) -> None:
-            """Add the receiver's side of a message."""
             received[send] = len(found)
             lane = ops.lane[send]
             track = "pp", ops.lane_name[lane], self.stage[lane]
@@ -130,7 +128,7 @@ class RunWork:
                     receive(sends[int(ops.meeting[op])], op, previous, times.ready[op])
                 previous = places[op]
         for send, op in receives:
-            if send not in received:  # it was not posted: it begins with the message
+            if send not in received:  # not posted: it begins with the message
                 receive(send, op, -1, times.start[send])
             before[places[op]].append(received[send])
         waits = ops.waits
@@ -138,7 +136,7 @@ class RunWork:
             awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
             before[place] += [places[other] for other in awaited if other in places]
         for place, (work, others) in enumerate(zip(found, before, strict=True)):
-            latest: dict[Track, int] = {}  # of what it waited for, the last on every other track
+            latest: dict[Track, int] = {}  # the last awaited work on every other track
             for other in others:
                 track, end = found[other].track, found[other].end
                 if track != work.track and (track not in latest or end >= found[latest[track]].end):
@@ -149,7 +147,7 @@ class RunWork:
 
     @cached_property
     def _stream_numbers(self) -> dict[tuple[str, str], int]:
-        """CUDA streams by stream and lane, but for receives: 7 for compute, as in PyTorch, others from 20 on."""
+        """CUDA stream numbers by stream and lane, without receives: 7 for compute, as in PyTorch."""
         ops = self.ops
         shown = ops.label >= 0
         pairs = np.unique(np.stack([ops.label[shown], ops.lane[shown]]), axis=1).T.tolist()
@@ -158,8 +156,10 @@ class RunWork:
         return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
 
     def cuda_streams(self, works: Sequence[WorkRow]) -> dict[Track, int]:
-        """The CUDA stream of every track of a rank: the same on all ranks, since tools compare streams, but for those
-        of receives, which are behind all others."""
+        """Return the CUDA stream number of every track of a rank.
+
+        Numbers are equal on all ranks, since tools compare streams, except those of receives, which come last.
+        """
         tracks = sorted({work.track for work in works})
         behind = count(20 + len(self._stream_numbers))
         return {track: next(behind) if track[2] >= 0 else self._stream_numbers[track[:2]] for track in tracks}
@@ -182,13 +182,13 @@ _ELEMENT_BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1}
 _NCCL_TYPES = {"Float": "float", "BFloat16": "bfloat16", "Half": "half", "Byte": "uint8_t"}
 _GRADIENT_NAMES = ("gradients", "embedding_gradients")
 _SINGLE_PRECISION = ("gradient_norm", "loss_")
-"""Beginnings of the names of what is reduced in single precision whatever the model's."""
+"""Prefixes of the names of calls that reduce in single precision whatever the model's."""
 _NOT_COMPUTE = re.compile("Sync|Memcpy|Memset")
 """HolisticTraceAnalysis counts no kernel with one of these words as computation."""
 
 
 def host_label(work: WorkRow) -> TraceLabel | None:
-    """Return what the host was in when it launched this; None for what goes with the work before it."""
+    """Return the host's phase and layer when it launched a work; None if the work before it decides."""
     if work.stream != "compute":
         return None
     phase = _PHASES.get(work.kind, OTHER)
@@ -196,7 +196,7 @@ def host_label(work: WorkRow) -> TraceLabel | None:
 
 
 class CallDescription(NamedTuple):
-    """What calls of one kind have in common on a rank: the kernel's name, arguments as JSON, and the call."""
+    """Attributes that calls of one kind on a rank share: kernel name, JSON arguments, and call."""
 
     name: str
     args: str
@@ -204,7 +204,7 @@ class CallDescription(NamedTuple):
 
 
 class KernelNaming:
-    """Names and arguments for one result; ranks are those of the job."""
+    """Kernel names and arguments of one result's work; ranks are those of the job."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
@@ -217,11 +217,11 @@ class KernelNaming:
         self._place = {rank: (stage, at) for stage, own in enumerate(self._stage_ranks) for at, rank in enumerate(own)}
 
     def stage(self, rank: int) -> int:
-        """Return the rank's stage."""
+        """Return the pipeline stage of a rank."""
         return self._place[rank][0]
 
     def peer(self, rank: int, stage: int) -> int:
-        """Return the rank of another stage that this one sends to, or receives from."""
+        """Return the rank of another stage that a rank sends to or receives from."""
         return self._stage_ranks[stage][self._place[rank][1]]
 
     def make_describer(self, rank: int) -> Callable[[WorkRow], CallDescription]:
@@ -233,7 +233,8 @@ class KernelNaming:
             found = known.get(key)
             if found is None:
                 comm = self._make_call(work, rank) if work.is_communication else None
-                found = known[key] = CallDescription(self._kernel_name(work, comm, rank), self._call_arguments(work, comm), comm)
+                name, args = self._kernel_name(work, comm, rank), self._call_arguments(work, comm)
+                found = known[key] = CallDescription(name, args, comm)
             return found
 
         return described
@@ -246,7 +247,7 @@ class KernelNaming:
             ranks = tuple(each[at] for each in self._stage_ranks)
             peer = (other, rank) if work.kind == RECEIVE else (rank, other)
             return CommCall(kind, f"pipeline{at}", "pipeline", ranks, len(ranks), work.bytes, "", -1, peer)
-        if not work.axis:  # a message that nobody waits for
+        if not work.axis:  # a message without a waiting rank
             return CommCall(kind, "", "pipeline", (), 0, work.bytes, "", -1, None)
         communicators = self._result.folding.communicators
         number = communicators.number(work.axis, self._first + rank)
@@ -261,7 +262,8 @@ class KernelNaming:
         whole = int(work.bytes) // _ELEMENT_BYTES[dtype]
         part = -(-whole // max(comm.size, 1))
         elements = {"all_gather": (part, whole), "reduce_scatter": (whole, part)}.get(work.kind, (whole, whole))
-        return format_arguments(collective_arguments(comm, elements, dtype) | {"In split size": "[]", "Out split size": "[]"})
+        splits = {"In split size": "[]", "Out split size": "[]"}
+        return format_arguments(collective_arguments(comm, elements, dtype) | splits)
 
     def _kernel_name(self, work: WorkRow, comm: CommCall | None, rank: int) -> str:
         if work.stream in _COPY_NAMES:
@@ -282,7 +284,7 @@ class KernelNaming:
         return f"ncclKernel_{kind}_{how}_Sum_{_NCCL_TYPES[self._element_type(work)]}({work.name})"
 
     def _element_type(self, work: WorkRow) -> str:
-        """Return the type whose elements are moved; bytes where they do not come out whole."""
+        """Return the type of the elements moved; bytes if the size is not a multiple of it."""
         wanted = self._gradient if work.name in _GRADIENT_NAMES else self._activation
         if work.name.startswith(_SINGLE_PRECISION):
             wanted = "Float"
@@ -290,7 +292,7 @@ class KernelNaming:
 
 
 def call_details(work: WorkRow, sequence: int) -> str:
-    """Return what differs from call to call, as JSON: its number in its group (-1: none), its wait, its place."""
+    """Return as JSON what differs between calls: number in the group (-1: none), wait, layer, microbatch."""
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
     if work.start > work.ready:
         found.append(f'"waited (us)":{(work.start - work.ready) * 1e6:.3f}')
@@ -300,15 +302,15 @@ def call_details(work: WorkRow, sequence: int) -> str:
 
 
 def process_name(rank: int, ranks: int, stage: int) -> str:
-    """Return rank and stage; Perfetto sorts processes by name, so numbers have leading zeros."""
+    """Return the process name of a rank, with leading zeros because Perfetto sorts names as text."""
     return f"rank {rank:0{max(3, len(str(ranks - 1)))}} (stage {stage})"
 
 
 def track_name(track: Track) -> str:
-    """Return the stream and, where it has a separate lane, which; what is on the main one holds up computation."""
+    """Return a track's stream and, unless it is the main lane, its lane or the sending stage."""
     stream, lane, stage = track
     if stage >= 0:
         return f"{stream}, {'recv' if lane == MAIN else lane.replace('send', 'recv')} from stage {stage}"
     if lane == stream:
-        return f"{stream} beside compute"
+        return f"{stream} (overlaps compute)"
     return stream if lane == MAIN else f"{stream}, {lane}"

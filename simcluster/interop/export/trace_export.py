@@ -1,22 +1,22 @@
-"""``write_trace``: a result as a trace, of all written ranks in one file, or with a file for every rank beside it.
+"""``write_trace``: export a result as a Kineto trace, as one file or as a folder with one file per rank.
 
 A folder gets ``rank000.json.gz`` and so on, which HolisticTraceAnalysis and ``simcluster replay`` read, and
-``merged/all_ranks.json.gz`` for Perfetto, in a folder of its own, since they would take it for another rank.
+``merged/all_ranks.json.gz`` for Perfetto, in a separate folder because those readers would take it for another rank.
 
 What HolisticTraceAnalysis (HTA) finds, in this package's words, for a rank from its first kernel to its last end (read
 with HTA_DISABLE_NS_ROUNDING=1, or it rounds times to microseconds):
 
-* ``compute_time``: the breakdown's forward, backward, recompute, and what kernels are of optimizer and other;
-* ``non_compute_time``: exposed_*, and copies to and from the host with nothing else beside them; with collectives from
-  their arrival on, waiting for late members too (straggler_wait, and of bubble what is spent inside a collective);
-* ``idle_time``: the rest, that is bubble, waiting for the host and, with collectives from the wire on, straggler_wait
-  (of all of them what lies before the rank's last end);
-* ``comp_comm_overlap``: with collectives from the wire on the result's overlap_fraction, of one rank; with those from
-  their arrival on, waiting counts as communication there;
-* ``get_potential_stragglers``: of the last long collective of a name the rank that begins it last.  That is the slow
-  one where all ranks end a collective together, as HTA assumes (hta/analyzers/straggler.py), so among replicas, or the
-  ranks of one stage.  Over the stages of a pipeline it is a rank of the first, whose last backward is the last of all,
-  whoever is slow: write the ranks of one stage (``ranks``) and ask about these.
+* ``compute_time``: the breakdown's forward, backward, recompute, and the kernels of optimizer and other;
+* ``non_compute_time``: exposed_*, and copies to and from the host that nothing overlaps; with collectives that start on
+  arrival also waiting for late members (straggler_wait, and the bubble spent inside a collective);
+* ``idle_time``: the rest, that is bubble, waiting for the host and, with collectives that start on the wire,
+  straggler_wait (each only up to the rank's last end);
+* ``comp_comm_overlap``: with collectives that start on the wire the result's overlap_fraction, for one rank; with those
+  that start on arrival, waiting counts as communication;
+* ``get_potential_stragglers``: for the last long collective of a name, the rank that begins it last.  That is the slow
+  rank if all ranks end a collective together, as HTA assumes (hta/analyzers/straggler.py): among replicas, or the ranks
+  of one stage.  Over pipeline stages it is a rank of the first stage, whose last backward ends last, whichever rank is
+  slow: write the ranks of one stage (``ranks``) and ask about these.
 """
 
 from __future__ import annotations
@@ -32,22 +32,29 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
-from simcluster.interop.export.rank_events import LEAD_NS, KernelStart, RankTimeline, kernel_shares, profile_events, merged_events
+from simcluster.interop.export.rank_events import (
+    LEAD_NS,
+    KernelStart,
+    RankTimeline,
+    kernel_shares,
+    merged_events,
+    profile_events,
+)
 from simcluster.interop.export.rank_work import KernelNaming, RunWork
-from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, counter_event, profile_header, make_profile_folder, metadata_event, to_nanoseconds, quote_json
-from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_file
+from simcluster.interop.kineto import chrome_trace as chrome
+from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, quote_json, to_ns
 from simcluster.results.loads import hottest_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
 from simcluster.step.simulate import ResultLike, result_of
 
 MAX_LINKS, TIME_BINS = 16, 1000
-"""How many links have a counter, and into how many equal parts the run is cut for them."""
+"""Number of links with a counter, and of equal time bins of the run."""
 _STATE_PARTS = ("parameters", "gradients", "optimizer", "buffers")
 
 
 def memory_counters(result: Result, rank: int) -> Iterator[str]:
-    """Yield bytes on a rank: model state, which stays, and each pool of what comes and goes, at every change."""
+    """Yield counter events of a rank's memory in bytes: model state, and each pool whenever it changes."""
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     footprint = result.facts.footprints[result.peak_of(simulated).stage].holding(dict.fromkeys(POOLS, 0.0))
@@ -57,44 +64,45 @@ def memory_counters(result: Result, rank: int) -> Iterator[str]:
 
     def levels(moment: int, sizes: Sequence[int]) -> str:
         every = {"total": state + sum(sizes), "model state": state, **dict(zip(there, sizes, strict=True))}
-        return counter_event("memory (B)", rank, moment, ",".join(f"{quote_json(name)}:{size}" for name, size in every.items()))
+        values = ",".join(f"{quote_json(name)}:{size}" for name, size in every.items())
+        return chrome.counter_event("memory (B)", rank, moment, values)
 
     yield levels(0, [0] * len(there))
-    moments = [LEAD_NS + to_nanoseconds(moment) for moment in time.tolist()]
+    moments = [LEAD_NS + to_ns(moment) for moment in time.tolist()]
     for place, moment in enumerate(moments):
         if place + 1 == len(moments) or moments[place + 1] > moment:
             yield levels(moment, [size[place] for size in there.values()])
 
 
 def link_counters(result: Result, process: int) -> Iterator[str]:
-    """Yield percent of capacity on the hottest links, as a separate process; of links that are alike, on the first."""
+    """Yield counter events of the hottest links' load in percent; equal links share one counter."""
     if len(result.folding.classes.of_rank) > result.facts.ranks:
-        return  # one of several jobs: their links are of a cluster that the scenario does not know
+        return  # one of several jobs, whose shared cluster the scenario lacks
     table, edges, matrix = hottest_over_time(result, MAX_LINKS, TIME_BINS)
     if table.empty:
         return
-    yield metadata_event("process_name", process, 0, name="~ links (% of capacity)")
-    yield metadata_event("process_sort_index", process, 0, sort_index=process)
+    yield chrome.metadata_event("process_name", process, 0, name="~ links (% of capacity)")
+    yield chrome.metadata_event("process_sort_index", process, 0, sort_index=process)
     ends = list(zip(table["link_from"].tolist(), table["link_to"].tolist(), strict=True))
-    moments = [LEAD_NS + to_nanoseconds(edge) for edge in edges.tolist()]
+    moments = [LEAD_NS + to_ns(edge) for edge in edges.tolist()]
     percent = (matrix * 100).clip(0, 100).round(2).tolist()
     for (start, end), alike, levels in zip(ends, table["links"].tolist(), percent, strict=True):
-        name = f"{start} -> {end}" + (f" (and {alike - 1} alike)" if alike > 1 else "")
+        name = f"{start} -> {end}" + (f" (and {alike - 1} equal)" if alike > 1 else "")
         before = None
         for moment, level in zip(moments, [*levels, 0.0], strict=True):
             if level != before:
-                yield counter_event(name, process, moment, f'"%":{level}')
+                yield chrome.counter_event(name, process, moment, f'"%":{level}')
             before = level
 
 
 MAX_RANKS = 64
-"""Ranks that are written unless more are asked for."""
+"""Number of ranks written by default."""
 MERGED_FILE = Path("merged") / "all_ranks.json.gz"
 
 
 @dataclass(frozen=True, repr=False)
 class TraceFiles(Shown):
-    """What was written: files (the last one has all ranks), which of the job's ``of`` ranks, and why these."""
+    """Files of a written trace (the last one has all ranks), the ranks in it, and why these were chosen."""
 
     files: tuple[Path, ...]
     ranks: tuple[int, ...]
@@ -102,28 +110,23 @@ class TraceFiles(Shown):
     selection: str
 
     def summary(self) -> str:
-        """Return one line for people."""
+        """Return one line that says what was written and where."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.job_ranks} ranks in {where} ({self.selection})"
 
 
 @checked
 def write_trace(
-    result: ResultLike,
-    path: str | Path,
-    *,
-    ranks: Sequence[int] | None = None,
-    begins: KernelStart = "arrival",
+    result: ResultLike, path: str | Path, *, ranks: Sequence[int] | None = None, begins: KernelStart = "arrival",
     kernels: bool = False,
-) -> TraceFiles:
-    """Write a result (or a scenario, simulated now) as a Kineto trace.
+) -> TraceFiles:  # fmt: skip
+    """Write a result (or a scenario, which is simulated first) as a Kineto trace.
 
-    ``path`` is a file (.json or .json.gz) with all written ranks, or a folder.
-
-    ``ranks`` left out are those that were simulated, one for each class of equal ranks, and at most 64.  Kernels of
-    collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  With
-    ``kernels`` every kernel is written by itself, as a profiler records them, where a span is a stretch of several.
-    Raises InputError for a rank that is not there, and for a path that cannot be written.
+    ``path`` is a file (.json or .json.gz) with all written ranks, or a folder. ``ranks`` defaults to the simulated
+    ranks, one per class of equal ranks, at most 64. Kernels of collectives begin when their rank arrives, as profilers
+    record them, or (``begins`` "wire") when bytes move. With ``kernels`` every kernel is an event, as profilers record
+    them; otherwise an event is a span of several kernels. Raises InputError for an unknown rank or a path that cannot
+    be written.
     """
     result = result_of(result, "write_trace")
     target = path = trace_path(path)
@@ -133,38 +136,38 @@ def write_trace(
         width = max(3, len(str(result.facts.ranks - 1)))
         own = {rank: path / f"rank{rank:0{width}}.json.gz" for rank in chosen}
         target = path / MERGED_FILE
-        make_profile_folder(path, list(own.values()))
-        make_profile_folder(target.parent, [target])
+        chrome.make_profile_folder(path, list(own.values()))
+        chrome.make_profile_folder(target.parent, [target])
     about = {"trace_name": result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
     head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **about}
-    write_file(target, head, _trace_events(result, chosen, begins, own, about, kernels))
+    chrome.write_chrome_trace(target, head, _trace_events(result, chosen, begins, own, about, kernels))
     return TraceFiles((*own.values(), target), chosen, result.facts.ranks, why)
 
 
 def _trace_events(
-    result: Result,
-    ranks: Sequence[int],
-    begins: KernelStart,
-    files: Mapping[int, Path],
-    about: Mapping[str, Any],
+    result: Result, ranks: Sequence[int], begins: KernelStart, files: Mapping[int, Path], about: Mapping[str, Any],
     kernels: bool,
-) -> Iterator[str]:
-    """Yield the events of all ranks together; on the way every rank's file is written where there is one."""
+) -> Iterator[str]:  # fmt: skip
     played, naming, written = RunWork(result), KernelNaming(result), frozenset(ranks)
     shares = kernel_shares(result) if kernels else {}
     for rank in ranks:
         works = played.rank_rows(result.simulated_for(rank) + result.ranks.start)
         own = RankTimeline(rank, result.facts.ranks, works, played.cuda_streams(works), naming, begins, shares)
         if rank in files:
-            head = {**profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated"), **about}
-            write_file(files[rank], head, chain(profile_events(own, written), memory_counters(result, rank)))
+            head = {
+                **chrome.profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated"),
+                **about,
+            }
+            chrome.write_chrome_trace(
+                files[rank], head, chain(profile_events(own, written), memory_counters(result, rank))
+            )
         yield from merged_events(own, written)
         yield from memory_counters(result, rank)
     yield from link_counters(result, result.facts.ranks)
 
 
 def trace_path(name: str | Path) -> Path:
-    """Return where a trace can go; InputError before the work is done, not after it."""
+    """Return the path of a trace to be written; raise InputError early if it cannot be written."""
     path = Path(name)
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
@@ -174,7 +177,7 @@ def trace_path(name: str | Path) -> Path:
         return path
     if path.is_file() or (path.suffix and not path.is_dir()):
         raise InputError(
-            f"cannot write {name}: a trace is a file that ends in .json or .json.gz, or a folder with one for each "
+            f"cannot write {name}: a trace is a file that ends in .json or .json.gz, or a folder with one per "
             "rank; choose such a name"
         )
     foreign = sorted(each.name for each in path.glob("*.json*") if not each.name.startswith(("rank", ".rank")))
@@ -191,11 +194,12 @@ def _choose_ranks(result: Result, ranks: Sequence[int] | None) -> tuple[tuple[in
             raise InputError(
                 f"cannot write the trace: there is {what}; the job has ranks 0 to {result.facts.ranks - 1}"
             )
-        return tuple(sorted(dict.fromkeys(ranks))), "as asked for"
+        return tuple(sorted(dict.fromkeys(ranks))), "as requested"
     simulated = sorted(result.weights)
     if len(simulated) == result.facts.ranks <= MAX_RANKS:
         return tuple(simulated), "all"
     if len(simulated) <= MAX_RANKS:
-        return tuple(simulated), "one for each class of equal ranks"
+        return tuple(simulated), "one per class of equal ranks"
     places = [place * (len(simulated) - 1) // (MAX_RANKS - 1) for place in range(MAX_RANKS)]
-    return tuple(simulated[place] for place in places), f"{MAX_RANKS} of {len(simulated)} that differ, evenly over the job"
+    chosen = tuple(simulated[place] for place in places)
+    return chosen, f"{MAX_RANKS} of {len(simulated)} distinct ranks, spread over the job"

@@ -1,7 +1,6 @@
-"""Profiles of PyTorch jobs (Kineto's JSON, one file a rank): read, align the clocks, replay, measure, ask, write back.
+"""Profiles of PyTorch (Kineto JSON, one file per rank) and Nsight Systems: read, replay, measure, write back.
 
-job = load_profiles("traces/")
-print(measure(job).slowdown, breakdown(job))
+job = load_profiles("traces/") print(measure(job).slowdown, rank_breakdown(job))
 """
 
 from __future__ import annotations

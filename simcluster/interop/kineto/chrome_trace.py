@@ -1,9 +1,8 @@
-"""Kineto's Chrome trace: its events as text, a rank's step on a GPU, and the file around them.
+r"""Writer of Kineto's Chrome trace format: events as text, a rank's step on a GPU, and the file around them.
 
-Times are whole nanoseconds, so that what touches goes on doing so; files have microseconds with three decimals.  The
-head has blanks behind its colons (HolisticTraceAnalysis finds a rank by ``"rank":\\s+``), events have none.  Files
-are the same to the byte whenever they are written.  A step that is read again has the same kernels, launches, waits
-and times.
+Times are whole nanoseconds, so that adjacent events stay adjacent; files have microseconds with three decimals. The
+header has blanks after its colons (HolisticTraceAnalysis finds a rank by ``"rank":\s+``), events have none. Equal
+traces give equal bytes. A step that is read back has the same kernels, launches, waits and times.
 """
 
 from __future__ import annotations
@@ -26,67 +25,67 @@ from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER,
 
 PROFILE_SUFFIXES = (".json", ".json.gz")
 FIRST_CORRELATION = 2**31 + 1
-"""HolisticTraceAnalysis 0.5 with pandas 3 fails on a column of smaller ones."""
+"""HolisticTraceAnalysis 0.5 with pandas 3 fails on smaller correlation numbers."""
 MAX_LISTED_RANKS = 30
-"""Of longer groups, calls have the first ranks and "..." (as PyTorch writes them); the file's head has them all."""
+"""Calls of larger groups list the first ranks and "..." (as PyTorch does); the file's header lists all."""
 _GZIP_LEVEL = 6
 
 
-def to_nanoseconds(seconds: float) -> int:
-    """Return a moment in nanoseconds, rounded."""
+def to_ns(seconds: float) -> int:
+    """Return a time in seconds as whole nanoseconds, rounded."""
     return round(seconds * 1e9)
 
 
-def _format_microseconds(time: int) -> str:
+def _as_us(time: int) -> str:
     return f"{time // 1000}.{time % 1000:03d}"
 
 
 quote_json = lru_cache(maxsize=100_000)(json.dumps)
-"""A text as JSON."""
+"""Return a text as JSON, cached."""
 
 
 def format_arguments(args: Mapping[str, Any]) -> str:
-    """Return what is between the braces of an event's args."""
+    """Return event arguments as JSON without the enclosing braces."""
     return json.dumps(args, separators=(",", ":"))[1:-1]
 
 
 def join_arguments(*parts: str) -> str:
-    """Join arguments; empty ones are omitted."""
+    """Return formatted arguments joined by commas, without the empty ones."""
     return ",".join(part for part in parts if part)
 
 
 def complete_event(category: str, name: str, place: tuple[int, int], start: int, end: int, args: str = "") -> str:
-    """Return an event from start to end at its place: process (the rank) and thread (of the host, or a stream)."""
+    """Return an event with start and end at a place: process (the rank) and thread (of the host, or a stream)."""
     return (
         f'{{"ph":"X","cat":"{category}","name":{quote_json(name)},"pid":{place[0]},"tid":{place[1]},'
-        f'"ts":{_format_microseconds(start)},"dur":{_format_microseconds(max(end - start, 0))},"args":{{{args}}}}}'
+        f'"ts":{_as_us(start)},"dur":{_as_us(max(end - start, 0))},"args":{{{args}}}}}'
     )
 
 
 def metadata_event(what: str, process: int, thread: int, **args: Any) -> str:
-    """Return a name or place in the order (``what``: process_name, thread_name, thread_sort_index, ...)."""
+    """Return an event that names or orders a process or thread (``what``: process_name, thread_sort_index, ...)."""
     head = f'{{"ph":"M","name":"{what}","pid":{process},"tid":{thread},"ts":0,"args":'
     return f"{head}{{{format_arguments(args)}}}}}"
 
 
 def counter_event(name: str, process: int, time: int, values: str) -> str:
-    """Return levels from this moment on; ``values`` as ``arguments`` makes them."""
-    return f'{{"ph":"C","name":{quote_json(name)},"pid":{process},"tid":0,"ts":{_format_microseconds(time)},"args":{{{values}}}}}'
+    """Return an event that sets counter values from a time on; ``values`` are formatted arguments."""
+    return f'{{"ph":"C","name":{quote_json(name)},"pid":{process},"tid":0,"ts":{_as_us(time)},"args":{{{values}}}}}'
 
 
 def flow_event(number: int, name: str, place: tuple[int, int], time: int, *, ends: bool) -> str:
-    """Return one end of an arrow, in the slice that is at this place at this moment."""
+    """Return an event for one end of an arrow, attached to the event at this place and time."""
     phase = '"f","bp":"e"' if ends else '"s"'
     return (
         f'{{"ph":{phase},"cat":"message","name":{quote_json(name)},"id":{number},"pid":{place[0]},"tid":{place[1]},'
-        f'"ts":{_format_microseconds(time)}}}'
+        f'"ts":{_as_us(time)}}}'
     )
 
 
 def write_chrome_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> None:
-    """Write a trace of these events: gzipped where the path ends in .gz, complete or not there at all.
+    """Write a trace of events atomically, gzipped if the path ends in .gz.
 
-    Raises InputError where it cannot be written (no folder, no permission, disk full).
+    Raises InputError if it cannot be written (no folder, no permission, disk full).
     """
     with written(path) as plain, ExitStack() as stack:
         file: IO[bytes] = plain
@@ -101,7 +100,7 @@ def write_chrome_trace(path: Path, head: Mapping[str, Any], events: Iterable[str
 
 
 def make_profile_folder(folder: Path, own: Sequence[Path]) -> None:
-    """Make a folder for these profiles and no others, which a reader would take for more ranks of the job."""
+    """Create a folder for profiles; raise InputError if it holds others, which readers would take for ranks."""
     try:
         folder.mkdir(exist_ok=True)
         others = sorted(path.name for path in folder.glob("*.json*") if path not in own and path.suffix != PARTIAL)
@@ -112,7 +111,7 @@ def make_profile_folder(folder: Path, own: Sequence[Path]) -> None:
 
 
 def profile_header(rank: int, world: int, groups: Mapping[str, CommCall], *, backend: str, host: str) -> dict[str, Any]:
-    """Return what a profile states of its rank, of the job and of the rank's process groups (by name)."""
+    """Return the header of a profile: its rank, the world size and the rank's process groups by name."""
     config = [
         {"pg_name": name, "pg_desc": comm.what, "pg_size": comm.size, "ranks": list(comm.ranks)}
         for name, comm in sorted(groups.items())
@@ -121,14 +120,12 @@ def profile_header(rank: int, world: int, groups: Mapping[str, CommCall], *, bac
     return {
         "schemaVersion": 1,
         "distributedInfo": {"backend": backend, "rank": rank, "world_size": world, "pg_config": config},
-        "host_name": host,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 0,
-    }
+        "host_name": host, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0,
+    }  # fmt: skip
 
 
 def collective_arguments(comm: CommCall, elements: tuple[int, int] | None, dtype: str) -> dict[str, Any]:
-    """Return a collective's arguments as PyTorch writes them; ``elements`` are those it takes in and gives out."""
+    """Return a collective's arguments in PyTorch's form; ``elements`` are its input and output counts."""
     shown = [*map(str, comm.ranks[:MAX_LISTED_RANKS]), *["..."] * (len(comm.ranks) > MAX_LISTED_RANKS)]
     args: dict[str, Any] = {
         "Collective name": comm.kind, "Group size": comm.size, "Process Group Name": comm.group,
@@ -145,17 +142,17 @@ def collective_arguments(comm: CommCall, elements: tuple[int, int] | None, dtype
 
 
 LAUNCH_GAP_NS = 2
-"""Nanoseconds between launches, which keep their order."""
+"""Nanoseconds between launches, to keep their order."""
 LAUNCH_THREAD = 1
-"""The thread of the host that launches."""
+"""Host thread of launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
     """A kernel or copy on a stream, in nanoseconds.
 
-    ``args`` are arguments as JSON; ``label`` is what the host was in when it launched it, None for what it was in
-    before; ``after`` are places of kernels on other streams that it waits for.
+    ``args`` are arguments as JSON; ``label`` is the host's phase and layer at the launch, None if unchanged; ``after``
+    are indices of kernels on other streams that it waits for.
     """
 
     name: str
@@ -169,26 +166,27 @@ class KernelEvent:
 
 
 class LaunchEvent(NamedTuple):
-    """The host launches a kernel (its place), not before a moment."""
+    """A kernel launch by the host: the kernel's index and the earliest time (ns)."""
 
     kernel: int
     earliest: int
 
 
 class HostWait(NamedTuple):
-    """The host waits for the device."""
+    """A period in which the host waits for the device (ns)."""
 
     start: int
     end: int
 
 
 def device_step_events(
-    rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int], host: Iterable[LaunchEvent | HostWait], begin: int
-) -> Generator[str, None, int]:
-    """Yield one step of a rank on a GPU, all but its marker; return the end of what the host does.
+    rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int], host: Iterable[LaunchEvent | HostWait],
+    begin: int,
+) -> Generator[str, None, int]:  # fmt: skip
+    """Yield the events of one step of a rank on a GPU, without its marker; return the end of the host's work.
 
-    The host does its things one after the other, from ``begin`` on; ``numbers`` are correlations, which steps of one
-    rank share.
+    The host works through its launches and waits in order, from ``begin`` on; ``numbers`` yields correlation numbers,
+    unique over the steps of a rank.
     """
 
     def call(name: str, start: int, end: int, correlation: int) -> str:
@@ -202,7 +200,7 @@ def device_step_events(
             for category, name, args in label_annotations(label):
                 yield complete_event(category, name, (rank, LAUNCH_THREAD), since, latest + LAUNCH_GAP_NS // 2, args)
         if isinstance(each, HostWait):
-            start = max(each.start, latest + LAUNCH_GAP_NS)  # behind what was launched
+            start = max(each.start, latest + LAUNCH_GAP_NS)  # after the last launch
             if start < each.end:
                 yield call("cudaStreamSynchronize", start, each.end, next(numbers))
                 last = max(last, each.end)
@@ -215,9 +213,10 @@ def device_step_events(
     for place, kernel in enumerate(kernels):
         correlation = launched[place][0] if place in launched else next(numbers)
         at, known = (rank, kernel.stream), f'"stream":{kernel.stream},"correlation":{correlation}'
-        yield complete_event(kernel.category, kernel.name, at, kernel.start, kernel.end, join_arguments(known, kernel.args))
-        # events between streams: recorded just after the one launch, waited for just before the other; the wait is on
-        # the stream where it is over: an earlier one would begin HolisticTraceAnalysis' idle time
+        args = join_arguments(known, kernel.args)
+        yield complete_event(kernel.category, kernel.name, at, kernel.start, kernel.end, args)
+        # an event between streams is recorded just after one launch and awaited just before the other; the wait is
+        # placed at its end on the stream: an earlier one would start HolisticTraceAnalysis' idle time
         for other in kernel.after if place in launched else ():
             if other in launched:
                 record, wait, recorded = next(numbers), next(numbers), launched[other][1] + LAUNCH_GAP_NS // 2
@@ -232,12 +231,12 @@ def device_step_events(
 
 
 def step_marker(rank: int, number: int, start: int, end: int) -> str:
-    """Return PyTorch's marker of a step."""
+    """Return PyTorch's ``ProfilerStep#`` event of a step."""
     return complete_event("user_annotation", f"ProfilerStep#{number}", (rank, LAUNCH_THREAD), start, end)
 
 
 def label_annotations(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
-    """Yield category, name and arguments of what makes a reader find this label."""
+    """Yield category, name and arguments of the annotations by which readers recognize a label."""
     if label.layer:
         yield "user_annotation", label.layer, ""
     if label.phase == OPTIMIZER:

@@ -1,8 +1,8 @@
-"""Collectives of all ranks matched by step, process group and number, and one clock for all ranks by their ends.
+"""Matching of collectives across ranks by step, process group and number, and alignment of the ranks' clocks.
 
-Members of a collective end it together, and none before the last has begun: a rank's offset is the median difference
-between its ends of shared collectives and those of ranks already aligned.  Ranks of one host are taken to share its
-clock unless that would have a collective end before one of its members began.
+Members of a collective end together, and not before the last has begun: a rank's offset is the median difference
+between its ends of shared collectives and those of ranks already aligned. Ranks of one host are assumed to share a
+clock unless a collective would then end before one of its members began.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _UNEVEN_KINDS = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send
 
 
 class UnmatchedError(InputError):
-    """Members of a group made different collectives in a step."""
+    """Error for members of a group that recorded different collectives in a step."""
 
 
 class MatchedOp(NamedTuple):
-    """An op of a rank, by its place in the rank's ops of the step."""
+    """An op of a rank, by its index among the rank's ops of the step."""
 
     rank: int
     place: int
 
 
 def common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
-    """Return ops by step and rank.  An op is of the step in which the host launched it.
+    """Return ops by step and rank; an op belongs to the step in which the host launched it.
 
-    Steps that not every rank has are left out with a note; InputError if no step is left.
+    Steps that some rank lacks are skipped with a note; raises InputError if none is left.
     """
     by_rank = {profile.rank: ops_by_step(profile) for profile in profiles}
     marked = [profile for profile in profiles if profile.steps]
     if not marked:
-        notes.append("no ProfilerStep# in the profiles: all of them is taken for one step, number 0")
+        notes.append("no ProfilerStep# in the profiles: they count as one step, number 0")
         return {0: {rank: own[0] for rank, own in by_rank.items()}}
     if len(marked) < len(profiles):
         bare = next(profile for profile in profiles if not profile.steps)
@@ -54,18 +54,18 @@ def common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int,
     lacking = [number for number in some if number not in everywhere]
     if lacking:
         rank = next(rank for rank, there in numbers.items() if lacking[0] not in there)
-        notes.append(f"step {lacking[0]} is not in rank {rank}'s profile; left out: {', '.join(map(str, lacking))}")
+        notes.append(f"step {lacking[0]} is not in rank {rank}'s profile; skipped: {', '.join(map(str, lacking))}")
     if not everywhere:
         raise InputError(f"no step is in the profiles of all ranks (rank {profiles[0].rank} has {some}); record again")
     found = {number: {rank: own[number] for rank, own in by_rank.items()} for number in everywhere}
     outside = sum(len(p.ops) for p in profiles) - sum(len(ops) for own in by_rank.values() for ops in own.values())
     if outside:
-        notes.append(f"{outside} ops of all ranks were launched outside of every step: left out")
+        notes.append(f"{outside} ops of all ranks were launched outside every step and are skipped")
     return found
 
 
 def ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
-    """Return a rank's ops by the step in which the host launched them; all of step 0 where no steps are marked."""
+    """Return a rank's ops by the step in which the host launched them; step 0 if no steps are marked."""
     if not profile.steps:
         return {0: list(profile.ops)}
     first: dict[int, tuple[float, float]] = {}
@@ -80,9 +80,9 @@ def ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
 
 
 def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
-    """Return the collectives and messages of a step, each with the members that were recorded.
+    """Return the collectives and messages of a step, each as the list of its recorded members.
 
-    Raises UnmatchedError, naming rank, group and number, where members did not do the same.
+    Raises UnmatchedError, naming rank, group and number, if members recorded different calls.
     """
     groups: dict[Hashable, dict[int, list[int]]] = {}
     members: dict[Hashable, tuple[int, ...]] = {}
@@ -102,7 +102,7 @@ def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[Matche
 
 
 def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
-    """Return the collectives of one group: the n-th of every member, in the order of Seq where it is known."""
+    """Return the collectives of one group: the n-th call of every member, ordered by Seq if it is known."""
     ordered = {}
     for rank, own in places.items():
         numbers = {place: _call_of(ops[rank][place]).sequence for place in own}
@@ -122,9 +122,9 @@ def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Seq
                 else f"rank {rank} has {_call_of(other).describe()} there (event {other.event})"
             )
             raise UnmatchedError(
-                f"rank {longest}, event {op.event} ({op.name[:60]}): {_call_of(op).describe()} is number {number} of its "
-                f"group in the step, but {against}; every rank of a group must record as many: record all of the step "
-                "on each"
+                f"rank {longest}, event {op.event} ({op.name[:60]}): {_call_of(op).describe()} is number {number} of "
+                f"its group in the step, but {against}; all ranks of a group must record the same calls: record the "
+                "whole step on each"
             )
     return [[MatchedOp(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
 
@@ -146,28 +146,28 @@ def _differ(one: CommCall, other: CommCall) -> bool:
 
 
 EndTimes = Mapping[int, tuple[float, float]]
-"""(start, end) of a collective by rank, in seconds of each rank's own clock."""
+"""(start, end) of a collective by rank, in seconds of each rank's clock."""
 
 CLOCK_TOLERANCE = 20e-6
-"""Seconds that an end may lie before another member's start: what a kernel needs to be over everywhere."""
+"""Seconds by which an end may precede another member's start, since kernels do not end at once everywhere."""
 
 
 class ClockOffsets(NamedTuple):
-    """Seconds to add to each rank's times, and what was assumed."""
+    """Clock offsets in seconds to add to each rank's times, and notes on what was assumed."""
 
     offset: dict[int, float]
     notes: tuple[str, ...]
 
 
 def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[EndTimes]) -> ClockOffsets:
-    """Return offsets of all ranks to the first; ``hosts`` has the name of each rank's node, "" where not known."""
+    """Return the clock offsets of all ranks to the first; ``hosts`` names each rank's node ("": unknown)."""
     shared = [ends for ends in collectives if len(ends) > 1]
     if len(ranks) < 2:
         return ClockOffsets(dict.fromkeys(ranks, 0.0), ())
     names = {hosts[rank] for rank in ranks}
     zero = dict.fromkeys(ranks, 0.0)
     if len(names) == 1 and "" not in names and not _causality_errors(shared, zero):
-        return ClockOffsets(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r}, which has one",))
+        return ClockOffsets(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r} and share its clock",))
     offset, loose = _find_offsets(ranks, shared)
     notes = []
     if len(loose) < len(ranks) - 1:
@@ -178,33 +178,33 @@ def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Se
         aligned = [[end + offset[rank] for rank, (_, end) in ends.items()] for ends in shared]
         spread = float(np.median([max(ends) - min(ends) for ends in aligned])) if aligned else 0.0
         notes.append(
-            f"clocks: against rank {ranks[0]}'s, by the ends of shared collectives (which lie {spread * 1e6:.1f} us "
-            f"apart after it): {apart}{more}"
+            f"clocks: offsets to rank {ranks[0]}, from the ends of shared collectives ({spread * 1e6:.1f} us "
+            f"apart once aligned): {apart}{more}"
         )
     if loose:
         notes.append(
             f"clocks: rank{'s' * (len(loose) > 1)} {', '.join(map(str, loose))} shared no collective with the others; "
-            "their clocks are taken as they are"
+            "their clocks are not adjusted"
         )
     wrong = _causality_errors(shared, offset)
     if wrong:
         notes.append(
             f"clocks: after aligning, {len(wrong)} of {len(shared)} collectives still end on a rank before another "
-            f"began, by up to {max(wrong) * 1e6:.0f} us: a clock drifts, or calls were matched that do not belong "
-            "together; such transfers are taken to last 0 s"
+            f"began, by up to {max(wrong) * 1e6:.0f} us: a clock drifts, or unrelated calls were matched; "
+            "such transfers take 0 s"
         )
     return ClockOffsets(offset, (*notes, *_drift_notes(ranks, shared, offset)))
 
 
 def _find_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dict[int, float], list[int]]:
-    """Return offsets, found from the first rank outwards, and the ranks that nothing connects."""
+    """Return offsets, propagated from the first rank, and the ranks that share no collective with others."""
     of_rank: dict[int, list[EndTimes]] = {rank: [] for rank in ranks}
     for ends in shared:
         for rank in ends:
             of_rank[rank].append(ends)
     offset = {ranks[0]: 0.0}
     todo = [ranks[0]]
-    for known in todo:  # grows while it is gone through
+    for known in todo:  # grows during the iteration
         near: dict[int, list[float]] = {}
         for ends in of_rank[known]:
             for rank in ends:
@@ -218,7 +218,7 @@ def _find_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dic
 
 
 def _causality_errors(shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[float]:
-    """Return by how many seconds collectives ended on one member before the last had begun."""
+    """Return by how many seconds collectives end on one member before the last member begins."""
     found = []
     for ends in shared:
         last = max(start + offset[rank] for rank, (start, _) in ends.items())
@@ -229,7 +229,6 @@ def _causality_errors(shared: Sequence[EndTimes], offset: Mapping[int, float]) -
 
 
 def _drift_notes(ranks: Sequence[int], shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[str]:
-    """Note ranks whose clock runs faster or slower than the first's, by more than its ends scatter."""
     notes = []
     for rank in ranks[1:]:
         both = [
@@ -243,7 +242,5 @@ def _drift_notes(ranks: Sequence[int], shared: Sequence[EndTimes], offset: Mappi
         rest = apart - start - slope * (times[:, 0] - times[0, 0])
         change = abs(slope) * float(np.ptp(times[:, 0]))
         if change > max(CLOCK_TOLERANCE, 4 * float(np.median(np.abs(rest)))):
-            notes.append(
-                f"clocks: rank {rank}'s drifts by {slope * 1e6:+.1f} us a second; one offset was taken for all of it"
-            )
+            notes.append(f"clocks: rank {rank}'s drifts by {slope * 1e6:+.1f} us per second; a single offset was used")
     return notes

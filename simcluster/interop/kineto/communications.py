@@ -1,7 +1,7 @@
-"""Kernels by their names (``kernel_kinds.yaml``, which users can extend), and the collectives among them.
+"""Kernel kinds by kernel name (``kernel_kinds.yaml``, which users can extend), and parsing of collective calls.
 
-Names of a collective's arguments: PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group size",
-"dtype", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
+The arguments of a collective are named as in PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group
+size", "dtype", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ KernelWork = Literal[
     "copy", "communication",
 ]  # fmt: skip
 KERNEL_WORKS: tuple[KernelWork, ...] = get_args(KernelWork)
-"""Purposes of kernels, in the order of the tables."""
+"""Kinds of kernels, in the order of tables."""
 UNMATCHED_KERNEL = ""
-"""Purpose of a kernel that fits no pattern."""
+"""Kind of a kernel that matches no pattern."""
 
 
 class KernelPattern(Spec):
-    """A row of the table: kernels in whose names the pattern is found do this kind of work; ``of``: whose they are."""
+    """A row of the kernel table: kernels whose names match the pattern have this kind; ``of`` is the library."""
 
     kind: KernelWork
     pattern: Annotated[str, Field(min_length=1)]
@@ -45,14 +45,14 @@ class KernelPattern(Spec):
             re.compile(self.pattern)
         except re.error as problem:
             raise InputError(
-                f"pattern {self.pattern!r} is no regular expression of Python: {problem}; write one, as in .*gemm.*, "
-                "with a backslash before ( [ { * + ? that stand for themselves"
+                f"pattern {self.pattern!r} is not a Python regular expression: {problem}; write one, as in .*gemm.*, "
+                "with a backslash before literal ( [ { * + ?"
             ) from None
         return self
 
 
 class KernelTable(Spec):
-    """Rows in the order in which they are tried."""
+    """Table of kernel name patterns, in the order in which they are tried."""
 
     kernels: Annotated[tuple[KernelPattern, ...], Field(min_length=1)]
 
@@ -63,9 +63,9 @@ def _builtin_table() -> KernelTable:
 
 
 class KernelClassifier:
-    """Kinds of kernels by name, each name looked up once; ``own`` is a file whose rows come before the built-in ones.
+    """Lookup of kernel kinds by name, cached; rows of the file ``own`` precede the built-in ones.
 
-    Raises InputError for a file that is not such a table.
+    Raises InputError if the file is not such a table.
     """
 
     def __init__(self, own: str | Path | None = None) -> None:
@@ -77,7 +77,7 @@ class KernelClassifier:
         self._known: dict[str, str] = {}
 
     def kind(self, name: str) -> str:
-        """Return what kernels of this name do (one of ``WORKS``); ``UNMATCHED`` where no row fits."""
+        """Return the kind of a kernel by its name (one of ``KERNEL_WORKS``), or ``UNMATCHED_KERNEL``."""
         found = self._known.get(name)
         if found is None:
             found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED_KERNEL)
@@ -87,13 +87,13 @@ class KernelClassifier:
 
 @cache
 def builtin_classifier() -> KernelClassifier:
-    """Return the kinds of the built-in table alone."""
+    """Return the classifier of the built-in table alone."""
     return KernelClassifier()
 
 
 _COLLECTIVE_KINDS = (
     *("reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv", "send", "recv", "barrier"),
-    *("reduce", "gather", "scatter"),  # behind those that end like them
+    *("reduce", "gather", "scatter"),  # after those that contain them
 )
 _ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "short": 2, "char": 1, "byte": 1, "bool": 1,
@@ -108,11 +108,11 @@ MESSAGE_KINDS = ("send", "recv", "send_recv")
 
 
 class CommCall(NamedTuple):
-    """A collective or message, as one rank saw it.
+    """A collective or message as one rank recorded it.
 
-    ``ranks`` are those of its group, () where the profile does not say; ``bytes`` by nccl-tests' convention (the full
-    buffer), NaN where not known; ``sequence`` is its number in the group, -1 where not known; ``peer`` (from, to) of a
-    message.
+    ``what`` is the group's description, ``ranks`` the group's ranks, () if unknown. ``bytes`` follow nccl-tests'
+    convention (the full buffer), NaN if unknown. ``sequence`` is the number in the group, -1 if unknown; ``peer`` is
+    (sender, receiver) of a message.
     """
 
     kind: str
@@ -127,16 +127,16 @@ class CommCall(NamedTuple):
 
     @property
     def op_type(self) -> str:
-        """The op type: kind and group."""
+        """Op type: kind and group."""
         return f"{COLLECTIVE_PREFIX}{self.kind}:{self.what or self.group}"
 
     @property
     def has_known_members(self) -> bool:
-        """Is it known whom it meets?  Not of several messages in one kernel, in a group of more than two."""
+        """Whether the ranks taking part are known; they are not for several messages in one kernel."""
         return self.size != 1 and (self.kind not in MESSAGE_KINDS or self.peer is not None or self.size == 2)
 
     def describe(self) -> str:
-        """Return what messages call it: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
+        """Return a description for messages: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
         size = "" if math.isnan(self.bytes) else f" of {self.bytes:.0f} B"
         number = f", Seq {self.sequence}" if self.sequence >= 0 else ""
         return f"{self.kind}{size} in group {self.group}" + (f" ({self.what})" if self.what else "") + number
@@ -144,14 +144,14 @@ class CommCall(NamedTuple):
 
 @dataclass
 class ProcessGroups:
-    """The process groups that a file names: description and ranks by name; the whole job's first."""
+    """Process groups that a file names: description and ranks by name, the whole job's group first."""
 
     by_name: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    assumed_calls: int = 0  # collectives that did not say which group theirs is, though there are several
+    assumed_calls: int = 0  # calls that do not name their group among several
 
     @staticmethod
     def from_distributed_info(spread: Mapping[str, Any]) -> ProcessGroups:
-        """Return the groups of a file's distributedInfo."""
+        """Return the process groups of a file's distributedInfo."""
         groups = ProcessGroups()
         for each in spread.get("pg_config") or []:
             ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
@@ -162,19 +162,19 @@ class ProcessGroups:
 
 
 def is_communication_kernel(name: str, args: Mapping[str, Any]) -> bool:
-    """Is a kernel one of a collective?"""
+    """Return whether a kernel belongs to a collective or message."""
     return "Collective name" in args or builtin_classifier().kind(name) == "communication"
 
 
 @lru_cache(maxsize=4096)  # a job has few names
 def collective_kind(text: str) -> str:
-    """Return all_reduce for 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
+    """Return the kind in a call's or kernel's name: all_reduce for 'allreduce' or 'ncclDevKernel_AllReduce_...'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
     return next((kind for kind in _COLLECTIVE_KINDS if kind.replace("_", "") in flat), "other")
 
 
 def parse_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> CommCall:
-    """Return what a kernel's or annotation's arguments state; where the group is not named, the job's first one."""
+    """Return the call that a kernel's or annotation's arguments describe (default group: the job's first)."""
     kind = collective_kind(str(args.get("Collective name") or name))
     if kind == "other":
         kind = collective_kind(name)
@@ -192,7 +192,7 @@ def parse_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: 
 
 
 def _parse_ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ranks as they are written; PyTorch shortens long lists with "...", then a first one and a stride may be there."""
+    """Return the ranks of the call's group, () if unknown; long lists may be given as first rank and stride."""
     text, size = args.get("Process Group Ranks"), int(args.get("Group size") or 0)
     if text is not None:
         try:
@@ -227,7 +227,7 @@ def _call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
 
 
 def _parse_peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
-    """Return (from, to); PyTorch names only the other side."""
+    """Return (sender, receiver) of a message, None if unknown; PyTorch names only the other side."""
     if kind not in ("send", "recv"):
         return None
     try:
@@ -246,15 +246,15 @@ _AXIS_PATTERNS = {
         ("cp", "cp", "context"), ("ep", "ep", "expert"),
     )
 }  # fmt: skip
-"""Axes, and how frameworks describe their groups: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp.
-Data first: DATA_PARALLEL_GROUP_WITH_CP and EXPERT_DATA_PARALLEL_GROUP are replicas', as is mesh_dp_shard_cp."""
+"""Patterns of group descriptions by axis: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp.
+Data first: DATA_PARALLEL_GROUP_WITH_CP, EXPERT_DATA_PARALLEL_GROUP and mesh_dp_shard_cp are data-parallel groups."""
 
 
 def described_axis(comm: CommCall) -> str | None:
-    """Return the axis that the description of a collective's group names; None where it names none."""
+    """Return the parallel axis that the description of a call's group names, or None."""
     return next((axis for axis, name in _AXIS_PATTERNS.items() if name.search(comm.what or comm.group)), None)
 
 
 def timeline_axis(comm: CommCall) -> str:
-    """Return the stream of the timeline that a collective is on."""
+    """Return the timeline stream (parallel axis) of a call: pp for messages, dp if no axis is named."""
     return "pp" if comm.kind in MESSAGE_KINDS else described_axis(comm) or "dp"

@@ -1,15 +1,14 @@
-"""Ranks of an Nsight Systems export as profiles: one for each device of each process that ran kernels.
+"""Reader of Nsight Systems exports as rank profiles: one rank per device of each process that ran kernels.
 
-Exports do not name process groups, so communications are not matched between ranks, and waiting in them is not told
-from transfer.  What the host was in comes from NVTX ranges (``nvtx.range_push("layers.3")``, PyTorch's ``emit_nvtx``);
-without any, kernels launched by autograd's thread (pt_autograd_0) are backward, others up to its last launch in a step
-forward, and those behind it of the optimizer.  Steps are NVTX ranges that end in a number: "step 12", "iteration 3",
+Exports do not name process groups, so communication is not matched between ranks, and waiting in it counts as transfer.
+The host's phase comes from NVTX ranges (``nvtx.range_push("layers.3")``, PyTorch's ``emit_nvtx``). Without any, kernels
+launched by autograd's thread (pt_autograd_0) are backward, others up to its last launch in a step are forward, and
+those after it are the optimizer's. Steps are NVTX ranges that end in a number: "step 12", "iteration 3",
 "ProfilerStep#7".
 
-An export is SQLite (Nsight Systems User Guide, "SQLite Schema Reference"; nsys export --type sqlite): it has a table
-only where there is something in it, and columns came over the years.  Times are nanoseconds; a globalTid holds process
-and thread: thread = globalTid % 0x1000000, process = globalTid / 0x1000000 % 0x1000000; a globalPid is one with thread
-0.
+An export is SQLite (Nsight Systems User Guide, "SQLite Schema Reference"; nsys export --type sqlite): empty tables are
+absent, and columns were added over the years. Times are nanoseconds; a globalTid holds process and thread: thread =
+globalTid % 0x1000000, process = globalTid / 0x1000000 % 0x1000000; a globalPid is one with thread 0.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from simcluster.interop.kineto.profile_reader import TimedEvent, fill_profile
 from simcluster.interop.kineto.rank_profile import HostCall, RankProfile
 
 NSIGHT_SUFFIXES = (".sqlite", ".sqlite3")
-"""How exports of Nsight Systems end."""
+"""File suffixes of Nsight Systems exports."""
 _THREAD_IDS = 0x1000000
 _TEXT_COLUMNS = ("value", "text", "name")
 _TIME_COLUMNS = ("start", "end", "utcEpochNs")
 _LARGEST = 2**61
-"""Nanoseconds: 73 years."""
+"""Limit of times in nanoseconds: 73 years."""
 _BASE_STEPS, _STEPS_PER_BYTE, _STEPS_PER_CHECK = 1_000_000, 200, 100_000
-"""Of SQLite's machine: a view may be an endless query, a table takes about 30 steps a row."""
+"""Steps of SQLite's virtual machine: a view may be an endless query; a table takes about 30 steps per row."""
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 class NsightFile:
-    """An export that is open for reading, as a context manager; InputError for a file that is not one."""
+    """An open Nsight Systems export, as a context manager; raises InputError if the file is not one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +50,7 @@ class NsightFile:
         except OSError as problem:
             raise InputError(f"cannot read {path}: {problem.strerror}") from None
         if head != b"SQLite format 3\0":
-            raise InputError(f"{path} is no SQLite file; write one with nsys export --type sqlite REPORT.nsys-rep")
+            raise InputError(f"{path} is not an SQLite file; write one with nsys export --type sqlite REPORT.nsys-rep")
         self._base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         self._left = _BASE_STEPS + _STEPS_PER_BYTE * path.stat().st_size
         self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(1_000_000, min(path.stat().st_size, 1_000_000_000)))
@@ -71,9 +70,9 @@ class NsightFile:
         self._base.close()
 
     def rows(self, table: str, columns: Sequence[str], needed: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-        """Return these columns of a table, row by row; None for a column that it lacks, no rows without the table.
+        """Return the rows of these columns of a table: None for a missing column, no rows if the table is missing.
 
-        Raises InputError for what is no whole number, and for a column that is ``needed`` and empty.
+        Raises InputError for a value that is not an integer, and for an empty cell in a ``needed`` column.
         """
         there = self._columns.get(table)
         if there is None:
@@ -87,13 +86,13 @@ class NsightFile:
                 far = name in _TIME_COLUMNS and type(value) is int and abs(value) >= _LARGEST
                 if far or (type(value) is not int and (value is not None or name in needed)):
                     raise InputError(
-                        f"cannot read {self.path}: {table}, row {number}: {name} is {shown(value)}, no whole number; "
-                        "the file is damaged: export the report again"
+                        f"cannot read {self.path}: {table}, row {number}: {name} is {shown(value)}, not a whole "
+                        "number; the file is damaged: export the report again"
                     )
         return found
 
     def _limit_steps(self) -> int:
-        """End a query that takes more steps than a table of that file can."""
+        """Stop a query that takes more steps than a table of the file's size can."""
         self._left -= _STEPS_PER_CHECK
         return self._left < 0
 
@@ -102,7 +101,7 @@ class NsightFile:
             return self._base.execute(text).fetchall()
         except sqlite3.Error as problem:
             raise InputError(
-                f"cannot read {self.path}: {problem}; the file is cut or damaged: export the report again"
+                f"cannot read {self.path}: {problem}; the file is truncated or damaged: export the report again"
             ) from None
 
 
@@ -114,16 +113,16 @@ _RANGE_TYPES = (59, 60, None)
 """NvtxPushPopRange and NvtxStartEndRange, by the export's ENUM_NSYS_EVENT_TYPE."""
 _AUTOGRAD = "pt_autograd"
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
-"""By CUPTI's CUpti_ActivityMemcpyKind."""
+"""Copy directions by CUPTI's CUpti_ActivityMemcpyKind."""
 
 ProcessDevice = tuple[int | None, int]
-"""A process (globalPid) and a device of it."""
+"""A process (globalPid) and one of its devices."""
 RawEvent = tuple[int, int, dict[str, Any]]
-"""Begin and end (ns), and the event as PyTorch would have written it."""
+"""Start and end (ns), and the event in PyTorch's form."""
 
 
 def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
-    """Return the ranks of several exports, one after the other."""
+    """Return the rank profiles of several exports, in file order."""
     found: list[RankProfile] = []
     for path in files:
         found += _read_export(path, len(found), notes)
@@ -132,7 +131,7 @@ def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
 
 
 def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
-    """Return the ranks of a file, numbered from ``first`` by device and process unless the file's name says rank3."""
+    """Return the ranks of a file, numbered from ``first`` by device and process unless its name has a rank."""
     with NsightFile(path) as export:
         works = _device_work(export)
         if not works:
@@ -142,7 +141,7 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
             )
         if export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)):
             notes.append(
-                f"{path.name}: CUDA graphs were traced as wholes; their kernels are missing (nsys profile "
+                f"{path.name}: CUDA graphs were traced as a whole; their kernels are missing (nsys profile "
                 "--cuda-graph-trace=node has them)"
             )
         calls, ranges = _runtime_calls(export), _nvtx_ranges(export)
@@ -155,12 +154,12 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
         host = next((str(value) for name, value in env if name == "Hostname"), "")
     units = sorted(works, key=lambda unit: (unit[1], unit[0] or 0))
     if len(units) > 1:
-        notes.append(f"{path.name}: ranks {first} to {first + len(units) - 1} are its devices, in their order")
+        notes.append(f"{path.name}: ranks {first} to {first + len(units) - 1} are its devices, in order")
     elif named := _RANK_IN_NAME.search(path.name):
         first = int(named[1])
     found = []
     for rank, unit in enumerate(units, first):
-        file = path.name if len(units) == 1 else f"{path.name}, rank {rank}"  # the name tells ranks apart
+        file = path.name if len(units) == 1 else f"{path.name}, rank {rank}"  # the name distinguishes ranks
         profile = RankProfile(file, rank, host, origin, ProcessGroups(), on_device=True)
         _add_events(profile, works[unit], calls.get(unit[0], {}), ranges.get(unit[0], ()), names)
         found.append(profile)
@@ -172,7 +171,7 @@ def _process_id(identity: int | None) -> int | None:
 
 
 def _device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
-    """Return kernels, copies and memsets by process and device, of the devices that ran kernels."""
+    """Return kernels, copies and memsets by process and device, for devices that ran kernels."""
     found: dict[ProcessDevice, list[RawEvent]] = defaultdict(list)
     times = ("start", "end")
     common = (*times, "deviceId", "streamId", "correlationId", "globalPid")
@@ -181,7 +180,7 @@ def _device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
         start, end, device, stream, correlation, process, *_ = row
         if category == "kernel" or (process, device or 0) in found:
             args = {"stream": stream or 0, "Process Group Name": f"stream {stream or 0}", "Group size": 1}
-            args |= {} if correlation is None else {"correlation": correlation}  # its group is not known: it meets none
+            args |= {} if correlation is None else {"correlation": correlation}  # unknown group: no other call matches
             found[process, device or 0].append((start, end, {"cat": category, "name": name, "args": args}))
 
     texts = export.strings
@@ -196,7 +195,7 @@ def _device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
 
 
 def _runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
-    """Return calls of the runtime and driver by process and correlation; under None all, for kernels of no process."""
+    """Return runtime and driver calls by process and correlation; key None has all, for kernels without process."""
     found: dict[int | None, dict[int, RawEvent]] = defaultdict(dict)
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
@@ -209,7 +208,7 @@ def _runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
 
 
 def _nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
-    """Return NVTX ranges by process (under None all): operators of autograd's (``emit_nvtx``), and annotations."""
+    """Return NVTX ranges by process (key None: all): autograd operators (``emit_nvtx``) and annotations."""
     found: dict[int | None, list[RawEvent]] = defaultdict(list)
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     for start, end, kind, text, number, thread in export.rows("NVTX_EVENTS", columns, columns[:1]):
@@ -228,7 +227,6 @@ def _add_events(
     profile: RankProfile, works: Sequence[RawEvent], calls: dict[int, RawEvent], ranges: Iterable[RawEvent],
     names: dict[int, str],
 ) -> None:  # fmt: skip
-    """Fill a rank's lists, in seconds from its first work; an export's times count from the begin of its session."""
     launches = [calls[number] for _, _, event in works if (number := event["args"].get("correlation")) in calls]
     first = min(start for start, _, _ in (*works, *launches))
     threads = {event["tid"] for _, _, event in launches}
@@ -254,7 +252,7 @@ def _add_events(
 
 
 def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
-    """Add phases: autograd's threads launch backward; the main one forward, then the update after their last launch."""
+    """Add phases: autograd threads launch backward; the main thread forward, then the optimizer after them."""
     threads = {op.thread for op in profile.ops if names.get(op.thread, "").startswith(_AUTOGRAD)}
     launches = [op for op in profile.ops if op.launch_start == op.launch_start]
     if not threads or not launches:
@@ -272,4 +270,4 @@ def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
             if low < last:
                 profile.operators.append(HostCall("forward", thread, low, min(high, last), -1, sequence=0))
             if high > last:
-                profile.annotations.append(HostCall("Optimizer.step#behind backward", thread, last, high, -1))
+                profile.annotations.append(HostCall("Optimizer.step#after backward", thread, last, high, -1))

@@ -1,4 +1,4 @@
-"""Profiles of all ranks as one job: files found, read on several processes, checked, matched, put on one clock."""
+"""Loader of a profiled job: finds the files, reads them in parallel, matches collectives, aligns clocks."""
 
 from __future__ import annotations
 
@@ -16,62 +16,57 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import context
 from simcluster.base.units import format_seconds
 from simcluster.documents.given_files import why_missing
+from simcluster.interop.kineto import collective_matching as matching
 from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES
-from simcluster.interop.kineto.collective_matching import (
-    MatchedOp,
-    UnmatchedError,
-    align_clocks,
-    match_collectives,
-    ops_by_step,
-    common_steps,
-)
+from simcluster.interop.kineto.collective_matching import MatchedOp
 from simcluster.interop.kineto.nsight import NSIGHT_SUFFIXES, read_exports
 from simcluster.interop.kineto.profile_reader import read_profile
-from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob, build_step
+from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep, build_step
 from simcluster.interop.kineto.rank_profile import HostLabels, RankProfile, StreamOp
 from simcluster.interop.kineto.rank_step import RankStep, build_rank_step
 from simcluster.interop.replay.trace_checks import require_steps
 
 ReadProgress = Callable[[int, int], object]
-"""Called after every file with how many of how many are read."""
+"""Called after every file with the number of files read and the total."""
 
 _SMALL_BYTES = 4e6
-"""Bytes of JSON that are read sooner than processes are begun."""
+"""Bytes of JSON that are read faster than processes start."""
 _GZIP_RATIO = 12
-"""Bytes of JSON in one of a gzipped file."""
+"""Bytes of JSON per byte of a gzipped file."""
 
 
 class RankSteps(NamedTuple):
-    """A profile without what the host did, and the rank's part of every step, by the step's number."""
+    """A profile without its host events, and the rank's part of every step by step number."""
 
     profile: RankProfile
     steps: dict[int, RankStep]
 
 
 def is_profile(path: str | Path) -> bool:
-    """Is that a trace of PyTorch's profiler (.json, .json.gz), an export of Nsight Systems (.sqlite), or a folder?"""
+    """Return whether a path may be a profile: Kineto JSON, an Nsight Systems export (.sqlite), or a folder."""
     return Path(path).is_dir() or str(path).endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES))
 
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 _HEAD_BYTES = 1 << 20
-"""Bytes in which a profile names its events; a result of a simulation has other keys."""
+"""Bytes within which a profile names its events; a simulation's result has other keys."""
 
 
 def is_trace(path: str | Path) -> bool:
-    """Is that a trace of a job's kernels (PyTorch profiles, or Nsight Systems exported to SQLite), or a folder of them?
+    """Return whether a path holds kernel traces: PyTorch profiles or Nsight Systems exports.
 
-    Raises InputError for a folder that is not there, and for a report of Nsight Systems that is not exported.
+    Raises InputError for a missing folder, and for an Nsight Systems report that was not exported.
     """
     if str(path).endswith("/") and not Path(path).exists():
         raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(Path(path))}")
     path = Path(path)
     if path.name.endswith(REPORT_SUFFIXES):
         raise InputError(
-            f"{path} is a report of Nsight Systems; write it as SQLite first: nsys export --type sqlite {path}"
+            f"{path} is an Nsight Systems report; export it to SQLite first: nsys export --type sqlite {path}"
         )
     if path.is_dir():
-        return any(each.name.endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES, *REPORT_SUFFIXES)) for each in path.iterdir())
+        suffixes = (*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES, *REPORT_SUFFIXES)
+        return any(each.name.endswith(suffixes) for each in path.iterdir())
     if path.suffix != ".json":
         return path.name.endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES))
     try:
@@ -83,13 +78,14 @@ def is_trace(path: str | Path) -> bool:
 
 
 def load_profiles(
-    path: str | Path, steps: Sequence[int] | None = None, *, workers: int = 1, progress: ReadProgress = lambda done, total: None
-) -> ProfiledJob:
-    """Load a job (or these steps of it) from a folder with one file per rank, or from one rank's file.
+    path: str | Path, steps: Sequence[int] | None = None, *, workers: int = 1,
+    progress: ReadProgress = lambda done, total: None,
+) -> ProfiledJob:  # fmt: skip
+    """Load a job (or some of its steps) from a folder with one file per rank, or from a single file.
 
-    ``notes`` of the job state what was repaired or assumed.  ``workers`` processes read; the job is the same for any
-    number of them.  Exports of Nsight Systems may have several ranks in a file.  Raises InputError, naming file and
-    event, for profiles that cannot be replayed.
+    ``notes`` of the job list repairs and assumptions. ``workers`` processes read; the result does not depend on their
+    number. Exports of Nsight Systems may hold several ranks per file. Raises InputError, naming file and event, for
+    profiles that cannot be replayed.
     """
     notes: list[str] = []
     files = _profile_files(Path(path))
@@ -109,7 +105,8 @@ def _profile_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(path, '.json')}")
     found, exports = (
-        sorted(file for file in path.iterdir() if file.name.endswith(endings)) for endings in (PROFILE_SUFFIXES, NSIGHT_SUFFIXES)
+        sorted(file for file in path.iterdir() if file.name.endswith(endings))
+        for endings in (PROFILE_SUFFIXES, NSIGHT_SUFFIXES)
     )
     if found and exports:
         raise InputError(
@@ -127,10 +124,12 @@ def _profile_files(path: Path) -> list[Path]:
 _PackedSteps = tuple[RankSteps, list[tuple[object, ...]]]
 
 
-def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: ReadProgress) -> list[RankSteps]:
-    """Read every file, in the order given, and do all that a rank alone allows.
+def _read_ranks(
+    files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: ReadProgress
+) -> list[RankSteps]:
+    """Read every file, in the order given, with the work that needs one rank only.
 
-    Raises the InputError of the first file in that order which cannot be read, whatever the number of workers.
+    Raises the InputError of the first file that cannot be read, whatever the number of workers.
     """
     size = sum(file.stat().st_size * (_GZIP_RATIO if file.name.endswith(".gz") else 1) for file in files)
     workers = 1 if size < _SMALL_BYTES else min(workers, len(files))
@@ -147,8 +146,8 @@ def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int
                 progress(done, len(files))
     except BrokenProcessPool:
         raise InputError(
-            f"cannot read {files[len(read)]}: a process that read profiles was ended (memory?); read fewer ranks or "
-            "steps"
+            f"cannot read {files[len(read)]}: a process that read profiles was killed (out of memory?); "
+            "read fewer ranks or steps"
         ) from None
     finally:
         if pool:
@@ -157,27 +156,25 @@ def _read_ranks(files: Sequence[Path], steps: Sequence[int] | None, workers: int
 
 
 def _ignore_interrupts() -> None:
-    """Ignore interrupts, which a terminal sends to all processes: the one that began this one ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all processes; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _read_as_columns(steps: Sequence[int] | None, file: Path) -> _PackedSteps:
-    """Read a file; its ops are columns, which pass between processes four times as fast."""
+    """Read a file and return its ops as columns, which pass between processes four times as fast."""
     found = _split_steps(read_profile(file), steps)
     return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
 
 
 @collector_off()
 def _split_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
-    """Return a rank's part of these steps (default: of all), as far as it has them."""
     labels = HostLabels(profile)
     parts = {
         number: build_rank_step(profile, labels, number, ops)
-        for number, ops in ops_by_step(profile).items()
+        for number, ops in matching.ops_by_step(profile).items()
         if steps is None or number in steps
     }
-    # what only ``rank_step`` needs goes; of some lists it is asked later whether they had anything
+    # drop what only ``rank_step`` needs; of some lists an item stays, since later code asks whether they were empty
     return RankSteps(
         replace(
             profile, operators=profile.operators[:1], annotations=[], syncs=[], waits=profile.waits[:1], wait_calls=[]
@@ -187,19 +184,18 @@ def _split_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps
 
 
 def _order_by_rank(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
-    """Return them by rank, complete and of one kind; a single file may lack its rank."""
     found: dict[int, RankProfile] = {}
     for profile in profiles:
         if profile.rank < 0:
             if len(profiles) > 1:
                 raise InputError(
-                    f"{profile.file} does not say which rank it is (distributedInfo.rank); name it rank0.json, say"
+                    f"{profile.file} does not state its rank (distributedInfo.rank); name it as in rank0.json"
                 )
             profile.rank = 0
-            notes.append(f"{profile.file} does not say which rank it is: taken for rank 0")
+            notes.append(f"{profile.file} does not state its rank: assumed to be rank 0")
         if profile.rank in found:
             raise InputError(
-                f"{found[profile.rank].file} and {profile.file} are both of rank {profile.rank}; keep one file a "
+                f"{found[profile.rank].file} and {profile.file} are both of rank {profile.rank}; keep one file per "
                 "rank, or name exports by their ranks, as in rank0.sqlite"
             )
         found[profile.rank] = profile
@@ -207,7 +203,7 @@ def _order_by_rank(profiles: list[RankProfile], notes: list[str]) -> list[RankPr
     bare = next((profile for profile in profiles if not profile.on_device), None)
     if bare is not None and any(profile.on_device for profile in profiles):
         raise InputError(
-            f"{bare.file} (rank {bare.rank}) has no kernels and other ranks have: record CUDA on all ranks"
+            f"{bare.file} (rank {bare.rank}) has no kernels, but other ranks have: record CUDA on all ranks"
         )
     for profile in profiles:
         if not profile.ops and not profile.operators:
@@ -218,22 +214,19 @@ def _order_by_rank(profiles: list[RankProfile], notes: list[str]) -> list[RankPr
 
 
 def _build_job(
-    profiles: Sequence[RankProfile],
-    parts: Mapping[int, Mapping[int, RankStep]],
-    steps: Sequence[int] | None,
-    name: str,
-    notes: list[str],
-) -> ProfiledJob:
+    profiles: Sequence[RankProfile], parts: Mapping[int, Mapping[int, RankStep]], steps: Sequence[int] | None,
+    name: str, notes: list[str],
+) -> ProfiledJob:  # fmt: skip
     ranks = [profile.rank for profile in profiles]
     members = {rank for profile in profiles for _, own in profile.groups.by_name.values() for rank in own}
     members |= {rank for profile in profiles for op in profile.ops if op.comm for rank in op.comm.ranks}
     if missing := sorted(members - set(ranks)):
         names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         notes.append(
-            f"{len(missing)} of {len(members)} ranks have no profile ({names}): whether collectives waited for them is "
-            "not known, and counts as transfer"
+            f"{len(missing)} of {len(members)} ranks have no profile ({names}): waiting for them in collectives is "
+            "unknown and counts as transfer"
         )
-    by_step = common_steps(profiles, notes)
+    by_step = matching.common_steps(profiles, notes)
     if steps is not None:
         require_steps(name, steps, by_step)
         by_step = {step: ops for step, ops in by_step.items() if step in steps}
@@ -244,7 +237,7 @@ def _build_job(
         for each in meet:
             met = {rank: by_step[step][rank][place] for rank, place in each}
             shared.append({rank: (op.start + origin[rank], op.end + origin[rank]) for rank, op in met.items()})
-    clocks = align_clocks(ranks, {profile.rank: profile.host for profile in profiles}, shared)
+    clocks = matching.align_clocks(ranks, {profile.rank: profile.host for profile in profiles}, shared)
     notes += clocks.notes
     shift = {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
     graphs = tuple(
@@ -259,16 +252,15 @@ def _build_job(
 
 
 def _match_steps(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) -> dict[int, list[list[MatchedOp]]]:
-    """Return the collectives of every step; the first and the last may be cut, and are then left out with a note."""
     found: dict[int, list[list[MatchedOp]]] = {}
     steps = list(by_step)
     for step, ops in by_step.items():
         try:
-            found[step] = match_collectives(ops)
-        except UnmatchedError as problem:
+            found[step] = matching.match_collectives(ops)
+        except matching.UnmatchedError as problem:
             if len(steps) == 1 or step not in (steps[0], steps[-1]):
                 raise InputError(f"step {step}: {problem}") from None
-            notes.append(f"step {step} is left out, as if it had been cut: {problem}")
+            notes.append(f"step {step} is skipped as truncated: {problem}")
     if not found:
         raise InputError(f"no step has collectives that match; {notes[-1]}")
     return found
@@ -278,29 +270,27 @@ def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled
     ops = [op for profile in profiles for op in profile.ops]
     if assumed := sum(profile.groups.assumed_calls for profile in profiles):
         notes.append(
-            f"{assumed} collectives do not say their process group: all are taken for one group, and matched by their "
-            "order"
+            f"{assumed} collectives do not state their process group: assumed to be one group, matched by their order"
         )
     if alone := [op for op in ops if op.comm and op.comm.size != 1 and not op.comm.has_known_members]:
         notes.append(
-            f"{len(alone)} messages do not say between which ranks they go (the first: {alone[0].name[:40]}, event "
-            f"{alone[0].event}): each is taken to last as recorded, with its wait for the other side"
+            f"{len(alone)} messages do not state their ranks (the first: {alone[0].name[:40]}, event "
+            f"{alone[0].event}): each lasts as recorded, including its wait for the other side"
         )
     if not profiles[0].on_device:
         notes.append(
-            "profiles of CPUs: operators are the work; pauses of the host in which a collective ended are taken for "
+            "profiles of CPUs: operators are the work; pauses of the host in which a collective ended count as "
             "waits for it"
         )
     elif not all(profile.waits for profile in profiles) and len({op.stream for op in ops}) > 1:
         notes.append(
             "which streams waited for each other is inferred from launches, cudaStreamWaitEvent calls and pauses; "
-            "record with _ExperimentalConfig(enable_cuda_sync_events=True) to have it said"
+            "set _ExperimentalConfig(enable_cuda_sync_events=True) to record it"
         )
     if profiles[0].on_device and any(op.launch_start != op.launch_start for op in ops):
-        notes.append("some kernels have no launch in the profile: they are taken to have been launched in time")
+        notes.append("some kernels have no launch in the profile: assumed to be launched in time")
     left = sum(sum(graph.removed_gaps.values()) for graph in graphs) / (len(graphs) * len(profiles))
     if left > 0:
         notes.append(
-            f"pauses of streams that nothing explains are left out: {format_seconds(left)} per rank and step, all of "
-            "its streams together"
+            f"unexplained stream gaps removed: {format_seconds(left)} per rank and step, over all of its streams"
         )

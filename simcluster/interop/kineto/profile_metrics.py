@@ -1,9 +1,9 @@
-"""Measures of a profiled job, and questions to it: states of ranks, layers, bandwidths, timeline, what-ifs.
+"""Metrics of a profiled job and its what-if questions: rank states, layers, bandwidths, timeline.
 
 At any instant a rank is in one state: computing (a kernel, or an operator of a CPU); else in a collective, waiting
-while a member has not arrived and exposed once all have; else copying; else idle.  Overlap is |C and N| / |N| as
-HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included).  The time of a collective counts
-from its last member's arrival; bus bandwidth is as nccl-tests defines it.
+while a member has not arrived and exposed once all have; else copying; else idle. Overlap is |C and N| / |N| as
+HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included). The time of a collective counts from
+the last arrival on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS
 from simcluster.interop.kineto.communications import timeline_axis
-from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob
+from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep
 from simcluster.interop.kineto.rank_profile import TraceLabel
 from simcluster.interop.replay import questions
 from simcluster.interop.replay.questions import ReplayAnswer, ReplayQuestion
-from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, compute_mask, select_by, communication_mask
+from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, comm_mask, compute_mask, select_by
 from simcluster.interop.replay.straggler_metrics import OpLabel, job_spans
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import Spans
@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProfiledRankTime:
-    """Mean seconds of a rank in a step.  The states sum to the step of all ranks (first start to last end);
-    ``step`` is the rank's own, ``overlap`` the part of its time in collectives during which it computed."""
+    """Mean seconds per step of a rank in each state; the states sum to the job's step.
+
+    ``step`` is the rank's own; ``overlap`` is the share of its time in collectives during which it computed.
+    """
 
     rank: int
     step: float
-    compute_mask: float
+    computing: float
     exposed: float
     waiting: float
     copying: float
@@ -54,11 +56,10 @@ class ProfiledRankTime:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Mean seconds of compute of a part of the model in a step, by rank [rank].
+    """Mean compute seconds per step of a model part, by rank.
 
-    ``peers`` are the places of the ranks that have the part, those together that have all the same parts: under a
-    pipeline the ranks of a stage, which alone do the same work even where stages share a name (what is in no layer, the
-    optimizer).
+    ``peers`` are groups of ranks (indices) that have the part and all the same parts: under a pipeline the ranks of a
+    stage, the only ones doing equal work where stages share a part's name (the optimizer, what is in no layer).
     """
 
     label: TraceLabel
@@ -67,18 +68,17 @@ class LayerTime:
 
     @property
     def owners(self) -> list[int]:
-        """The places of all ranks that have it."""
+        """Indices of all ranks that have the part."""
         return sorted(owner for group in self.peers for owner in group)
 
     @property
     def mean(self) -> float:
-        """Seconds of a rank that has it."""
+        """Mean compute seconds of the ranks that have the part."""
         return float(self.seconds[self.owners].mean())
 
     @property
     def slowest(self) -> tuple[int, float] | None:
-        """The place of the rank that is furthest above the mean of its other peers, and by how much of that (0.2:
-        20 %); None where nobody has peers."""
+        """Index of the rank furthest above the mean of its peers, and its excess (0.2: 20 %); None without peers."""
         found: list[tuple[float, int]] = []
         for group in self.peers:
             place = max(group, key=lambda owner: float(self.seconds[owner]))
@@ -90,7 +90,7 @@ class LayerTime:
 
 
 def rank_breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
-    """Return every rank's time, mean over the steps."""
+    """Return every rank's time in each state, as means over the steps."""
     mean = np.mean([_rank_times(graph, len(job.ranks)) for graph in job.profiled_steps], axis=0)
     return [
         ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, both / there if there else 0.0)
@@ -103,7 +103,10 @@ def rank_breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
 def _rank_times(graph: ProfiledStep, ranks: int) -> list[list[float]]:
     arrived, began, ended = graph.last_arrivals, graph.recorded_start[:, 0], graph.recorded_end[:, 0]
     length, found = float(graph.measured_seconds[0]), []
-    columns = [communication_mask(graph), compute_mask(graph), select_by("types", COPY)(graph), ~select_by("types", HOST)(graph)]
+    columns = [
+        comm_mask(graph), compute_mask(graph), select_by("types", COPY)(graph),
+        ~select_by("types", HOST)(graph),
+    ]  # fmt: skip
     for worker in range(ranks):
         own = np.flatnonzero(graph.worker == worker)
         comm, computes, copies, device = (own[column[own]] for column in columns)
@@ -120,19 +123,20 @@ def _rank_times(graph: ProfiledStep, ranks: int) -> list[list[float]]:
         counted = device if graph.on_device else own
         whole = float(ended[counted].max() - began[counted].min()) if len(counted) else 0.0
         idle = max(0.0, length - sum(seconds))
-        idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
+        idle = idle if idle > 1e-9 * length else 0.0  # ignore rounding errors
         found.append([whole, *seconds, idle, float(width[busy & there].sum()), float(width[there].sum())])
     return found
 
 
 def layer_times(job: ProfiledJob) -> list[LayerTime]:
-    """Return the compute of every part of the model, in the order in which it is met."""
+    """Return the compute time of every model part, in order of first occurrence."""
     found: dict[TraceLabel, Floats] = {}
     parts: dict[int, dict[TraceLabel, None]] = {}  # of every rank
     for graph in job.profiled_steps:
         for op in np.flatnonzero(compute_mask(graph)).tolist():
             label, worker = graph.labels[op], int(graph.worker[op])
-            found.setdefault(label, np.zeros(len(job.ranks)))[worker] += graph.recorded_end[op, 0] - graph.recorded_start[op, 0]
+            seconds = graph.recorded_end[op, 0] - graph.recorded_start[op, 0]
+            found.setdefault(label, np.zeros(len(job.ranks)))[worker] += seconds
             parts.setdefault(worker, {})[label] = None
     alike: dict[frozenset[TraceLabel], list[int]] = {}
     for place, own in sorted(parts.items()):
@@ -145,7 +149,7 @@ def layer_times(job: ProfiledJob) -> list[LayerTime]:
 
 
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
-    """Return S of every rank's ops of these types alone, [rank, type]: only they take what they took."""
+    """Return the slowdown S caused by each rank's ops of each type alone, [rank, type]."""
     workers = (select_by("worker", place) for place in range(len(job.ranks)))
     pairs = itertools.product(workers, [select_by("types", optype) for optype in types])
     ideal = job.step_seconds(job.typical_seconds).sum()
@@ -155,9 +159,12 @@ def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
 
 @dataclass(frozen=True)
 class CollectiveBandwidth:
-    """Collectives of one kind, group and size: how many in all steps, the median of their seconds from the last
-    arrival on and the fastest, and the seconds that the model of a cluster gives (None without one); bus bandwidth of
-    the median and of the model's in B/s (NaN where the size is not known)."""
+    """Measured time and bus bandwidth of collectives of one kind, group and size.
+
+    ``count`` is their number over all steps. ``seconds`` is the median from the last arrival on, ``fastest`` the
+    minimum, ``modelled`` the cluster model's time (None without a cluster). Bus bandwidths of median and model are in
+    B/s, NaN if the size is unknown.
+    """
 
     kind: str
     group: str
@@ -171,15 +178,15 @@ class CollectiveBandwidth:
     modelled_bus_bandwidth: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON; None for what is not known."""
+        """Return the fields as a dict for JSON, with None for unknown values."""
         values = asdict(self).items()
         return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values}
 
 
 def collective_bandwidths(job: ProfiledJob, cluster: Cluster | None = None) -> list[CollectiveBandwidth]:
-    """Return what collectives of two recorded members or more reached, the costliest first; rank n is GPU n.
+    """Return times and bandwidths of collectives with two or more recorded members, costliest first.
 
-    Raises InputError where the cluster has fewer GPUs than the job has ranks.
+    Rank n is GPU n of the cluster. Raises InputError if the cluster has fewer GPUs than the job has ranks.
     """
     found: dict[tuple[str, str, tuple[int, ...], float], list[float]] = {}
     for graph in job.profiled_steps:
@@ -214,9 +221,9 @@ def _modelled_seconds(kind: str, ranks: tuple[int, ...], size: float, cluster: C
     if max(ranks) >= cluster.num_gpus:
         raise InputError(
             f"--cluster: {cluster.name!r} has {cluster.num_gpus} GPUs and a profile is of rank {max(ranks)}; rank n "
-            "is taken to be GPU n: give a cluster with more of them"
+            "is GPU n: use a cluster with more GPUs"
         )
-    # networks: longer to import than a profile to read
+    # imported late: takes longer than reading a profile
     from simcluster.studies.bench.collective import collective_times
 
     return collective_times(cluster, ranks, kind, size).duration
@@ -226,11 +233,11 @@ _NUMBER = re.compile(r"(\d+)$")
 
 
 def replayed_spans(job: ProfiledJob) -> Spans:
-    """Return a span per kernel, copy and collective (of a CPU: operator), as replayed; steps one after the other.
+    """Return a span per kernel, copy and collective (CPU: per operator) as replayed, step after step.
 
-    What the host does to launch is omitted.  ``kind`` is the phase of computation, ``layer`` the number in the layer's
-    name, ``stream`` the axis that the group's description names, dp where it names none; ``stage`` is 0, chunk and
-    microbatch are not known (-1).
+    Host launches are omitted. ``kind`` is the phase of computation, ``layer`` the number in the layer's name,
+    ``stream`` the axis that the group's description names (default: dp). ``stage`` is 0; chunk and microbatch are
+    unknown (-1).
     """
 
     def names(graph: ProfiledStep, op: int) -> OpLabel | None:
@@ -250,22 +257,22 @@ def replayed_spans(job: ProfiledJob) -> Spans:
 
 
 def answer_question(job: ProfiledJob, question: str) -> ReplayAnswer:
-    """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
+    """Answer one what-if question about a profiled job; raise InputError if it is invalid."""
     return questions.make_answer(job, question, changed_job(job, question))
 
 
 def changed_job(job: ProfiledJob, question: str) -> ProfiledJob:
-    """Return the job with what a question changes."""
-    return questions.apply_question(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
+    """Return the job with the changes of a what-if question applied."""
+    return questions.apply_question(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "for profiles choose")
 
 
 def _set_rank_typical(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    """Make a rank typical in all but collectives, which belong to no rank alone."""
+    """Return the job with a rank's ops typical, except collectives, which belong to no single rank."""
     if not value.isdecimal() or int(value) not in job.ranks:
         known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
         raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
     worker = job.ranks.index(int(value))
-    return questions.set_typical(job, lambda graph: np.asarray((graph.worker == worker) & ~communication_mask(graph)))
+    return questions.set_typical(job, lambda graph: np.asarray((graph.worker == worker) & ~comm_mask(graph)))
 
 
 def _without_layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -283,18 +290,17 @@ def _without_layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
 QUESTIONS = {
     "links": ReplayQuestion(
         "links=2x: collectives and messages twice as fast, from the last arrival on",
-        partial(questions.speed_up, chosen=communication_mask),
+        partial(questions.speed_up, chosen=comm_mask),
     ),
     "compute": ReplayQuestion(
-        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(questions.speed_up, chosen=compute_mask)
+        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast",
+        partial(questions.speed_up, chosen=compute_mask),
     ),
     "host": ReplayQuestion(
         "host=2x: the host launches twice as fast", partial(questions.speed_up, chosen=select_by("types", HOST))
     ),
-    "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _set_rank_typical),
-    "type": ReplayQuestion(
-        "type=OPTYPE: what is typical instead of what ops of this type took", questions.set_type_typical
-    ),
+    "worker": ReplayQuestion("worker=RANK: ops of that rank take typical times", _set_rank_typical),
+    "type": ReplayQuestion("type=OPTYPE: ops of this type take typical times", questions.set_type_typical),
     "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _without_layer),
 }
-"""What can be asked, by key."""
+"""Questions by key."""

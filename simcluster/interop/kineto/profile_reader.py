@@ -1,10 +1,10 @@
-"""One rank's profile as PyTorch writes it (Kineto's Chrome trace, JSON), as ops in seconds.
+"""Reader of one rank's PyTorch profile (Kineto's Chrome trace, JSON), as ops in seconds.
 
 A file has ``distributedInfo`` (rank, groups), ``baseTimeNanoseconds`` and events: ``ph`` X with ``cat``, ``name``,
-``ts`` and ``dur`` in microseconds, ``tid`` (a thread of the host, or a stream) and ``args``.  What is used: kernel,
-gpu_memcpy and gpu_memset on streams; cuda_runtime and cuda_driver calls that launched them (the same ``correlation``);
-cuda_sync events where PyTorch recorded them; annotations and operators of the host.  A profile of CPUs has no kernels:
-there the operators are the work, and ``gloo:...`` annotations the collectives.
+``ts`` and ``dur`` in microseconds, ``tid`` (a thread of the host, or a stream) and ``args``. Used are: kernel,
+gpu_memcpy and gpu_memset on streams; the cuda_runtime and cuda_driver calls that launched them (same ``correlation``);
+cuda_sync events where PyTorch recorded them; annotations and operators of the host. A profile of CPUs has no kernels:
+its operators are the work, and its ``gloo:...`` annotations the collectives.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
-from simcluster.interop.kineto.communications import ProcessGroups, parse_call, is_communication_kernel
+from simcluster.interop.kineto.communications import ProcessGroups, is_communication_kernel, parse_call
 from simcluster.interop.kineto.rank_profile import LAUNCH_CALL, HostCall, RankProfile, StreamOp, StreamWait
 
 Event = Mapping[str, Any]
 
 MAX_BYTES = 2_000_000_000
-"""Of a file, unpacked: more than any rank's few steps."""
+"""Limit of a file, unpacked: more than any rank's few steps."""
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
 BLOCKING_CALLS = (
@@ -41,7 +41,7 @@ STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
 GLOO_NAME = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 _NO_LAUNCH = math.nan, math.nan, -1
 MAX_RANKS = 1_000_000
-"""Of a job, as a damaged number may say it."""
+"""Limit of a job's ranks, against damaged numbers."""
 _INTEGER_ARGUMENTS = (
     "correlation", "Sequence number", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "Group size",
     "Seq",
@@ -52,7 +52,7 @@ _DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
 class TimedEvent(NamedTuple):
-    """An event with its number in the file and its times, in seconds from the first one on."""
+    """An event with its index in the file and its times (s from the first event)."""
 
     number: int
     event: Event
@@ -60,11 +60,11 @@ class TimedEvent(NamedTuple):
     end: float
 
 
-@collector_off()  # the search for cycles takes six times as long as reading, and finds none in JSON
+@collector_off()  # cycle collection takes six times as long as reading, and JSON has no cycles
 def read_profile(path: Path) -> RankProfile:
-    """Read the file of one rank.
+    """Read one rank's profile.
 
-    Raises InputError for one that is cut, is not a trace, or holds times that are not numbers.
+    Raises InputError for a file that is truncated, is not a trace, or holds invalid times.
     """
     about, spread, events = _split_document(path, _read_json(path))
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
@@ -76,14 +76,14 @@ def read_profile(path: Path) -> RankProfile:
     profile = RankProfile(
         file=path.name,
         rank=int(spread["rank"]) if isinstance(spread.get("rank"), int) else int(named[1]) if named else -1,
-        host=str(about.get("host_name") or ""),
-        origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
+        host=str(about.get("host_name") or ""), origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
         groups=ProcessGroups.from_distributed_info(spread),
-    )
+    )  # fmt: skip
     start = begin - first
     numbers, there = zip(*timed, strict=True)
-    fill_profile(profile, list(map(TimedEvent, numbers, there, (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist())))
-    following = [*(begin for _, begin, _ in profile.steps), math.inf][1:]  # none reaches into the next, if rounded
+    times = (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist()
+    fill_profile(profile, list(map(TimedEvent, numbers, there, *times)))
+    following = [*(begin for _, begin, _ in profile.steps), math.inf][1:]  # no step reaches into the next by rounding
     profile.steps = [(*step[:2], min(step[2], after)) for step, after in zip(profile.steps, following, strict=True)]
     return profile
 
@@ -93,57 +93,57 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(content)
     except UnicodeDecodeError:
-        raise InputError(f"cannot read {path}: it is no text, so no trace in JSON") from None
+        raise InputError(f"cannot read {path}: it is not text, so not a JSON trace") from None
     except json.JSONDecodeError as problem:
         cut = problem.pos >= len(problem.doc.rstrip()) - 1 or "Unterminated" in problem.msg
         raise InputError(
-            f"cannot read {path}: {'the file is cut' if cut else 'it is no JSON'} (line {problem.lineno}, byte "
-            f"{problem.pos}: {of_json(problem.msg).partition(';')[0]}); record or copy it again, or take the file "
-            "out to replay the other ranks"
+            f"cannot read {path}: {'the file is cut' if cut else 'it is not JSON'} (line {problem.lineno}, byte "
+            f"{problem.pos}: {of_json(problem.msg).partition(';')[0]}); record or copy it again, or remove "
+            "the file to replay the other ranks"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
 def _split_document(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
-    """Return what a file states of itself, of the job (``distributedInfo``), and its events; refuse other documents."""
+    """Return a file's top-level attributes, its ``distributedInfo`` and its events; raise InputError if invalid."""
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise InputError(f"{path} has no list traceEvents: it is no trace of PyTorch's profiler")
+        raise InputError(f"{path} has no list traceEvents: it is not a trace of PyTorch's profiler")
     about = document if isinstance(document, dict) else {}
     spread = about.get("distributedInfo") or {}
     if not isinstance(spread, dict):
-        raise InputError(f"{path}: distributedInfo is {shown(spread)}; it is an object with rank and world_size")
+        raise InputError(f"{path}: distributedInfo is {shown(spread)}; it must be an object with rank and world_size")
     for name in ("rank", "world_size"):
         if not _is_integer(spread.get(name, 0)) or abs(spread.get(name, 0)) > MAX_RANKS:
-            raise InputError(f"{path}: distributedInfo.{name} is {shown(spread[name])}, no number of a rank")
+            raise InputError(f"{path}: distributedInfo.{name} is {shown(spread[name])}, not a rank number")
     groups = spread.get("pg_config") or []
     if not isinstance(groups, list) or not all(isinstance(each, dict) for each in groups):
-        raise InputError(f"{path}: distributedInfo.pg_config is {shown(groups)}; it is a list of process groups")
+        raise InputError(f"{path}: distributedInfo.pg_config is {shown(groups)}; it must be a list of process groups")
     if not all(isinstance(each.get("ranks") or [], list) for each in groups):
-        raise InputError(f"{path}: distributedInfo.pg_config: the ranks of a group are a list")
+        raise InputError(f"{path}: distributedInfo.pg_config: the ranks of a group must be a list")
     begin = about.get("baseTimeNanoseconds") or 0
     if not _is_integer(begin):
         raise InputError(
-            f"{path}: baseTimeNanoseconds is {shown(begin)}; it is a whole number: export the profile again"
+            f"{path}: baseTimeNanoseconds is {shown(begin)}; it must be a whole number: export the profile again"
         )
     strange = next((number for number, event in enumerate(events) if type(event) is not dict), None)
     if strange is not None:
-        what = f"is {shown(events[strange])}; an event is an object {{...}}"
+        what = f"is {shown(events[strange])}; an event must be an object {{...}}"
         raise InputError(f"{path}, event {strange}: {what}: record the profile again")
     return about, spread, events
 
 
 def _check_event(path: Path, number: int, event: Event) -> tuple[float, float]:
-    """Return start and duration (us); convert threads, streams and correlations in text to whole numbers in place.
+    """Return start and duration (us); convert threads, streams and correlations in text to integers in place.
 
-    ROCm's Kineto writes streams in hexadecimal text, as in "0x0".
+    ROCm's Kineto writes streams as hexadecimal text, as in "0x0".
     """
 
     def wrong(field: str, value: object, rule: str) -> InputError:
         return InputError(
-            f"{path}, event {number} ({shown(event.get('name'))}): {field} is {shown(value)}; it is {rule}. Take the "
-            "event out of the file, or record it again"
+            f"{path}, event {number} ({shown(event.get('name'))}): {field} is {shown(value)}; it must be {rule}. "
+            "Remove the event from the file, or record it again"
         )
 
     args = event.get("args")
@@ -181,7 +181,7 @@ def _is_integer(value: object) -> bool:
 
 
 def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
-    """Sort events into the profile's lists."""
+    """Sort events into the lists of a profile: ops, operators, annotations, waits and steps."""
     calls: dict[int, TimedEvent] = {}
     device: list[TimedEvent] = []
     syncs: list[Event] = []
@@ -199,7 +199,7 @@ def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
             device.append(each)
         elif category == "cuda_sync":
             syncs.append(event)
-        elif category == "cpu_op":  # on a GPU, operators only show which part of the model launches something
+        elif category == "cpu_op":  # on a GPU, operators only show which model part launches
             of_autograd = "Sequence number" in (event.get("args") or ()) or name.startswith("autograd::")
             if of_autograd or not profile.on_device:
                 profile.operators.append(_host_call(each))
@@ -249,7 +249,7 @@ def _stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, Timed
 
 
 def _add_gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -> None:
-    """Add the collectives of a profile of CPUs: annotations on other threads, launched by c10d calls in that order."""
+    """Add the collectives of a CPU profile: annotations on other threads, launched by c10d calls in that order."""
     found = [call for call in profile.annotations if GLOO_NAME.fullmatch(call.name)]
     profile.annotations = [call for call in profile.annotations if not GLOO_NAME.fullmatch(call.name)]
     launches = sorted(

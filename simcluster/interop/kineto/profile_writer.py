@@ -1,7 +1,7 @@
-"""A replayed job back as Kineto's JSON, one file a rank: for Perfetto, HolisticTraceAnalysis, and to be read again.
+"""Writer of a replayed job as Kineto JSON, one file per rank, for Perfetto, HolisticTraceAnalysis or re-reading.
 
 Launches, streams, collectives with their groups, and events between streams (cuda_sync) are written, so that what is
-read again has the same ops, waits and times (to the nanosecond).
+read back has the same ops, waits and times (to the nanosecond).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from simcluster.interop.kineto import chrome_trace as chrome
 from simcluster.interop.kineto.chrome_trace import LAUNCH_THREAD, HostWait, KernelEvent, LaunchEvent, complete_event
 from simcluster.interop.kineto.communications import CommCall
-from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob
+from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep
 from simcluster.interop.replay.longest_path import PathTimes
-from simcluster.interop.replay.step_graph import MAIN_LANE, StepProgram, communication_mask
+from simcluster.interop.replay.step_graph import MAIN_LANE, StepProgram, comm_mask
 
 LEAD_NS, _STEP_GAP_NS, MARKER_LEAD_NS = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""
 
 
 def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
-    """Write the job as it replays, as rank0.json.gz and so on in the folder (made if need be); return the files.
+    """Write the replayed job as rank0.json.gz and so on into a folder, which is created; return the files.
 
-    Raises InputError where the folder holds other profiles or cannot be written.
+    Raises InputError if the folder holds other profiles or cannot be written.
     """
     folder = Path(folder)
     paths = [folder / f"rank{rank}.json.gz" for rank in job.ranks]
@@ -36,7 +36,8 @@ def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
     on_device = all(graph.on_device for graph in job.profiled_steps)
     world = max((max(comm.ranks, default=0) + 1 for comm in groups.values()), default=len(job.ranks))
     for worker, path in enumerate(paths):
-        head = chrome.profile_header(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
+        backend = "nccl" if on_device else "gloo"
+        head = chrome.profile_header(job.ranks[worker], world, groups, backend=backend, host="replay")
         chrome.write_chrome_trace(path, head, _rank_events(job, worker, played))
     return paths
 
@@ -47,16 +48,15 @@ def _rank_events(job: ProfiledJob, worker: int, played: Sequence[tuple[StepProgr
     begin, numbers = LEAD_NS, count(chrome.FIRST_CORRELATION)
     for part, times in played:
         yield from _step_events(part, times, worker, rank, begin, numbers)
-        begin += chrome.to_nanoseconds(float(times.total[0])) + _STEP_GAP_NS
+        begin += chrome.to_ns(float(times.total[0])) + _STEP_GAP_NS
 
 
 def _step_events(
     part: StepProgram, times: PathTimes, worker: int, rank: int, begin: int, numbers: Iterator[int]
 ) -> Iterator[str]:
-    """Yield one rank's events of one step."""
     graph = part.graph
     assert isinstance(graph, ProfiledStep)
-    arrives = np.where(communication_mask(graph), times.ready[part.first_ops, 0], times.start[part.first_ops, 0])
+    arrives = np.where(comm_mask(graph), times.ready[part.first_ops, 0], times.start[part.first_ops, 0])
     start, end, arrives = (
         (begin + np.rint(moments * 1e9).astype(np.int64)).tolist()
         for moments in (times.start[part.last_ops, 0], times.end[part.last_ops, 0], arrives)
@@ -65,7 +65,7 @@ def _step_events(
     host, ops = lanes.pop(MAIN_LANE, ()), list(chain.from_iterable(lanes.values()))
     launches = {before: op for op in ops for before in graph.after[op] if graph.sources[before] is None}
     sources = {op: source for op in ops if (source := graph.sources[op]) is not None}
-    if graph.on_device:  # a host that launches, and waits for the device
+    if graph.on_device:  # the host launches, and waits for the device
         places = {op: place for place, op in enumerate(ops)}
         kernels = [
             KernelEvent(
@@ -88,7 +88,7 @@ def _step_events(
         last = yield from chrome.device_step_events(rank, kernels, numbers, doings(), begin)
         yield chrome.step_marker(rank, graph.steps[0], begin - MARKER_LEAD_NS, max(last, begin) + MARKER_LEAD_NS)
         return
-    for op in host:  # operators of a CPU, none where it waited
+    for op in host:  # CPU operators, none during waits
         if not graph.after[op]:
             yield complete_event("cpu_op", graph.names[op], (rank, LAUNCH_THREAD), start[op], end[op])
             for category, name, args in chrome.label_annotations(graph.labels[op]):
@@ -102,7 +102,6 @@ def _step_events(
 
 
 def _call_arguments(comm: CommCall | None) -> str:
-    """Return them as PyTorch writes them; the elements as bytes, since the type's size may not be known."""
     if comm is None:
         return ""
     size = None if comm.bytes != comm.bytes else int(comm.bytes)

@@ -1,8 +1,8 @@
-"""A job of profiled ranks, each step a graph: streams in order, launches by the host, waits, collectives that meet.
+"""A job of profiled ranks: each step is a graph of streams, host launches, waits and matched collectives.
 
-Lanes of a rank: "main" (its host: all threads that launch work, in one order) and one for each stream.  On a GPU an op
-waits for its launch; on a CPU the host is what computes.  Where PyTorch recorded no events between streams, waits are
-inferred (``waits``).
+Lanes of a rank: "main" (its host: all launching threads as one sequence) and one per stream. On a GPU an op waits for
+its launch; on a CPU the host does the computation. Where PyTorch recorded no events between streams, waits are inferred
+(``rank_step``).
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.step_graph import COPY, HOST, MAIN_LANE, Lane, StepGraph, is_communication
 
 MAX_COUNTED_GAP = 10e-6
-"""Seconds between two kernels that nothing explains and that are counted with the second: drain and launch."""
+"""Longest unexplained gap (s) between two kernels that counts towards the second: drain and launch."""
 
 
 @dataclass(frozen=True)
 class ProfiledStep(StepGraph):
-    """A step with what its ops were: ``source[op]`` the profile's op (None for the host's own work), ``labels`` what
-    part of the model each is of.  ``offset`` is when the step began in the aligned clock; ``left_out`` the seconds of
-    gaps by rank that nothing explains, which a replay leaves out."""
+    """A step graph with the profile's op of every op (``sources``, None for host work) and its phase and layer.
+
+    ``offset`` is when the step began on the aligned clock; ``removed_gaps`` are the seconds of unexplained stream gaps
+    per rank, which a replay removes.
+    """
 
     sources: tuple[StreamOp | None, ...]
     labels: tuple[TraceLabel, ...]
@@ -41,7 +43,7 @@ class ProfiledStep(StepGraph):
 
     @property
     def last_arrivals(self) -> Floats:
-        """When the last member of each op's collective arrived, or when the op ended if that was before it."""
+        """Arrival time of the last member of each op's collective, at most the op's end."""
         arrived = self.recorded_start[:, 0].copy()
         for group in self.groups:
             arrived[list(group)] = arrived[list(group)].max()
@@ -49,15 +51,10 @@ class ProfiledStep(StepGraph):
 
 
 def build_step(
-    step: int,
-    steps: Mapping[int, RankStep],
-    ops: Mapping[int, Sequence[StreamOp]],
-    meet: Sequence[Sequence[MatchedOp]],
-    shift: Mapping[int, float],
-    *,
-    on_device: bool,
-) -> ProfiledStep:
-    """Return the graph of a step from those of its ranks; ``shift`` is what to add to each rank's times."""
+    step: int, steps: Mapping[int, RankStep], ops: Mapping[int, Sequence[StreamOp]],
+    meet: Sequence[Sequence[MatchedOp]], shift: Mapping[int, float], *, on_device: bool,
+) -> ProfiledStep:  # fmt: skip
+    """Return the graph of a step from its ranks' parts; ``shift`` is what to add to each rank's times."""
     begin = min(own.begin + shift[rank] for rank, own in steps.items())
     parts: list[dict[str, Any]] = []
     first, left_out, lanes, count = dict[int, int](), dict[int, float](), dict[Lane, tuple[int, ...]](), 0
@@ -74,17 +71,19 @@ def build_step(
     nowhere = np.full(count, -1)
     texts = {
         name: tuple(chain.from_iterable([part[name] for part in parts]))
-        for name in ("optype", "after", "source", "labels", "names")
+        for name in ("optype", "after", "sources", "labels", "names")
     }
     return ProfiledStep(
         stages=1, steps=(step,), worker=worker_of, microbatch=nowhere, chunk=nowhere, lanes=lanes, groups=groups,
-        seconds=seconds[:, None], recorded_start=began[:, None], recorded_end=ended[:, None], offset=begin, removed_gaps=left_out,
-        on_device=on_device, **texts,
+        seconds=seconds[:, None], recorded_start=began[:, None], recorded_end=ended[:, None], offset=begin,
+        removed_gaps=left_out, on_device=on_device, **texts,
     )  # fmt: skip
 
 
-def _set_meeting_seconds(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats) -> None:
-    """Give ops that meet what is left from the last arrival on, and what the last one (of equals the first) needed."""
+def _set_meeting_seconds(
+    groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats
+) -> None:
+    """Set a collective's duration to the time after the last arrival plus the gap before the last member."""
     if not groups:
         return
     ops, sizes = np.array(list(chain.from_iterable(groups))), np.array([len(group) for group in groups])
@@ -98,9 +97,9 @@ def _set_meeting_seconds(groups: Sequence[tuple[int, ...]], began: Floats, ended
 def _rank_columns(
     lanes: dict[Lane, tuple[int, ...]], worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float, first: int
 ) -> tuple[dict[str, Any], float]:
-    """Return the columns of a rank's ops, the host's before those of streams, and the seconds of gaps left out.
+    """Return the columns of a rank's ops, host ops before stream ops, and the seconds of removed gaps.
 
-    Adds its lanes; ``shift`` makes its times those of the step, ``first`` is the number of its first op.
+    Adds the rank's lanes; ``shift`` converts its times to those of the step, ``first`` is the number of its first op.
     """
     count, base = own.num_activities, first + own.num_activities
     host_end = np.maximum.accumulate(np.maximum(0.0, own.ends + shift)) if count else own.ends
@@ -110,7 +109,7 @@ def _rank_columns(
         lanes[worker, MAIN_LANE] = tuple(range(first, base))
     start = np.array([op.start for op in ops], dtype=np.float64) + shift
     end = np.array([op.end for op in ops], dtype=np.float64) + shift
-    ready = np.zeros(len(ops))  # when the op before each on its stream was over
+    ready = np.zeros(len(ops))  # end of the preceding op on the stream
     by_stream: dict[int, list[int]] = {}
     for place, op in enumerate(ops):
         by_stream.setdefault(op.stream, []).append(place)
@@ -128,7 +127,7 @@ def _rank_columns(
         after[place] += tuple([base + other for other in others])
     gaps = start - ready
     counted = (gaps > 0) & (gaps <= MAX_COUNTED_GAP)
-    left = np.cumsum(np.maximum(gaps[~counted], 0.0))  # one after the other
+    left = np.cumsum(np.maximum(gaps[~counted], 0.0))  # summed in order
     gaps[~counted] = 0.0
     host_seconds = host_end - np.maximum(host_begin, np.minimum(host_end, own.wait_ends + shift))
     seconds = end - start + np.where([op.comm is None for op in ops], gaps, 0.0)
@@ -140,7 +139,7 @@ def _rank_columns(
         "worker": np.full(count + len(ops), worker), "began": np.concatenate([host_begin, start]),
         "ended": np.concatenate([host_end, end]), "gaps": np.concatenate([np.zeros(count), gaps]),
         "seconds": np.concatenate([host_seconds, seconds]), "names": host_names + [op.name for op in ops],
-        "optype": host_types + types, "labels": [*own.host_labels, *own.labels], "source": [None] * count + [*ops],
+        "optype": host_types + types, "labels": [*own.host_labels, *own.labels], "sources": [None] * count + [*ops],
         "after": [tuple([base + place for place in own.after.get(number, ())]) for number in range(count)] + after,
     }  # fmt: skip
     return columns, float(left[-1]) if len(left) else 0.0
@@ -148,36 +147,35 @@ def _rank_columns(
 
 @dataclass(frozen=True)
 class ProfiledJob(Recorded):
-    """A job recorded by PyTorch's profiler; worker w is rank ``ranks[w]``, and there is one stage.
+    """A job recorded by a profiler; worker w is rank ``ranks[w]``, and there is one stage.
 
-    What is typical of an op: the mean over all ranks and steps of the op of the same name and place; of a collective
-    the median over those of the same kind, group and place.
+    The typical duration of an op is the mean over all ranks and steps of the op of the same name and position; for a
+    collective it is the median over those of the same kind, group and position.
     """
 
     @property
     def profiled_steps(self) -> tuple[ProfiledStep, ...]:
-        """The steps, with what their ops were."""
+        """The job's steps as profiled step graphs."""
         return tuple(graph for graph in self.graphs if isinstance(graph, ProfiledStep))
 
     @cached_property
     def _typical_by_step(self) -> dict[int, Floats]:
-        """The typical seconds of every op, by the identity of its step."""
         graphs, words = self.profiled_steps, dict[tuple[str, str], int]()
         named, numbers = [], []
         for graph in graphs:
-            names = {optype: not is_communication(optype) for optype in graph.type_codes[0]}  # is it known by name, too?
+            names = {optype: not is_communication(optype) for optype in graph.type_codes[0]}  # also known by name?
             pairs = zip(graph.optype, graph.names, strict=True)
             word = np.array([words.setdefault((kind, name if names[kind] else ""), len(words)) for kind, name in pairs])
             order = np.lexsort((word, graph.worker))
             begins = np.diff(graph.worker[order], prepend=-1) | np.diff(word[order], prepend=-1)
             places = np.arange(len(order))
-            number = np.empty(len(order), dtype=np.int64)  # among its rank's of the same word
+            number = np.empty(len(order), dtype=np.int64)  # index among the rank's ops of this word
             number[order] = places - np.maximum.accumulate(np.where(begins != 0, places, 0))
             named.append(word)
             numbers.append(number)
         word, number = np.concatenate(named), np.concatenate(numbers)
         seconds = np.concatenate([graph.seconds[:, 0] for graph in graphs])
-        order = np.lexsort((number, word))  # stable: of equals the steps and ranks in their order
+        order = np.lexsort((number, word))  # stable: equal ones stay in order of steps and ranks
         first = np.flatnonzero(opens(word[order]) | opens(number[order]))
         shared = [is_communication(optype) for optype, _ in words]
         typical = np.empty(len(word))

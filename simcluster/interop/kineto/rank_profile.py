@@ -1,9 +1,9 @@
-"""The profile of a rank, what its host does in a step, and which part of the model it launches.
+"""One rank's profile, the activities of its host in a step, and the model part that each launch belongs to.
 
-The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number;
-in backward from the forward operator of the same autograd sequence number.  All threads that launch work are taken for
-one (autograd's runs while the main one waits for it).  On a GPU the host's doings are launches, and returns of calls
-that waited for the device.  On a CPU the host is what computes: its operators too.
+The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number; in
+backward from the forward operator of the same autograd sequence number. All launching threads count as one (autograd's
+runs while the main one waits for it). On a GPU the host's activities are launches, and returns of calls that waited for
+the device. On a CPU they include its operators, which do the computation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LAUNCH_CALL = re.compile(r"c10d::\w+")
 
 
 class StreamOp(NamedTuple):
-    """Work on a stream (or a collective on a thread of the host): seconds in the file's clock.
+    """An op on a stream (or a collective on a host thread), in seconds of the file's clock.
 
-    ``launched`` and ``called`` are when the call that launched it began and ended, NaN where it is not known; ``event``
-    is its number in the file.
+    ``launch_start`` and ``launch_end`` are the times of the call that launched it, NaN if unknown; ``event`` is its
+    index in the file.
     """
 
     name: str
@@ -34,25 +34,25 @@ class StreamOp(NamedTuple):
     end: float
     launch_start: float
     launch_end: float
-    thread: int  # that launched it, -1 where it is not known
+    thread: int  # that launched it, -1 if unknown
     event: int
     copy: bool
     comm: CommCall | None
 
     @property
     def launch_time(self) -> float:
-        """When it was launched; where that is not known, when it began."""
+        """Launch time of the op; its start if the launch is unknown."""
         return self.launch_start if self.launch_start == self.launch_start else self.start
 
 
 def launch_order(ops: Sequence[StreamOp]) -> list[int]:
-    """Places of ops in the order in which the host launched them."""
+    """Return the indices of ops in the order in which the host launched them."""
     keys = [(op.launch_time, op.event) for op in ops]
     return sorted(range(len(ops)), key=keys.__getitem__)
 
 
 class HostCall(NamedTuple):
-    """Something that the host did from ``start`` to ``end`` on a thread."""
+    """A call or annotated range on a host thread, from ``start`` to ``end`` (s)."""
 
     name: str
     thread: int
@@ -60,11 +60,11 @@ class HostCall(NamedTuple):
     end: float
     event: int
     sequence: int = -1  # of autograd
-    forward: bool = True  # the thread is not one that goes backward
+    forward: bool = True  # not a backward thread
 
 
 class StreamWait(NamedTuple):
-    """What is launched on ``stream`` from ``since`` on waits for what was launched on ``other`` before ``recorded``."""
+    """A stream dependency: launches on ``stream`` from ``since`` on wait for those on ``other`` before ``recorded``."""
 
     stream: int
     since: float
@@ -74,7 +74,7 @@ class StreamWait(NamedTuple):
 
 @dataclass
 class RankProfile:
-    """What one rank recorded; ``origin`` is nanoseconds of its clock where its seconds begin."""
+    """Recorded ops and host calls of one rank; ``origin`` is the clock time (ns) of its zero second."""
 
     file: str
     rank: int
@@ -88,7 +88,7 @@ class RankProfile:
     waits: list[StreamWait] = field(default_factory=list)
     wait_calls: list[float] = field(default_factory=list)  # times of cudaStreamWaitEvent
     steps: list[tuple[int, float, float]] = field(default_factory=list)
-    on_device: bool = False  # has it kernels, rather than operators of a CPU alone?
+    on_device: bool = False  # it has kernels, not only CPU operators
 
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
@@ -104,14 +104,14 @@ _FRAMEWORK = re.compile(
 
 
 class TraceLabel(NamedTuple):
-    """Phase (forward, backward, optimizer, other) and layer ("" for none)."""
+    """Phase (forward, backward, optimizer, other) and layer ("": none) of an op."""
 
     phase: str
     layer: str
 
 
 class HostLabels:
-    """The label of any moment of a rank's host threads."""
+    """Lookup of the phase and layer that a rank's host threads are in at any time."""
 
     def __init__(self, profile: RankProfile) -> None:
         spans = _group_by_thread(profile.annotations)
@@ -129,8 +129,8 @@ class HostLabels:
         )
 
     def labels_at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
-        """Return the labels of moments on a thread, ascending."""
-        known: dict[tuple[int, ...], TraceLabel] = {}  # most moments are within the same calls as the one before them
+        """Return the labels of ascending times on a thread."""
+        known: dict[tuple[int, ...], TraceLabel] = {}  # most times are within the same calls as the one before
         found = []
         for stack in _enclosing_calls(self._threads[thread], times):
             within = tuple(map(id, stack))
@@ -159,7 +159,7 @@ def _group_by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
 
 
 def _stack_layer(stack: Iterable[HostCall]) -> str:
-    """Return the outermost layer that is numbered; else the innermost annotation of the user's."""
+    """Return the outermost numbered layer of nested calls, else the innermost annotation of the user's."""
     inner = ""
     for call in stack:
         match = _LAYER.search(call.name) or _MODULE.fullmatch(call.name)
@@ -171,7 +171,7 @@ def _stack_layer(stack: Iterable[HostCall]) -> str:
 
 
 def _enclosing_calls(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
-    """Return for every moment, ascending, the calls around it from the outside in; calls by start, nested."""
+    """Return for every time, ascending, the calls that enclose it, outermost first."""
     found, open_, place = [], list[HostCall](), 0
     for time in times:
         while place < len(calls) and calls[place].start <= time:
@@ -186,18 +186,21 @@ def _enclosing_calls(calls: Sequence[HostCall], times: Sequence[float]) -> list[
 
 
 WAIT_NAME, CALL_NAME = "wait", "collective call"
-"""Names of doings of a CPU that are no operator's."""
+"""Names of CPU activities that are not operators."""
 _RESOLUTION = 1e-9
-"""Seconds that times are recorded to."""
+"""Resolution of recorded times (s)."""
 _MIN_BLOCKED = 20e-6
-"""Seconds that a call must last to count as one that waited."""
+"""Shortest duration (s) of a call that counts as a wait."""
 _PAUSE = 50e-6
-"""Seconds between two operators of a CPU from which on the host may have waited."""
+"""Shortest gap (s) between two CPU operators in which the host may have waited."""
 
 
 class HostActivity(NamedTuple):
-    """The host's work that ends at ``end``; ``launches`` an op by its place (-1: none); ``after`` are ops that it
-    waited for; ``held`` is where the latest of them ended.  On a CPU, ``name`` is the operator it is in."""
+    """A period of host work that ends at ``end``.
+
+    ``launched_op`` is the index of the op that it launches (-1: none), ``after`` the ops that it waited for,
+    ``wait_end`` the latest end of these. On a CPU, ``name`` is the enclosing operator.
+    """
 
     end: float
     launched_op: int
@@ -206,8 +209,10 @@ class HostActivity(NamedTuple):
     name: str = ""
 
 
-def host_activities(profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]) -> tuple[list[HostActivity], int]:
-    """Return the host's doings for these ops, by their ends; on a CPU all in the window, and their thread."""
+def host_activities(
+    profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]
+) -> tuple[list[HostActivity], int]:
+    """Return the host's activities for these ops, by end; on a CPU all in the window, and their thread."""
     found = _launch_activities(profile, ops)
     thread = -1
     if profile.on_device:
@@ -215,9 +220,11 @@ def host_activities(profile: RankProfile, ops: Sequence[StreamOp], window: tuple
         for call in profile.syncs:
             if call.end > last or call.end - call.start <= _MIN_BLOCKED:
                 continue
-            # a call that waited: for what ended last before it returned and had been launched before it
+            # a wait: for the op launched before the call that ended last before its return
             over = [
-                place for place, op in enumerate(ops) if call.start < op.end <= call.end and op.launch_time <= call.start
+                place
+                for place, op in enumerate(ops)
+                if call.start < op.end <= call.end and op.launch_time <= call.start
             ]
             if over:
                 latest = max(over, key=lambda place: ops[place].end)
@@ -229,13 +236,13 @@ def host_activities(profile: RankProfile, ops: Sequence[StreamOp], window: tuple
     found.sort(key=lambda each: each.end)
     for place in range(len(found) - 1, 0, -1) if not profile.on_device else ():
         before, each = found[place - 1], found[place]
-        if before.launches >= 0 and each.name != WAIT_NAME:  # a launch from inside an operator is of that operator
+        if before.launched_op >= 0 and each.name != WAIT_NAME:  # a launch inside an operator belongs to that operator
             found[place - 1] = before._replace(name=each.name)
     return found, thread
 
 
 def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[HostActivity]:
-    """Return the launches; on a GPU work arrives a little after its call begins: as long as idle streams took."""
+    """Return the launches; on a GPU work arrives later than its call, by the delay that idle streams show."""
     delay = _launch_delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
     for place in launch_order(ops):
@@ -248,7 +255,7 @@ def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Ho
 
 
 def _launch_delay(ops: Sequence[StreamOp]) -> float:
-    """Return seconds from a launch to its begin on an idle stream; the lowest tenth, as others waited."""
+    """Return the seconds from a launch to its start on an idle stream: the lowest tenth, since others waited."""
     by_stream: dict[int, list[StreamOp]] = {}
     for op in ops:
         by_stream.setdefault(op.stream, []).append(op)
@@ -262,7 +269,7 @@ def _launch_delay(ops: Sequence[StreamOp]) -> float:
 
 
 def _operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[HostActivity]:
-    """Return outermost operators of a CPU, each up to the next; pauses in which collectives ended were waits."""
+    """Return outermost CPU operators, each up to the next; a pause in which a collective ended is a wait."""
     found: list[HostActivity] = []
     outer: list[HostCall] = []
     for call in calls:
@@ -274,10 +281,14 @@ def _operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], unt
         name = CALL_NAME if LAUNCH_CALL.fullmatch(call.name) else call.name
         following = outer[number + 1].start if number + 1 < len(outer) else until
         if following - call.end > _PAUSE:
-            over = [place for place, op in enumerate(ops) if call.end < op.end <= following and op.launch_time <= call.end]
+            over = [
+                place for place, op in enumerate(ops) if call.end < op.end <= following and op.launch_time <= call.end
+            ]
             last = max((ops[place].end for place in over), default=-math.inf)
             if last - call.end > (following - call.end) / 2:
-                found += [HostActivity(call.end, -1, name=name), HostActivity(following, -1, tuple(over), last, WAIT_NAME)]
+                found += [
+                    HostActivity(call.end, -1, name=name), HostActivity(following, -1, tuple(over), last, WAIT_NAME),
+                ]  # fmt: skip
                 continue
         found.append(HostActivity(following, -1, name=name))
     return found

@@ -1,7 +1,7 @@
-"""One rank's part of a step: what its host did and which ops wait for which, in the rank's own clock.
+"""One rank's part of a step: host activities and dependencies between ops, on the rank's own clock.
 
-All that can be found from one profile alone, so that profiles are worked through side by side (``reading``);
-``rebuild`` puts the ranks together.
+Everything that one profile alone determines, so that profiles are processed in parallel (``profile_loader``);
+``build_step`` combines the ranks.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from simcluster.interop.kineto.rank_profile import (
     RankProfile,
     StreamOp,
     TraceLabel,
-    launch_order,
     host_activities,
+    launch_order,
 )
 from simcluster.interop.replay.step_graph import HOST
 
 _EARLY = 1e-6
-"""Seconds by which an op may begin before what it waits for is over: the recorder's resolution."""
+"""Seconds by which an op may begin before an awaited op ends: the recorder's resolution."""
 _PAUSE = 3e-6
-"""Seconds that a stream must have paused for an op to have waited."""
+"""Shortest stream pause (s) that may be a wait."""
 _MAX_REMAINDER = 20e-6
-"""Seconds from an end to the start that it explains, at most (or half the pause, if that is more)."""
+"""Longest time (s) from an end to the start that it explains (or half the pause, if longer)."""
 
 Waits = dict[int, tuple[int, ...]]
-"""Places of the ops that each waits for, by its own place."""
+"""Indices of the ops that each op waits for, by its index."""
 
 
 def op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
-    """Return the waits of a rank's ops of one step (by start)."""
+    """Return which ops each op of a rank's step waits for, recorded or inferred; ops are sorted by start."""
     if not profile.on_device:
         return {}
     return _recorded_waits(profile, ops) if profile.waits else _inferred_waits(ops, profile.wait_calls)
@@ -65,7 +65,7 @@ def _recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
 
 
 def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
-    """Infer the waits from launches, pauses of streams, and calls (their times) that make one stream wait."""
+    """Infer waits from launches, pauses of streams, and the times of calls that make one stream wait."""
     streams, order = _ops_by_stream(ops), launch_order(ops)
     rank = {place: number for number, place in enumerate(order)}
     by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
@@ -102,7 +102,7 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
                 forks = ops[last].stream != op.stream and ops[last].end <= op.start + _EARLY
                 others = [last] if forks else []
             else:
-                ready = max(until, op.launch_start)  # until, where that is not a number
+                ready = max(until, op.launch_start)  # ``until`` if the launch is NaN
                 others = [*ended_in_the_pause(op, place, ready), *called(op, place)]
             if others:
                 found[place] = tuple(sorted(set(others)))
@@ -112,11 +112,11 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
 
 @dataclass(frozen=True)
 class RankStep:
-    """A rank's step.  Columns over the host's doings (``host.Doing``): when each ends, the op that it launches by its
-    place (-1: none), where the latest that it waited for ended, the operator of a CPU that it is in ("": none).
+    """A rank's part of a step.
 
-    ``after`` has the places of ops that a doing waited for, by its number; ``waits`` those that an op waits for, by its
-    place; ``labels`` what part of the model the ops are of, ``host_labels`` the doings.  ``begin`` is where it starts.
+    Columns over host activities (``HostActivity``): ``ends``, ``launched_ops``, ``wait_ends`` and ``operator_names``;
+    ``after`` has the ops that an activity waited for, by its index. ``waits`` has the ops that an op waits for, by its
+    index; ``labels`` and ``host_labels`` are the phase and layer of ops and activities. ``begin`` is the step's start.
     """
 
     begin: float
@@ -131,14 +131,14 @@ class RankStep:
 
     @property
     def num_activities(self) -> int:
-        """How many doings the host has."""
+        """Number of host activities."""
         return len(self.ends)
 
 
 def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Sequence[StreamOp]) -> RankStep:
-    """Return a rank's part of a step from these ops of it, by start.
+    """Return a rank's part of a step from its ops, sorted by start.
 
-    On a CPU the host's own work counts with the step, on a GPU up to the last launch.
+    On a CPU the host's own work counts towards the step, on a GPU only up to the last launch.
     """
     begin, end = min((op.start for op in ops), default=math.inf), -math.inf
     if not profile.on_device:
@@ -155,17 +155,16 @@ def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Se
             by_thread.setdefault(op.thread, []).append((op.launch_start, place))
     for each_thread, launches in by_thread.items():
         launches.sort()
-        for (_, place), label in zip(launches, labels.labels_at(each_thread, [time for time, _ in launches]), strict=True):
+        found = labels.labels_at(each_thread, [time for time, _ in launches])
+        for (_, place), label in zip(launches, found, strict=True):
             of_ops[place] = label
     same: dict[TraceLabel, TraceLabel] = {}
     return RankStep(
-        begin=begin,
-        ends=np.array([each.end for each in doings], dtype=np.float64),
-        launched_ops=np.array([each.launches for each in doings], dtype=np.int64),
-        wait_ends=np.array([each.held for each in doings], dtype=np.float64),
+        begin=begin, ends=np.array([each.end for each in doings], dtype=np.float64),
+        launched_ops=np.array([each.launched_op for each in doings], dtype=np.int64),
+        wait_ends=np.array([each.wait_end for each in doings], dtype=np.float64),
         operator_names=tuple([each.name for each in doings]),
         after={number: each.after for number, each in enumerate(doings) if each.after},
-        host_labels=tuple([same.setdefault(label, label) for label in host_labels]),
-        waits=op_waits(profile, ops),
+        host_labels=tuple([same.setdefault(label, label) for label in host_labels]), waits=op_waits(profile, ops),
         labels=tuple([same.setdefault(label, label) for label in of_ops]),
-    )
+    )  # fmt: skip

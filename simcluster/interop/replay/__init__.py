@@ -1,7 +1,6 @@
-"""Recorded jobs: read a trace, rebuild who waited for whom, replay it, measure its stragglers, ask what if.
+"""Replay of recorded jobs: read a trace, rebuild its dependencies, replay it, measure stragglers, ask what if.
 
-job = load_trace("trace.parquet")
-print(measure(job).slowdown)
+job = load_trace("trace.parquet") print(measure(job).slowdown)
 """
 
 from __future__ import annotations
@@ -15,23 +14,15 @@ from simcluster.interop.replay.graph_builder import build_graphs
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import Trace, read_trace, trace_of
 from simcluster.interop.replay.straggler_metrics import StragglerCost, Straggling, measure
-from simcluster.interop.replay.trace_checks import check_trace, refuse_uneven, add_transfer_seconds
+from simcluster.interop.replay.trace_checks import add_transfer_seconds, check_trace, refuse_uneven
 
 __all__ = [
-    "Recorded",
-    "StragglerCost",
-    "Straggling",
-    "Trace",
-    "load_trace",
-    "measure",
-    "read_trace",
-    "recorded",
-    "trace_of",
-]
+    "Recorded", "StragglerCost", "Straggling", "Trace", "load_trace", "measure", "read_trace", "recorded", "trace_of",
+]  # fmt: skip
 
 
 def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded:
-    """Load a recorded job (or these steps of it) from a Parquet file; ``notes`` state what was repaired or assumed.
+    """Load a recorded job (or some of its steps) from a Parquet file; ``notes`` list repairs and assumptions.
 
     Raises InputError, naming the row, for a trace that cannot be replayed.
     """
@@ -39,7 +30,7 @@ def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded
 
 
 def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
-    """Return the job of a trace in memory, as ``load_trace``."""
+    """Return the job of a trace in memory, checked and rebuilt as by ``load_trace``."""
     trace, notes = check_trace(trace, steps)
     rebuilt = build_graphs(trace)
     refuse_uneven(trace)

@@ -1,9 +1,9 @@
-"""From a recorded trace to the graph of who waited for whom.
+"""Builder of step graphs from a recorded trace: which op waited for which.
 
-The rules are those of arXiv:2505.05713, section 3: compute runs in order; a message begins when both ends are there; a
-collective when all its members are; a forward needs its activation, a backward its gradient; a receive is posted after
-the compute before it of the same kind.  Where a trace shows that a rule did not hold (a receive that began before that
-compute was over, a collective beside compute), what was recorded counts.
+The rules are those of arXiv:2505.05713, section 3: compute runs in order; a message begins when both sides are ready, a
+collective when all members are; a forward needs its activation, a backward its gradient; a receive is posted after the
+preceding compute of the same kind. Where a trace shows that a rule did not hold (a receive that began before that
+compute ended, a collective that overlaps with compute), the recording prevails.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from simcluster.interop.replay.recorded_trace import (
     FORWARD,
     LAUNCH_PREFIX,
     MESSAGE_TYPES,
-    COLLECTIVE_SCOPES,
+    SCOPES,
     Trace,
     group_equal_steps,
     overlapped_collectives,
 )
 from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph
 
-_SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
-_SLACK_OF_PASS = 0.01  # and at most this part of a typical pass
+_SLACK = 1e-5  # seconds by which recorded ops of a stream may overlap: clocks and rounding
+_SLACK_OF_PASS = 0.01  # and at most this share of a typical pass
 
 
 def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
-    """Return a graph for every set of steps whose ops are alike and in the same order on every worker.
+    """Return a graph for every set of steps with equal ops in the same order on every worker.
 
-    ``seconds`` are not known yet (``transfers.transferred`` finds them).  Raises InputError naming the row for a
+    ``seconds`` is still zero (``trace_checks.add_transfer_seconds`` sets it). Raises InputError naming the row for a
     message without its other half, a compute without its message and a collective that lacks a member.
     """
     passes = trace.duration[trace.is_type([FORWARD, BACKWARD])]
@@ -55,7 +55,7 @@ class _Pass(NamedTuple):
 
 
 class _GraphBuilder:
-    """The graph of some steps in the making; ``rows[op, step]`` are rows of the trace, an op per row."""
+    """Builder of the graph of some steps; ``rows[op, step]`` are rows of the trace."""
 
     def __init__(self, trace: Trace, rows: Ints, beside: tuple[str, ...], slack: float) -> None:
         self._trace, self._rows, self._overlapped, self._slack = trace, rows, beside, slack
@@ -71,7 +71,7 @@ class _GraphBuilder:
         self._lanes: dict[Lane, list[int]] = {}
         self._waiting: dict[int, list[int]] = defaultdict(list)  # the passes that wait for a receive
         self._groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        self._launch_times: list[tuple[Floats, Floats]] = []  # begins and ends of the ops that no trace has
+        self._launch_times: list[tuple[Floats, Floats]] = []  # start and end of the added launch ops
 
     def build(self) -> StepGraph:
         self._fill_lanes()
@@ -83,9 +83,7 @@ class _GraphBuilder:
             self._connect_launches(worker)
         trace = self._trace
         return StepGraph(
-            stages=self._stages,
-            steps=tuple(trace.step[self._rows[0]].tolist()),
-            optype=tuple(self._optype),
+            stages=self._stages, steps=tuple(trace.step[self._rows[0]].tolist()), optype=tuple(self._optype),
             worker=np.array(self._worker, dtype=np.int64),
             microbatch=np.array([passes[op].microbatch if op in passes else -1 for op in range(len(self._optype))]),
             chunk=np.array([passes[op].place if op in passes else -1 for op in range(len(self._optype))]),
@@ -95,10 +93,10 @@ class _GraphBuilder:
             seconds=np.zeros((len(self._optype), self._began.shape[1])),
             recorded_start=np.vstack([self._began, *(began for began, _ in self._launch_times)]),
             recorded_end=np.vstack([self._ended, *(ended for _, ended in self._launch_times)]),
-        )
+        )  # fmt: skip
 
     def _fill_lanes(self) -> None:
-        """Fill main lanes as recorded (in the first of the steps: all are alike), the others by seq_id."""
+        """Fill main lanes in recorded order (of the first step: all are equal), the others by seq_id."""
         for op in np.lexsort((self._ended[:, 0], self._began[:, 0], np.array(self._worker))).tolist():
             optype = self._optype[op]
             name = optype if optype in MESSAGE_TYPES or optype in self._overlapped else MAIN_LANE
@@ -120,9 +118,9 @@ class _GraphBuilder:
         }
 
     def _pair_messages(self, passes: Mapping[int, _Pass]) -> None:
-        """Pair sends with receives through the passes that they serve, and have each wait for its pass."""
+        """Pair sends with receives through the passes that they serve, and add their waits."""
         at = {(each.worker // self._stages, *each[3:], each.forward): each for each in passes.values()}
-        edges = []  # every pass that gets its input from another of its kind, after that one
+        edges = []  # pairs of a pass and the one that produces its input
         for each in passes.values():
             place = each.place + (-1 if each.forward else 1)
             before = at.get((each.worker // self._stages, each.microbatch, place, each.forward))
@@ -149,7 +147,7 @@ class _GraphBuilder:
             self._post_receive(receive)
 
     def _match_messages(self, half: str, served: Sequence[_Pass], order: Mapping[int, int]) -> dict[int, int]:
-        """Return the message of each pass, the k-th that has one with the k-th of the lane; both must be as many."""
+        """Return each pass's message: the k-th pass that has one with the lane's k-th."""
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):
             wanted: dict[int, list[int]] = defaultdict(list)
@@ -169,14 +167,14 @@ class _GraphBuilder:
             return
         if len(ops) > len(passes):
             row = self._describe(ops[len(passes)])
-            raise self._error(f"{row} has no pass of a microbatch that it belongs to; was a row lost?")
+            raise self._error(f"{row} belongs to no recorded pass of a microbatch; is a row missing?")
         seqs = {self._seq[op] for op in ops}
         missing = next(k for k in range(len(passes)) if k not in seqs)
         served = self._describe(passes[min(missing, len(passes) - 1)])
         raise self._error(
             f"{served} needs a {optype}, and number {missing} of dp_rank {worker // self._stages}, stage "
             f"{worker % self._stages} is missing ({len(ops)} of {len(passes)} are there); without it the message is "
-            "unmatched.  Leave the step out (--steps), or record it again"
+            "unmatched.  Skip the step (--steps), or record it again"
         )
 
     def _error(self, message: str) -> InputError:
@@ -188,7 +186,7 @@ class _GraphBuilder:
         return self._trace.describe(int(self._rows[op, 0]))
 
     def _post_receive(self, receive: int) -> None:
-        """Post a receive when the compute of the same kind before the one that it serves is over, if it was."""
+        """Make a receive wait for the preceding compute of its kind, if the recording shows that it did."""
         lane = self._lanes[self._worker[receive], self._optype[receive]]
         place = lane.index(receive)
         if not place:
@@ -199,12 +197,12 @@ class _GraphBuilder:
             self._after[receive][served] = None
 
     def _follows(self, op: int, other: int) -> bool:
-        """Did an op begin when the other was over, in most steps?"""
+        """Return whether an op began after the other's end, in most steps."""
         behind = int(np.count_nonzero(self._began[op] >= self._ended[other] - self._slack))
         return behind > len(self._began[op]) / 2
 
     def _split_message_lanes(self) -> None:
-        """Let messages of one lane follow each other as recorded; those in flight together get separate lanes."""
+        """Order messages of a lane as recorded; those in flight together get separate lanes."""
         for (worker, name), ops in list(self._lanes.items()):
             if name not in MESSAGE_TYPES:
                 continue
@@ -221,29 +219,28 @@ class _GraphBuilder:
                 self._lanes[worker, f"{name} {number}"] = lane
 
     def _group_collectives(self) -> None:
-        """Group collectives by who takes part; every collective needs all its members."""
         for op, (optype, worker) in enumerate(zip(self._optype, self._worker, strict=True)):
             keys = {"replicas": (worker % self._stages,), "pipeline": (worker // self._stages,), "job": ()}
-            scope = COLLECTIVE_SCOPES.get(optype)
+            scope = SCOPES.get(optype)
             if scope in keys:
                 self._groups[optype, self._seq[op], self._chunk[op], *keys[scope]].append(op)
         everybody = sorted(set(self._worker))
         of_stage = [[worker for worker in everybody if worker % self._stages == each] for each in range(self._stages)]
         for (optype, *_), ops in self._groups.items():
-            scope, stage = COLLECTIVE_SCOPES.get(str(optype)), self._worker[ops[0]] % self._stages
+            scope, stage = SCOPES.get(str(optype)), self._worker[ops[0]] % self._stages
             if scope not in ("replicas", "job"):
-                continue  # which stages hold an embedding is for the trace to say
+                continue  # the trace decides which stages hold an embedding
             members = everybody if scope == "job" else of_stage[stage]
             there = {self._worker[op] for op in ops}
             if lost := [worker for worker in members if worker not in there]:
                 raise self._error(
                     f"{self._describe(ops[0])} has {len(ops)} of {len(members)} members; that of dp_rank "
                     f"{lost[0] // self._stages}, stage {lost[0] % self._stages} is missing, so the collective is "
-                    "unmatched; leave the step out (--steps), or record it again"
+                    "unmatched; skip the step (--steps), or record it again"
                 )
 
     def _connect_launches(self, worker: int) -> None:
-        """Connect collectives that overlap with computation to their launches and to the ops that use their results."""
+        """Connect overlapped collectives to their launches and to the ops that use their results."""
         main = self._lanes[worker, MAIN_LANE]
         begins, ends = self._began[main, 0], self._ended[main, 0]
         last_backward = max((k for k, op in enumerate(main) if self._optype[op] == BACKWARD), default=-1)
@@ -254,7 +251,7 @@ class _GraphBuilder:
                 running = np.flatnonzero((begins < early) & (ends > late))
                 lane, params = self._lanes[worker, optype], optype.startswith("params")
                 if params and number > 0 and began <= self._ended[lane[number - 1], 0] + self._slack:
-                    pass  # it comes right after the last ones: its lane is what it waited for
+                    pass  # it follows the one before at once: it waited for its lane
                 elif len(running):
                     self._after[op][self._add_launch(main[running[0]], op, f"{LAUNCH_PREFIX}{optype} {number}")] = None
                 elif len(before := np.flatnonzero(ends <= late)):
@@ -263,7 +260,7 @@ class _GraphBuilder:
                     self._after[other][op] = None
 
     def _add_launch(self, inside: int, op: int, optype: str) -> int:
-        """Add what passes of an op until a collective is launched from inside it: an op that begins with that one."""
+        """Add an op for the part of ``inside`` before it launches a collective; return its number."""
         number, worker = len(self._optype), self._worker[op]
         main = self._lanes[worker, MAIN_LANE]
         place = main.index(inside)
@@ -276,7 +273,7 @@ class _GraphBuilder:
         return number
 
     def _ops_using(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
-        """Return what waits for a collective: parameters: forwards; gradients: what follows the last backward."""
+        """Return ops that need a collective: forwards for parameters, else what follows the last backward."""
         if not self._optype[op].startswith("params"):
             return main[last_backward + 1 :]
         return [

@@ -1,7 +1,7 @@
-"""A program as one longest path for many cases of durations at once; an accelerator for recorded jobs.
+"""Longest paths through a program for many cases of durations at once: an accelerator for recorded jobs.
 
-The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
-before it on its lane and those that it waits for; ops that meet begin at the last arrival.  Ops are timed level by
+The rules are the engine's, so the times are equal to the bit (durations lie on the clock's grid): an op follows the one
+before it on its lane and those that it waits for; ops that meet begin at the last arrival. Ops are timed level by
 level, each after all that it waits for.
 """
 
@@ -24,7 +24,7 @@ _LEVEL_TRAFFIC = Traffic((), 0.0, 1, _LEVEL_SECONDS)
 
 @dataclass(frozen=True)
 class PathTimes:
-    """Seconds per op and case, as the engine records them."""
+    """Ready, start and end times (s) per op and case, as the engine records them."""
 
     ready: Floats
     start: Floats
@@ -37,11 +37,9 @@ class PathTimes:
 
 
 class LongestPath:
-    """The order in which a program's ops can be timed, made once, used for many cases of seconds.
+    """Evaluation order of a program's ops, built once and used for many cases of durations.
 
-    Meetings take the latency of their traffics, which use no links.
-
-    Raises DeadlockError for ops that wait for each other.
+    Meetings take the latency of their traffics, which use no links. Raises DeadlockError if ops wait for each other.
     """
 
     def __init__(self, program: ExplicitProgram) -> None:
@@ -67,16 +65,16 @@ class LongestPath:
         self._offsets = np.cumsum(of_waiting) - of_waiting if len(of_waiting) else None
 
     def __call__(self, seconds: Floats) -> PathTimes:
-        """Return the times for durations [op, case]; those of ops that meet are the meeting's."""
+        """Return the times for durations [op, case]; ops that meet have the times of the meeting."""
         start, end = self._sweep(seconds)
-        ready = start[self._node]  # of all but those that wait for others in a meeting
+        ready = start[self._node]  # except for ops of meetings that wait for others
         if self._offsets is not None:
             ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
         ready[self._opening] = 0.0
         return PathTimes(ready, start[self._node], end[self._node])
 
     def total_seconds(self, seconds: Floats) -> Floats:
-        """Return the seconds per case until everything is over, which takes less work than all times."""
+        """Return the seconds of each case, which is cheaper than computing all times."""
         return np.asarray(self._sweep(seconds)[1].max(axis=0))
 
     def _sweep(self, seconds: Floats) -> tuple[Floats, Floats]:
@@ -92,7 +90,7 @@ class LongestPath:
 
 
 def _op_depths(program: ExplicitProgram) -> Ints:
-    """Return how many ops are at most before each one."""
+    """Return the length of the longest chain of ops before each op."""
     unit = {each.parties: CommunicationKind(each.parties, [_LEVEL_TRAFFIC]) for each in program.meetings}
     meetings = [unit[each.parties] for each in program.meetings]
     leveled = replace(program, seconds=[_LEVEL_SECONDS] * len(program.seconds), meetings=meetings)
@@ -106,7 +104,7 @@ def _op_depths(program: ExplicitProgram) -> Ints:
 
 
 def _wait_pairs(program: ExplicitProgram) -> tuple[Ints, Ints]:
-    """Return pairs of an op and one that it waits for, the one before it on its lane or one that it names."""
+    """Return pairs of an op and one that it waits for: its predecessor on the lane, or one it names."""
     named = [(op, other) for op, others in enumerate(program.after) if others for other in others]
     parts = [np.array(named, dtype=np.int64).reshape(-1, 2)]
     lanes = [np.array(ops) for ops in program.lanes if len(ops) > 1]
@@ -117,19 +115,19 @@ def _wait_pairs(program: ExplicitProgram) -> tuple[Ints, Ints]:
 
 
 Level = tuple[int, int, Ints]
-"""Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; short ones filled up with the beginning
-of time, which is the node after all others."""
+"""Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; padded with the node after all others,
+which stands for time zero."""
 
 
 _WIDE = 8
-"""What waits for more nodes than this, as a collective of many ranks does, is on a level apart from those that wait
-for few: all of a level are as wide as its widest."""
+"""Nodes that wait for more nodes than this (a collective of many ranks) get a separate level, since all rows of a
+level are as wide as the widest."""
 
 
 def _build_levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
-    """Return the levels after the first, and the place of each node, from pairs of a node and one that it waits for.
+    """Return the levels after the first, and each node's position, from pairs of a node and one it waits for.
 
-    ``depth`` is how many are at most before a node.
+    ``depth`` is the longest chain of nodes before a node.
     """
     count = len(depth)
     pairs = np.sort(node * count + awaited)  # np.unique hashes whole numbers, which takes thirty times as long

@@ -1,6 +1,6 @@
-"""Questions to a recorded job: the same steps with something changed.
+"""What-if questions to a recorded job: the same steps with something changed.
 
-A question is written KEY=VALUE, several at once with + between them: ``last-stage=mean+links=2x``.
+A question is written KEY=VALUE, several joined by +: ``last-stage=mean+links=2x``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import nearest
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD
-from simcluster.interop.replay.rescheduling import num_microbatches, reschedule, find_schedule
-from simcluster.interop.replay.step_graph import OpFilter, StepGraph, select_by, communication_mask
+from simcluster.interop.replay.rescheduling import find_schedule, num_microbatches, reschedule
+from simcluster.interop.replay.step_graph import OpFilter, StepGraph, comm_mask, select_by
 from simcluster.schedules import make_schedule, schedules_with
 
 Job = TypeVar("Job", bound=Recorded)
@@ -29,7 +29,7 @@ _FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
 
 @dataclass(frozen=True)
 class ReplayAnswer:
-    """Mean seconds of a step as replayed, and with the change."""
+    """Mean replayed seconds of a step, as recorded and with the change."""
 
     question: str
     recorded_seconds: float
@@ -37,24 +37,24 @@ class ReplayAnswer:
 
     @property
     def change(self) -> float:
-        """How much longer a step takes: -0.1 is 10 % less time."""
+        """Relative change of the step time: -0.1 is 10 % less."""
         return self.changed_seconds / self.recorded_seconds - 1
 
 
 class ReplayQuestion(NamedTuple):
-    """What can be asked, as people read it, and what changes a job by a value (the whole part is for errors)."""
+    """A question's help text, and the function that changes a job by its value (text is for errors)."""
 
     text: str
     change: Callable[[Any, str, str], Any]
 
 
 def answer_question(job: Recorded, question: str) -> ReplayAnswer:
-    """Answer one question; InputError for one that cannot be read or that this job has no answer to."""
-    return make_answer(job, question, apply_question(job, question, QUESTIONS, "ask"))
+    """Answer one what-if question about a recorded job; raise InputError if it is invalid."""
+    return make_answer(job, question, apply_question(job, question, QUESTIONS, "choose"))
 
 
 def apply_question(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask: str) -> Job:
-    """Return the job with what a question changes, the order of ops last; InputError with what can be asked."""
+    """Return the job with a question's changes applied, the schedule last; raise InputError if invalid."""
     orders: list[tuple[str, str]] = []
     for part in question.split("+"):
         key, _, value = part.strip().partition("=")
@@ -76,7 +76,7 @@ def with_schedule(job: Recorded, name: str) -> Recorded:
     """Return the job on another schedule, NAME or NAME:CHUNKS."""
     name, _, text = name.partition(":")
     if text and not text.isdecimal():
-        raise InputError(f"what-if schedule={name}:{text}: chunks are a whole number, as in interleaved:2")
+        raise InputError(f"what-if schedule={name}:{text}: chunks must be a whole number, as in interleaved:2")
     chunks = int(text) if text else 2 if name in schedules_with("takes_chunks") else 1
     graphs = []
     for graph in job.graphs:
@@ -86,13 +86,13 @@ def with_schedule(job: Recorded, name: str) -> Recorded:
 
 
 def find_job_schedule(job: Recorded) -> str:
-    """Return the name of the one schedule that all steps ran, "" where none is known or they differ."""
+    """Return the schedule that all steps ran, "" if unknown or different."""
     names = set(map(find_schedule, job.graphs))
     return names.pop() if len(names) == 1 else ""
 
 
 def replace_seconds(job: Job, chosen: OpFilter, seconds: Callable[[StepGraph], Floats]) -> Job:
-    """Return the job in which the chosen ops take other seconds."""
+    """Return the job in which the selected ops take other seconds."""
     graphs = (
         replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds)) for graph in job.graphs
     )
@@ -100,28 +100,28 @@ def replace_seconds(job: Job, chosen: OpFilter, seconds: Callable[[StepGraph], F
 
 
 def set_typical(job: Job, chosen: OpFilter) -> Job:
-    """Return the job in which the chosen ops take what is typical."""
+    """Return the job in which the selected ops take typical seconds."""
     return replace_seconds(job, chosen, job.typical_seconds)
 
 
 def set_type_typical(job: Job, value: str, part: str) -> Job:
-    """Return the job in which ops of a type take what is typical; InputError for a type that it has none of."""
+    """Return the job in which ops of a type take typical seconds; raise InputError if it has none."""
     if value not in job.typical:
         raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
     return set_typical(job, select_by("types", value))
 
 
 def speed_up(job: Job, value: str, part: str, chosen: OpFilter) -> Job:
-    """Return the job in which the chosen ops are N times as fast, value is N or Nx; InputError for another."""
+    """Return the job in which the selected ops are N times as fast (value: N or Nx)."""
     match = _FACTOR.fullmatch(value)
     if match is None or float(match[1]) <= 0:
-        raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
+        raise InputError(f"what-if {part!r}: give a speed-up factor, as in 2x")
     times = float(match[1])
     return replace_seconds(job, chosen, lambda graph: graph.seconds / times)
 
 
 def make_answer(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
-    """Return the answer to a question that changes the job to another."""
+    """Return the answer to a question from the original and the changed job."""
     before, after = (float(each.step_seconds(lambda graph: graph.seconds).mean()) for each in (job, changed))
     return ReplayAnswer(question, before, after)
 
@@ -134,9 +134,9 @@ def _parse_index(job: Recorded, value: str, part: str, column: _Column) -> int:
 
 
 def _scale_last_stage(job: Recorded, value: str, part: str) -> Recorded:
-    """Scale the last stage, so that it keeps its jitter and its sequences."""
+    """Scale the last stage to the mean of the others, which keeps its jitter."""
     if value != "mean" or job.stages == 1:
-        raise InputError(f"what-if {part!r}: only last-stage=mean can be asked, of a job with several stages")
+        raise InputError(f"what-if {part!r}: only last-stage=mean is supported, for a job with several stages")
     last = select_by("stage", job.stages - 1)
     factors = {}
     for optype in (FORWARD, BACKWARD):
@@ -147,7 +147,7 @@ def _scale_last_stage(job: Recorded, value: str, part: str) -> Recorded:
         others, own = (float(np.concatenate(pool).sum()) / max(1, sum(map(len, pool))) for pool in pools)
         if not own > 0:
             raise InputError(
-                f"what-if {part!r}: {optype} takes no time on the last stage, so there is none to scale; leave it out"
+                f"what-if {part!r}: {optype} takes no time on the last stage, so it cannot be scaled; remove it"
             )
         factors[optype] = others / own
 
@@ -175,19 +175,20 @@ QUESTIONS = {
         "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
         _scale_last_stage,
     ),
-    "stage": ReplayQuestion("stage=N: what is typical instead of what stage N took", partial(_set_group_typical, column="stage")),
-    "worker": ReplayQuestion("worker=DP,STAGE: what is typical instead of what that worker took", _set_worker_typical),
+    "stage": ReplayQuestion("stage=N: ops of stage N take typical times", partial(_set_group_typical, column="stage")),
+    "worker": ReplayQuestion("worker=DP,STAGE: ops of that worker take typical times", _set_worker_typical),
     "dp": ReplayQuestion(
-        "dp=N: what is typical instead of what all stages of dp rank N took", partial(_set_group_typical, column="dp_rank")
+        "dp=N: ops of all stages of dp rank N take typical times", partial(_set_group_typical, column="dp_rank")
     ),
-    "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", set_type_typical),
-    "links": ReplayQuestion("links=2x: messages and collectives twice as fast", partial(speed_up, chosen=communication_mask)),
+    "type": ReplayQuestion("type=OPTYPE: ops of this type take typical times", set_type_typical),
+    "links": ReplayQuestion("links=2x: messages and collectives twice as fast", partial(speed_up, chosen=comm_mask)),
     "compute": ReplayQuestion(
-        "compute=1.1x: all compute 10 % faster", partial(speed_up, chosen=lambda graph: ~communication_mask(graph))
+        "compute=1.1x: all compute 1.1 times as fast",
+        partial(speed_up, chosen=lambda graph: ~comm_mask(graph)),
     ),
     "schedule": ReplayQuestion(
         "schedule=NAME or NAME:CHUNKS: the same measured times in another order",
         lambda job, value, _: with_schedule(job, value),
     ),
 }
-"""What can be asked, by key."""
+"""Questions by key."""

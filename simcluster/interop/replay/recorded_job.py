@@ -1,8 +1,8 @@
-"""A recorded job that can be replayed under other durations, or in another order.
+"""A recorded job that can be replayed with other durations or in another order.
 
-Replicas that run the same ops in the same order, and wait for others alike, do everything at the same instants where
-all but one replica take what is typical: one represents them all.  Without that, the question of every replica would
-grow with the square of their number.
+Replicas with the same ops in the same order, and the same waits, run in lockstep when all but one replica take typical
+times: one represents them all. Otherwise the cost of asking about every replica would grow with the square of their
+number.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
 from simcluster.interop.replay.step_graph import (
-    DURATIONS_PER_SWEEP,
-    OpFilter,
+    SWEEP_SIZE,
     Lane,
-    StepProgram,
+    OpFilter,
     StepGraph,
-    select_by,
+    StepProgram,
     is_communication,
+    select_by,
 )
 
 _PROGRAM_COST = 100
-"""How often an op can be swept in the time in which a program is made of it."""
-_COLUMNS = ("worker", "microbatch", "chunk", "seconds", "began", "ended")
+"""Time to build an op's program, in sweeps of the op."""
+_COLUMNS = ("worker", "microbatch", "chunk", "seconds", "recorded_start", "recorded_end")
 
 
 class ReplicaClasses:
-    """The classes of a graph's replicas: ``ops[replica]`` correspond to those of all that are alike, in their order."""
+    """Classes of equal replicas in a graph; ``ops[replica]`` lists each one's ops in corresponding order."""
 
     def __init__(self, graph: StepGraph, ops: Sequence[Ints], classes: Sequence[Sequence[int]]) -> None:
         self._graph, self._ops, self._classes = graph, ops, classes
 
     def seconds_of_each(self, typical: Floats) -> Floats:
-        """Return seconds [replica, step] if only that replica takes what it took, all others ``typical`` [op, 1]."""
+        """Return seconds [replica, step] if only that replica keeps its recorded durations."""
         graph, steps = self._graph, self._graph.seconds.shape[1]
         found = np.empty((len(self._ops), steps))
-        for alike in self._classes:  # its first replica with one other of every class
+        for alike in self._classes:  # simulate its first replica with one other of every class
             others = [next((each for each in members if each != alike[0]), None) for members in self._classes]
             chosen = np.sort(np.concatenate([self._ops[each] for each in (alike[0], *others) if each is not None]))
             part, own = StepProgram(_subgraph(graph, chosen)), np.searchsorted(chosen, self._ops[alike[0]])
-            at_once = max(1, DURATIONS_PER_SWEEP // (len(chosen) * steps))
+            at_once = max(1, SWEEP_SIZE // (len(chosen) * steps))
             for begin in range(0, len(alike), at_once):
                 replicas = list(alike[begin : begin + at_once])
                 some = np.stack([self._ops[replica] for replica in replicas], axis=1)
@@ -56,10 +56,10 @@ class ReplicaClasses:
 
 
 def find_replica_classes(graph: StepGraph) -> ReplicaClasses | None:
-    """Return the classes of a graph's replicas; None where sweeping all replicas is no more work.
+    """Return the classes of a graph's equal replicas; None if replaying all replicas is no more work.
 
-    The rule by which they are alike: lanes of the same names and lengths, with ops of the same types, that wait for the
-    same ops of their own replica and meet either ops of it or, at the same places, all replicas.
+    Equal replicas have lanes of the same names and lengths, with ops of the same types, that wait for the same ops of
+    their replica and meet either ops of it or, at the same positions, all replicas.
     """
     lanes: list[dict[Lane, tuple[int, ...]]] = [{} for _ in range(int(graph.dp_rank.max()) + 1)]
     if len(lanes) ** 2 <= 2 * _PROGRAM_COST:
@@ -67,7 +67,7 @@ def find_replica_classes(graph: StepGraph) -> ReplicaClasses | None:
     for worker, name in sorted(graph.lanes, key=lambda lane: (lane[0] % graph.stages, lane[1])):
         lanes[worker // graph.stages][worker % graph.stages, name] = graph.lanes[worker, name]
     ops = [list(chain.from_iterable(own.values())) for own in lanes]
-    place = {op: number for own in ops for number, op in enumerate(own)}  # of every op among those of its replica
+    place = {op: number for own in ops for number, op in enumerate(own)}  # index of every op within its replica
     replica, meets = graph.dp_rank.tolist(), dict[int, int]()
     for number, group in enumerate(graph.groups):
         there = len({replica[op] for op in group})
@@ -95,22 +95,18 @@ def _subgraph(graph: StepGraph, ops: Ints) -> StepGraph:
     groups = [tuple([of[op] for op in group if of[op] >= 0]) for group in graph.groups]
     columns = {name: getattr(graph, name)[ops] for name in _COLUMNS}
     return StepGraph(
-        stages=graph.stages,
-        steps=graph.steps,
-        optype=tuple([graph.optype[op] for op in chosen]),
+        stages=graph.stages, steps=graph.steps, optype=tuple([graph.optype[op] for op in chosen]),
         lanes={lane: tuple([of[op] for op in own]) for lane, own in graph.lanes.items() if of[own[0]] >= 0},
         after=tuple([tuple([of[other] for other in graph.after[op]]) for op in chosen]),
-        groups=tuple([group for group in groups if len(group) > 1]),
-        **columns,
-    )
+        groups=tuple([group for group in groups if len(group) > 1]), **columns,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The steps of a job, in the order of ``steps``.
+    """The steps of a recorded job, in the order of ``steps``.
 
-    ``ranks[dp_rank x stages + stage]`` is the rank that was recorded for a worker; ``notes`` say what was repaired or
-    assumed.
+    ``ranks[dp_rank x stages + stage]`` is the rank recorded for a worker; ``notes`` list repairs and assumptions.
     """
 
     name: str
@@ -120,35 +116,35 @@ class Recorded:
 
     @cached_property
     def programs(self) -> tuple[StepProgram, ...]:
-        """The graphs with their programs."""
+        """Graphs of the job with their programs."""
         with collector_off():
             return tuple(StepProgram(graph) for graph in self.graphs)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Numbers of the steps, ascending."""
+        """Step numbers, ascending."""
         return tuple(sorted(step for graph in self.graphs for step in graph.steps))
 
     @property
     def stages(self) -> int:
-        """Pipeline stages."""
+        """Number of pipeline stages."""
         return self.graphs[0].stages
 
     @cached_property
     def replicas(self) -> int:
-        """Data-parallel ranks."""
+        """Number of data-parallel ranks."""
         return int(max(graph.worker.max() for graph in self.graphs)) // self.stages + 1
 
     @property
     def measured(self) -> Floats:
-        """Seconds of every step as it was recorded."""
+        """Recorded seconds of every step."""
         return self._sort_by_step([graph.measured_seconds for graph in self.graphs])
 
     @cached_property
     def typical(self) -> dict[str, float]:
-        """Seconds of an op of every type where nothing straggles, over all workers and steps.
+        """Typical seconds of an op by type, over all workers and steps.
 
-        The mean of compute (work is shared out evenly), the median of communication (its slow ones are disturbed).
+        The mean for compute (work is split evenly), the median for communication (its slow ops are disturbed).
         """
         pools: dict[str, list[Floats]] = {}
         for part in self.programs:
@@ -165,42 +161,46 @@ class Recorded:
         return np.array([self.typical[optype] for optype in graph.reported_types])[:, None]
 
     def step_seconds(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
-        """Return seconds of every step if ops took ``seconds(graph)`` [op, step]."""
+        """Return seconds of every step if ops take ``seconds(graph)`` [op, step]."""
         return self._sort_by_step(
-            [part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.programs]
+            [
+                part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape))
+                for part in self.programs
+            ]
         )
 
     def seconds_keeping(self, *groups: OpFilter) -> list[Floats]:
-        """Return per group of ops the seconds of every step if only they take what they took, others what is typical.
+        """Return step seconds per group of ops if only that group keeps its recorded durations.
 
-        Many groups together take little longer than one.
+        Many groups at once take little longer than one.
         """
-        found = [self._program_seconds_keeping(part, groups) for part in self.programs]
+        found = [self._seconds_keeping(part, groups) for part in self.programs]
         return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
-    def _program_seconds_keeping(self, part: StepProgram, groups: Sequence[OpFilter]) -> Floats:
-        """Return the same of the steps of a part, [group, step]."""
+    def _seconds_keeping(self, part: StepProgram, groups: Sequence[OpFilter]) -> Floats:
         graph, found = part.graph, []
         typical = self.typical_seconds(graph)
-        at_once = max(1, DURATIONS_PER_SWEEP // max(1, graph.seconds.size))
+        at_once = max(1, SWEEP_SIZE // max(1, graph.seconds.size))
         for first in range(0, len(groups), at_once):
             some = groups[first : first + at_once]
             found.append(part.seconds_keeping(np.stack([group(graph) for group in some], axis=1), typical))
         return np.concatenate(found)
 
     def seconds_keeping_each_replica(self) -> list[Floats]:
-        """Return per dp rank the seconds of every step if only that one takes what it took."""
+        """Return step seconds per dp rank if only that rank keeps its recorded durations."""
         found = []
         for part in self.programs:
             alike = find_replica_classes(part.graph)
             if alike is None:
-                found.append(self._program_seconds_keeping(part, [select_by("dp_rank", replica) for replica in range(self.replicas)]))
+                found.append(
+                    self._seconds_keeping(part, [select_by("dp_rank", replica) for replica in range(self.replicas)])
+                )
             else:
                 found.append(alike.seconds_of_each(self.typical_seconds(part.graph)))
         return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
     def simulate_events(self) -> tuple[Floats, int]:
-        """Return seconds of every step as recorded, on the event engine, and how many events that took."""
+        """Simulate all steps on the event engine; return their seconds and the number of events."""
         times, count = [], 0
         for part in self.programs:
             found = [part.simulate_events(part.graph.seconds, case) for case in range(len(part.graph.steps))]

@@ -1,10 +1,10 @@
-"""A recorded job: one row for every op of every worker, in the columns of ByteDance's straggler traces.
+"""A recorded job as a table: one row per op of every worker, in the columns of ByteDance's straggler traces.
 
 Source of the format: the traces published with "Understanding Stragglers in Large Model Training Using What-if
-Analysis" (arXiv:2505.05713).  A worker is a (dp rank, stage); of a tensor- or sequence-parallel group one rank is
-recorded.  ``start_ts`` and ``duration`` are seconds; ``start_ts`` counts from the first op of the step.  ``seq_id``
+Analysis" (arXiv:2505.05713). A worker is a (dp rank, stage); of a tensor- or sequence-parallel group one rank is
+recorded. ``start_ts`` and ``duration`` are seconds; ``start_ts`` counts from the first op of the step. ``seq_id``
 numbers the ops of one type on one worker; ``mb_id`` is the microbatch, ``mc`` the chunk on the stage and ``gmc`` the
-chunk in the whole model, each -1 where it means nothing.
+chunk in the whole model, each -1 where it does not apply.
 """
 
 from __future__ import annotations
@@ -22,48 +22,42 @@ from simcluster.base.errors import InputError
 from simcluster.documents.packed import read_parquet
 
 _CELL_BYTES = 120
-"""Bytes of memory of a cell where a trace is replayed: an op takes 1.3 kB."""
+"""Memory per cell (bytes) of a replayed trace: an op takes 1.3 kB."""
 _MAX_LETTERS = 200
-"""Letters of an op's type: as an array each row takes as much room as the longest."""
+"""Limit of the letters of an op type: in an array every row takes the space of the longest."""
 COLUMNS = (
     "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
 )  # fmt: skip
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 WEIGHT, NORM = "weight-grad-compute", "gradient-norm"
-"""Two types that the format does not have and simulated runs do: W of a split backward, the local part of the norm."""
+"""Op types of simulated runs that the format lacks: W of a split backward, the local part of the norm."""
 LAUNCH_PREFIX = "launch of "
-"""How types begin that no trace has: the part of a pass before it launches a collective."""
+"""Prefix of added op types: the part of a pass before it launches a collective."""
 COLLECTIVE_PREFIX = "comm:"
-"""How the types of collectives begin that a profiler named: comm:all_reduce:default_pg."""
+"""Prefix of collective types from a profiler: comm:all_reduce:default_pg."""
 MESSAGE_TYPES = {
-    "forward-send": "forward-pp-comm",
-    "forward-recv": "forward-pp-comm",
-    "backward-send": "backward-pp-comm",
+    "forward-send": "forward-pp-comm", "forward-recv": "forward-pp-comm", "backward-send": "backward-pp-comm",
     "backward-recv": "backward-pp-comm",
-}
-"""Halves of a message between stages, and the name of the whole."""
-COLLECTIVE_SCOPES = {
-    "params-all-gather": "replicas",
-    "grads-reduce-scatter": "replicas",
-    "grads-all-reduce": "replicas",
-    "embedding-grads-all-reduce": "pipeline",
-    "optimizer-clip-main-grad": "job",
-    "layernorm-grads-all-reduce": "worker",
-}
-"""Collectives, and who takes part: the replicas of a stage, the stages of a replica, all, or a tensor-parallel group
-of which one rank is recorded."""
+}  # fmt: skip
+"""Op types of both halves of a message between stages, and the name of the whole."""
+SCOPES = {
+    "params-all-gather": "replicas", "grads-reduce-scatter": "replicas", "grads-all-reduce": "replicas",
+    "embedding-grads-all-reduce": "pipeline", "optimizer-clip-main-grad": "job", "layernorm-grads-all-reduce": "worker",
+}  # fmt: skip
+"""Collective types and their members: the replicas of a stage, the stages of a replica, all workers, or a
+tensor-parallel group of which one rank is recorded."""
 
 METADATA_KEY = "simcluster"
 BLOCKING_METADATA = {"sends": "blocking"}
-"""In the file's metadata, under that key: sends hold up their worker until they are over.  The format cannot say it."""
+"""File metadata under that key if sends block their worker, which the format cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Columns over the recorded ops; ``optype`` is a code into ``words``, ``row`` the number of the row in the file.
+    """Columns over recorded ops; ``optype`` is an index into ``words``, ``row`` the number of the row in the file.
 
-    ``blocking``: a send holds up its worker until it is over.  Where that is not known, sends go beside compute.
+    ``blocking``: a send blocks its worker until it ends. If unknown, sends overlap with compute.
     """
 
     name: str
@@ -87,30 +81,30 @@ class Trace:
 
     @property
     def replicas(self) -> int:
-        """Data-parallel ranks, counted from 0."""
+        """Number of data-parallel ranks."""
         return int(self.dp_rank.max()) + 1
 
     @property
     def stages(self) -> int:
-        """Pipeline stages, counted from 0."""
+        """Number of pipeline stages."""
         return int(self.stage.max()) + 1
 
     @property
     def worker(self) -> Ints:
-        """dp_rank x stages + stage."""
+        """Worker number of every op: dp_rank x stages + stage."""
         return self.dp_rank * self.stages + self.stage
 
     def select_rows(self, chosen: Bools | Ints) -> Trace:
-        """Return the same trace with these rows only, in this order."""
+        """Return the trace with these rows only, in this order."""
         names = [each.name for each in fields(self)][2:-1]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Bools:
-        """Return which ops are of one of these types."""
+        """Return a mask of the ops of these types."""
         return np.isin(self.optype, [code for code, word in enumerate(self.words) if word in optypes])
 
     def describe(self, index: int) -> str:
-        """Return a row as messages name it: 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
+        """Return a row's description for messages: 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
         return (
             f"row {self.row[index]} (dp_rank {self.dp_rank[index]}, stage {self.stage[index]}, step {self.step[index]},"
             f" {self.words[self.optype[index]]} {self.seq_id[index]})"
@@ -118,9 +112,9 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a trace from a Parquet file, unchecked (``checks.check`` does that).
+    """Read a trace from a Parquet file, without checking its contents (see ``trace_checks.check_trace``).
 
-    Raises InputError where pyarrow is missing, the file is none or cut, or columns are missing or of the wrong type.
+    Raises InputError if pyarrow or columns are missing, the file is invalid or truncated, or a column has a wrong type.
     """
     table = read_parquet(path, COLUMNS, cell=_CELL_BYTES)
     missing = [name for name in COLUMNS if name not in table.column_names]
@@ -144,13 +138,13 @@ def read_trace(path: str | Path) -> Trace:
         about = json.loads((table.schema.metadata or {}).get(METADATA_KEY.encode(), b"null"))
     except (ValueError, RecursionError):
         raise InputError(
-            f"cannot read {path}: its metadata {METADATA_KEY!r} is damaged; write the file again, or leave it out"
+            f"cannot read {path}: its metadata {METADATA_KEY!r} is damaged; write the file again, or remove it"
         ) from None
     return trace_of(columns, name=Path(path).stem, blocking=about == BLOCKING_METADATA)
 
 
 def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
-    """Return a trace of columns in memory, such as those of a table; InputError for one of the wrong type."""
+    """Return a trace from columns in memory, such as a table; raise InputError if a column has a wrong type."""
     try:
         words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
     except (TypeError, ValueError):
@@ -169,7 +163,7 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
 
 
 def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
-    """Return the collectives that overlapped with computation of their own worker, and so did not delay it."""
+    """Return the collective types that overlapped with computation of their worker, and so did not delay it."""
     stages = int(trace.stage.max()) + 1
     place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
     _, place = np.unique(place, return_inverse=True)
@@ -179,7 +173,7 @@ def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
     compute = compute[np.lexsort((trace.start_ts[compute], place[compute]))]
     starts, ends = (place[compute] * far + time[compute] for time in (trace.start_ts, end))
     found = []
-    for optype in COLLECTIVE_SCOPES:
+    for optype in SCOPES:
         ops = np.flatnonzero(trace.is_type([optype]))
         slack = np.minimum(least, trace.duration[ops] / 2)
         first = np.searchsorted(ends, place[ops] * far + trace.start_ts[ops] + slack, side="right")
@@ -190,11 +184,11 @@ def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
 
 
 def group_equal_steps(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
-    """Return row numbers [op, step] of the steps with the same ops, in the same order on every main lane."""
+    """Return row numbers [op, step] of each set of steps with equal ops in the same order."""
     columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
     order = np.lexsort((*columns[::-1], trace.step))
     bounds = np.flatnonzero(np.diff(trace.step[order])) + 1
-    ends = trace.start_ts + trace.duration  # of ops that begin together the one that takes no time is first
+    ends = trace.start_ts + trace.duration  # of ops that begin together one without duration is first
     in_order = ~trace.is_type(MESSAGE_TYPES) & ~trace.is_type(beside)
     alike: dict[tuple[bytes, ...], list[Ints]] = {}
     for rows in np.split(order, bounds):

@@ -1,8 +1,8 @@
-"""A recorded job in another order: the same measured times under another schedule's rows.
+"""Rescheduling of a recorded job: its measured times in the order of another pipeline schedule.
 
-Assumptions where a trace is silent: I and W take half of a backward each; a stage's time is shared out evenly over its
-chunks, but what the last stage takes longer than the others (the head and the loss) stays with the last slice of the
-model; a message that was not recorded takes what is typical of its kind.
+Assumptions where a trace has no data: I and W take half of a backward each; a stage's time is split evenly over its
+chunks, but the extra time of the last stage (the head and the loss) stays with the last slice of the model; a message
+that was not recorded takes the typical time of its kind.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_
 from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, select_by
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
-_INPUT_GRADIENT_SHARE = 0.5  # of a backward is the gradient of the input
+_I_SHARE = 0.5  # share of a backward that is the input gradient
 _OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 
 def num_microbatches(graph: StepGraph) -> int:
-    """Return the number of microbatches of a replica in a step."""
+    """Return the number of microbatches per replica and step."""
     last = int(graph.microbatch.max())
     there = np.unique(graph.microbatch[graph.microbatch >= 0])
     if len(there) <= last:
@@ -33,7 +33,7 @@ def num_microbatches(graph: StepGraph) -> int:
 
 
 def find_schedule(graph: StepGraph) -> str:
-    """Return the name of the schedule that the first replica ran, "" for none that is known (chunks do not count)."""
+    """Return the name of the schedule that the first replica ran, "" if unknown (chunks are ignored)."""
     kinds = {FORWARD: "F", BACKWARD: "B"}
     rows = [
         [
@@ -54,21 +54,21 @@ def find_schedule(graph: StepGraph) -> str:
 
 
 def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
-    """Return the graph with its pipeline in the order of a schedule for as many stages and microbatches.
+    """Return the graph with its pipeline in the order of a schedule of equal stages and microbatches.
 
-    What each worker does before its first pass and after its last stays.  InputError where a job has chunks already,
-    or collectives beside its passes: their place in another order is not known.
+    Each worker's ops before its first pass and after its last stay. Raises InputError if the job already has chunks, or
+    collectives that overlap with its passes: their position in another order is unknown.
     """
     beside = [ops[0] for (_, name), ops in graph.lanes.items() if name != MAIN_LANE]
     if any(graph.optype[op] not in MESSAGE_TYPES for op in beside):
         raise InputError(
-            "another schedule: this job runs collectives beside its passes, and a trace does not say where they would "
-            "be in another order"
+            "another schedule: this job's collectives overlap with its passes, and their position in another order "
+            "is unknown"
         )
     if graph.chunk.max() >= graph.stages:
         raise InputError(
-            "another schedule: this job has several chunks a stage; what each stage takes for the whole of its share "
-            "is not recorded"
+            "another schedule: this job has several chunks per stage; the time of each stage's whole share is "
+            "not recorded"
         )
     return _Rescheduler(graph, schedule).build()
 
@@ -76,22 +76,22 @@ def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
 class _Rescheduler:
     def __init__(self, old: StepGraph, schedule: Schedule) -> None:
         self._old, self._schedule = old, schedule
-        self._ops: list[tuple[str, int, int, int]] = []  # type, worker, microbatch, place of the chunk
+        self._ops: list[tuple[str, int, int, int]] = []  # type, worker, microbatch, position of the chunk
         self._op_seconds: list[Floats] = []
         self._after: list[list[int]] = []
         self._lanes: dict[Lane, list[int]] = {}
         self._groups: list[tuple[int, ...]] = []
-        self._new_op: dict[int, int] = {}  # op of the old graph -> of the new
-        # (replica, kind, microbatch, virtual stage) -> op, and where it is
+        self._new_op: dict[int, int] = {}  # op of the old graph -> op of the new one
+        # (replica, kind, microbatch, virtual stage) -> op and its stage and chunk
         self._passes: dict[tuple[int, str, int, int], tuple[int, Hop]] = {}
         rows = zip(old.worker.tolist(), old.optype, old.microbatch.tolist(), old.seconds, strict=True)
         self._measured = {(worker, optype, number): seconds for worker, optype, number, seconds in rows}
         last = old.stage == old.stages - 1
-        self._head = dict.fromkeys((FORWARD, BACKWARD), 0.0)  # seconds that the last stage takes longer for a pass
+        self._head = dict.fromkeys((FORWARD, BACKWARD), 0.0)  # extra seconds per pass of the last stage
         for optype in self._head if old.stages > 1 else ():
             own = select_by("types", optype)(old)
             self._head[optype] = max(0.0, float(old.seconds[own & last].mean() - old.seconds[own & ~last].mean()))
-        # seconds by kind, sending worker, receiving worker and microbatch; what is typical of a kind
+        # seconds by kind, sending worker, receiving worker and microbatch; typical seconds by kind
         self._transfers: dict[tuple[str, int, int, int], Floats] = {}
         served = {other: op for op in range(len(old)) for other in old.after[op] if old.optype[other] in MESSAGE_TYPES}
         taken: dict[str, list[Floats]] = {"F": [], "B": []}
@@ -115,12 +115,12 @@ class _Rescheduler:
                 self._groups.append(tuple(self._new_op[op] for op in group))
         optype, *columns = zip(*self._ops, strict=True)
         worker, microbatch, chunk = (np.array(each, dtype=np.int64) for each in columns)
-        nothing = np.zeros((len(self._ops), len(old.steps)))  # nothing of it was recorded
+        nothing = np.zeros((len(self._ops), len(old.steps)))  # no recorded times
         return StepGraph(
             old.stages, old.steps, optype, worker, microbatch, chunk,
             lanes={lane: tuple(ops) for lane, ops in self._lanes.items()}, after=tuple(map(tuple, self._after)),
-            groups=tuple(self._groups), seconds=np.array(self._op_seconds).reshape(nothing.shape), recorded_start=nothing,
-            recorded_end=nothing,
+            groups=tuple(self._groups), seconds=np.array(self._op_seconds).reshape(nothing.shape),
+            recorded_start=nothing, recorded_end=nothing,
         )  # fmt: skip
 
     def _add_op(
@@ -134,7 +134,7 @@ class _Rescheduler:
         return len(self._ops) - 1
 
     def _fill_lane(self, worker: int) -> None:
-        """Fill the main lane: what came before the passes, the schedule's row, what came between and after them."""
+        """Fill a main lane: ops before the passes, the schedule's row, ops between and after passes."""
         old = self._old
         lane = old.lanes[worker, MAIN_LANE]
         passes = [place for place, op in enumerate(lane) if old.optype[op] in (FORWARD, BACKWARD)]
@@ -145,8 +145,8 @@ class _Rescheduler:
         for action in self._schedule.rows[stage]:
             here = self._schedule.virtual_stage(action.microbatch, stage, action.chunk)
             number = self._add_op(
-                MAIN_LANE, _OPTYPES[action.kind], worker, self._pass_seconds(worker, action), microbatch=action.microbatch,
-                chunk=here,
+                MAIN_LANE, _OPTYPES[action.kind], worker, self._pass_seconds(worker, action),
+                microbatch=action.microbatch, chunk=here,
             )  # fmt: skip
             made = "B" if action.kind == "I" else action.kind
             self._passes[replica, made, action.microbatch, here] = number, (stage, action.chunk)
@@ -154,7 +154,7 @@ class _Rescheduler:
             self._new_op[op] = self._add_op(MAIN_LANE, old.optype[op], worker, old.seconds[op])
 
     def _pass_seconds(self, worker: int, action: Action) -> Floats:
-        """Return what was measured on this worker for this microbatch, for this chunk's share of it."""
+        """Return the measured seconds of a worker's microbatch, scaled to the chunk's share."""
         stage, optype = worker % self._old.stages, BACKWARD if action.kind in "BIW" else FORWARD
         measured = self._measured.get((worker, optype, action.microbatch))
         if measured is None:
@@ -167,12 +167,12 @@ class _Rescheduler:
         ends = self._schedule.next_hop(action.microbatch, stage, action.chunk) is None
         chunks = len([hop for hop in self._schedule.route(action.microbatch) if hop[0] == stage])
         seconds = np.maximum(measured - own, 0.0) / chunks + (head if ends else 0.0)
-        return np.asarray({"I": _INPUT_GRADIENT_SHARE, "W": 1.0 - _INPUT_GRADIENT_SHARE}.get(action.kind, 1.0) * seconds)
+        return np.asarray({"I": _I_SHARE, "W": 1.0 - _I_SHARE}.get(action.kind, 1.0) * seconds)
 
     def _connect_passes(self) -> None:
-        """Add messages between passes on different stages, after all passes are there.
+        """Add messages between passes on different stages, once all passes exist.
 
-        A receive is posted when the pass before the one that it serves, of its kind on that chunk, is over.
+        A receive is posted when the preceding pass of its kind on that chunk has ended.
         """
         hops = {"F": self._schedule.next_hop, "B": self._schedule.previous_hop}
         for (replica, made, microbatch, _), (op, source) in self._passes.items():
@@ -184,7 +184,8 @@ class _Rescheduler:
                 self._after[user].append(op)
             else:
                 self._add_message(replica, made, source, target, microbatch, op, user)
-        serves = {other: op for op, own in enumerate(self._after) for other in own if self._ops[other][0] in MESSAGE_TYPES}
+        pairs = ((other, op) for op, own in enumerate(self._after) for other in own)
+        serves = {other: op for other, op in pairs if self._ops[other][0] in MESSAGE_TYPES}
         for (worker, name), ops in self._lanes.items():
             if name.startswith("recv"):
                 main = {op: place for place, op in enumerate(self._lanes[worker, MAIN_LANE])}
@@ -192,7 +193,9 @@ class _Rescheduler:
                 for before, receive in pairwise(ops):
                     self._after[receive].append(serves[before])
 
-    def _add_message(self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int) -> None:
+    def _add_message(
+        self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int
+    ) -> None:
         old, kind = self._old, "forward" if made == "F" else "backward"
         ends = replica * old.stages + source[0], replica * old.stages + target[0]
         seconds = self._transfers.get((made, *ends, microbatch), np.full(len(old.steps), self._typical[made]))

@@ -1,10 +1,8 @@
-"""One step of a recorded job as ops that wait for each other.  Columns over ops.
+"""Step of a recorded job as a graph of ops that wait for each other, in columns over ops.
 
-A worker has in-order lanes: "main" (compute, and the collectives that it waits for), one for each half of messages, one
-for each kind of collective that runs beside compute.  Ops of a group begin together and end each on its own, its
-seconds after the last of the group has arrived.
-
-As a program of the engine an op that meets others is an arrival, then its own seconds.
+A worker has in-order lanes: "main" (compute, and the collectives that block it), one per half of messages, and one per
+kind of collective that overlaps with compute. Ops of a group begin together; each ends its own seconds after the last
+arrival. In the engine's program an op that meets others is two ops: an arrival, then its own seconds.
 """
 
 from __future__ import annotations
@@ -22,28 +20,33 @@ from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.replay.longest_path import LongestPath, PathTimes
-from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX, MESSAGE_TYPES, COLLECTIVE_SCOPES
+from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX, MESSAGE_TYPES, SCOPES
 from simcluster.traffic.traffic import Traffic
 
 MAIN_LANE = "main"
 HOST, COPY = "host", "copy"
-"""Types of ops of profiles during which a GPU computes nothing."""
+"""Op types of profiles during which a GPU does not compute."""
 Lane = tuple[int, str]
 """(worker, name)."""
 
 
 @cache
 def is_communication(optype: str) -> bool:
-    """Is the type one whose length depends on others: a message or a collective?"""
-    return optype in MESSAGE_TYPES or optype in COLLECTIVE_SCOPES or optype in MESSAGE_TYPES.values() or optype.startswith(COLLECTIVE_PREFIX)
+    """Return whether an op type is a message or a collective, whose duration depends on others."""
+    return (
+        optype in MESSAGE_TYPES
+        or optype in SCOPES
+        or optype in MESSAGE_TYPES.values()
+        or optype.startswith(COLLECTIVE_PREFIX)
+    )
 
 
 @dataclass(frozen=True)
 class StepGraph:
     """Ops of one step, the same in all of ``steps``; a worker is dp_rank x ``stages`` + stage.
 
-    ``optype`` is an op's type in the trace; ``seconds[op, step]`` what it takes by itself (a message or collective:
-    from the last arrival on); ``began`` and ``ended`` are when it was recorded, 0 where it was not.
+    ``optype`` is an op's type in the trace. ``seconds[op, step]`` is its own duration (messages and collectives: from
+    the last arrival on). ``recorded_start`` and ``recorded_end`` are its recorded times, 0 if none.
     """
 
     stages: int
@@ -64,38 +67,38 @@ class StepGraph:
 
     @property
     def dp_rank(self) -> Ints:
-        """The dp rank of every op's worker."""
+        """Data-parallel rank of every op's worker."""
         return self.worker // self.stages
 
     @property
     def stage(self) -> Ints:
-        """The stage of every op's worker."""
+        """Pipeline stage of every op's worker."""
         return self.worker % self.stages
 
     @cached_property
     def type_codes(self) -> tuple[tuple[str, ...], Ints]:
-        """The op types that there are, and which of them every op is of: there are few, and questions are of types."""
+        """Distinct op types, and the index of every op's type among them."""
         place: dict[str, int] = {}
         codes = [place.setdefault(optype, len(place)) for optype in self.optype]
         return tuple(place), np.array(codes, dtype=np.int64)
 
     def type_mask(self, chosen: Callable[[str], bool]) -> Bools:
-        """Return which ops are of types that are chosen."""
+        """Return a mask of the ops whose type satisfies a predicate."""
         kinds, codes = self.type_codes
         return np.array([chosen(optype) for optype in kinds], dtype=bool)[codes]
 
     @cached_property
     def reported_types(self) -> tuple[str, ...]:
-        """The op types as they are reported, the two halves of a message as one."""
+        """Op types as reported, with one name for the two halves of a message."""
         return tuple([MESSAGE_TYPES.get(optype, optype) for optype in self.optype])
 
     @property
     def measured_seconds(self) -> Floats:
-        """Seconds of every step as recorded: first start to last end."""
+        """Recorded seconds of every step, from first start to last end."""
         return np.asarray(self.recorded_end.max(axis=0) - self.recorded_start.min(axis=0))
 
     def describe(self, op: int) -> str:
-        """Return the op as messages name it."""
+        """Return a description of an op for messages: worker, type and microbatch."""
         worker = int(self.worker[op])
         return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}" + (
             f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
@@ -103,37 +106,37 @@ class StepGraph:
 
 
 OpFilter = Callable[[StepGraph], Bools]
-"""Which ops of a graph a question is about."""
+"""A function that returns a mask of a graph's ops."""
 
 
-def communication_mask(graph: StepGraph) -> Bools:
-    """Return which ops are messages and collectives."""
+def comm_mask(graph: StepGraph) -> Bools:
+    """Return a mask of the ops that are messages or collectives."""
     return graph.type_mask(is_communication)
 
 
 def compute_mask(graph: StepGraph) -> Bools:
-    """Return which ops keep a rank's device busy."""
+    """Return a mask of the ops that keep a rank's device busy."""
     return graph.type_mask(lambda optype: not is_communication(optype) and optype not in (HOST, COPY))
 
 
 def select_by(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> OpFilter:
-    """Choose ops with one of these values: of these types as they are reported, dp ranks, stages or workers."""
+    """Return a filter for ops with one of these values: reported types, dp ranks, stages or workers."""
     if column == "types":
         return lambda graph: graph.type_mask(lambda optype: MESSAGE_TYPES.get(optype, optype) in values)
     return lambda graph: np.isin(getattr(graph, column), values)
 
 
-DURATIONS_PER_SWEEP = 4_000_000
-"""Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
-more than this no longer fits a cache."""
-_TICKS = 2.0**44  # of the clock's grid, a second
+SWEEP_SIZE = 4_000_000
+"""Durations per sweep: most ops of a pipeline wait for one other, so that a sweep of one case is mostly overhead;
+more than this exceeds a cache."""
+_TICKS = 2.0**44  # of the clock's grid, per second
 _NO_TRAFFIC = Traffic((), 0.0, 1, 0.0)
 
 
 class StepProgram:
-    """A graph with its program: the steps of a job that are alike.
+    """A step graph with the engine program that replays it.
 
-    ``first[op]`` is the program's op where a recorded one arrives, ``last[op]`` the one where it spends its time.
+    ``first_ops[op]`` is the program's op at which a recorded op arrives, ``last_ops[op]`` the one that takes its time.
     """
 
     def __init__(self, graph: StepGraph) -> None:
@@ -145,15 +148,15 @@ class StepProgram:
         self._sweep = LongestPath(self._program)
 
     def replay(self, seconds: Floats) -> PathTimes:
-        """Simulate the steps with these durations [op, step], in one sweep."""
+        """Return the times of all steps with these durations [op, step], in one sweep."""
         return self._sweep(self._program_seconds(seconds))
 
     def total_seconds(self, seconds: Floats) -> Floats:
-        """Return seconds of as many cases with these durations [op, case], in one sweep."""
+        """Return the seconds of each case with these durations [op, case], in one sweep."""
         return self._sweep.total_seconds(self._program_seconds(seconds))
 
     def seconds_keeping(self, kept: Bools, typical: Floats) -> Floats:
-        """Return seconds [case, step] if only the ops ``kept`` [op, case] take what they took, others ``typical``."""
+        """Return seconds [case, step] if only the ops ``kept`` [op, case] keep their recorded durations."""
         own, usual = (self._program_seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
         chosen = np.zeros((len(own), kept.shape[1]), dtype=bool)
         chosen[self.last_ops] = kept
@@ -161,13 +164,13 @@ class StepProgram:
         return self._sweep.total_seconds(cases.reshape(len(own), -1)).reshape(kept.shape[1], -1)
 
     def simulate_events(self, seconds: Floats, case: int) -> tuple[float, int]:
-        """Simulate one step by events: return its seconds, and how many events that took."""
+        """Simulate one step on the event engine; return its seconds and the number of events."""
         program = replace(self._program, seconds=self._program_seconds(seconds)[:, case].tolist())
         found = simulate_tables(program.tables([]), "op {}".format, keeps_times=False)
         return float(found.lane_end.max()), found.events
 
     def _program_seconds(self, of_ops: Floats) -> Floats:
-        """Return durations of the program's ops [op, case] from those of the recorded ones, on the clock's grid."""
+        """Return durations of the program's ops [op, case], rounded to the clock's grid."""
         found = np.full((len(self._program.seconds), of_ops.shape[1]), -1.0)
         found[self.last_ops] = np.round(of_ops * _TICKS) / _TICKS
         return found
@@ -191,7 +194,7 @@ class StepProgram:
         return program
 
     def _add_ops(self, program: ExplicitProgram, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
-        """Add the ops of all lanes, as columns: two for one that meets others, one for any other."""
+        """Add the ops of all lanes, as columns: two for an op that meets others, else one."""
         ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
         times = 1 + (meeting[ops] >= 0)
         over = np.cumsum(times)

@@ -1,12 +1,13 @@
-"""How much a recorded job straggles, and who makes it: the what-if metrics of arXiv:2505.05713.
+"""Straggler metrics of a recorded job: how much it is slowed down, and by which ranks, stages and op types.
 
-T is a job's replayed time, all its steps together, without delays between ops; T_ideal the same with every op taking
-what is typical of its type.  S = T / T_ideal.  S of a group (an op type, a dp rank, a stage) keeps the recorded
-durations of that group only; a worker's is the smaller of those of its dp rank and its stage.  M of a group is how much
-of T - T_ideal goes when the group alone becomes typical; it may exceed 1, because the mean contains the group.
+The what-if metrics are those of arXiv:2505.05713. T is a job's replayed time over all steps, without delays between
+ops; T_ideal the same with every op taking the typical time of its type. S = T / T_ideal. S of a group (an op type, a dp
+rank, a stage) keeps the recorded durations of that group only; a worker's is the smaller of those of its dp rank and
+its stage. M of a group is the share of T - T_ideal that vanishes when the group alone becomes typical; it may exceed 1,
+because the mean contains the group.
 
-A message or collective begins with its last member; the others wait for that one from when they were there.  Only
-waits that are not hidden behind computation count, and no instant twice: of waits at once, the one that began first.
+A message or collective begins when its last member arrives; the others wait for that one from their own arrival. Only
+waits that computation does not hide count, and no instant twice: of concurrent waits, the one that began first.
 """
 
 from __future__ import annotations
@@ -21,14 +22,21 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.replay.longest_path import PathTimes
 from simcluster.interop.replay.recorded_job import Recorded
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES, COLLECTIVE_SCOPES
-from simcluster.interop.replay.step_graph import OpFilter, StepProgram, StepGraph, compute_mask, select_by, is_communication
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES, SCOPES
+from simcluster.interop.replay.step_graph import (
+    OpFilter,
+    StepGraph,
+    StepProgram,
+    compute_mask,
+    is_communication,
+    select_by,
+)
 from simcluster.results.span_states import inside
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.results.waits import READABLE, WaitMatrix
 
 WORST_SHARE = 0.03
-"""The part of the workers that are looked at as the slowest (M_W of arXiv:2505.05713)."""
+"""Share of workers that count as the slowest (M_W of arXiv:2505.05713)."""
 
 Worker = tuple[int, int]
 """(dp rank, stage)."""
@@ -36,11 +44,11 @@ Worker = tuple[int, int]
 
 @dataclass(frozen=True)
 class StragglerCost:
-    """What a group's stragglers cost: mean seconds of a step with the group typical and all else as recorded
-    (``without``), and the other way about (``alone``).
+    """Cost of a group's stragglers, as mean seconds of a step.
 
-    ``removed`` is M, the part of the excess over T_ideal that goes without them, ``added`` the part that they make
-    alone; None where the job has no excess.
+    ``without`` has the group typical and all else as recorded, ``alone`` the group as recorded and all else typical.
+    ``removed`` is M, the share of the excess over T_ideal that vanishes in the former, ``added`` the share that occurs
+    in the latter; None if the job has no excess.
     """
 
     without: float
@@ -49,15 +57,17 @@ class StragglerCost:
     added: float | None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return it for JSON."""
+        """Return the cost as a dict for JSON."""
         return dict(zip(("without_s", "alone_s", "excess_removed", "excess_added"), astuple(self), strict=True))
 
 
 @dataclass(frozen=True)
 class Straggling:
-    """The metrics of a recorded job.  ``measured``, ``replayed`` and ``ideal`` are seconds of every step; ``error`` is
-    the mean of |replayed - measured| / measured, ``launch`` the sum of measured over that of replayed: the delays
-    between ops that a replay leaves out."""
+    """Straggler metrics of a recorded job.
+
+    ``measured``, ``replayed`` and ``ideal`` are seconds of every step; ``error`` is the mean of |replayed - measured| /
+    measured; ``launch`` is total measured over total replayed time: the delays between ops, which a replay omits.
+    """
 
     steps: tuple[int, ...]
     measured: Floats
@@ -76,16 +86,16 @@ class Straggling:
 
     @property
     def by_worker(self) -> Floats:
-        """S of every worker, [dp rank, stage]."""
+        """Slowdown S of every worker, [dp rank, stage]."""
         return np.asarray(np.minimum.outer(self.by_replica, self.by_stage))
 
     @property
     def by_step(self) -> Floats:
-        """S of every step."""
+        """Slowdown S of every step."""
         return self.replayed / self.ideal
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return all metrics as a dict for JSON."""
         steps = zip(self.steps, self.measured, self.replayed, self.ideal, strict=True)
         return {
             "steps": [
@@ -110,7 +120,7 @@ class Straggling:
 
 
 def measure(job: Recorded) -> Straggling:
-    """Return all metrics of a job: a few sweeps of many cases over all steps."""
+    """Return the straggler metrics of a recorded job, from a few sweeps of many cases over all steps."""
     replayed = job.step_seconds(lambda graph: graph.seconds)
     ideal = job.step_seconds(job.typical_seconds)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH_PREFIX)]
@@ -129,36 +139,29 @@ def measure(job: Recorded) -> Straggling:
         return StragglerCost(without, alone, (actual - without) / (actual - best), (alone - best) / (actual - best))
 
     return Straggling(
-        steps=job.steps,
-        measured=job.measured,
-        replayed=replayed,
-        ideal=ideal,
-        slowdown=_time_ratio(replayed, ideal),
+        steps=job.steps, measured=job.measured, replayed=replayed, ideal=ideal, slowdown=_time_ratio(replayed, ideal),
         launch=_time_ratio(job.measured, replayed),
         error=float(np.mean(np.abs(replayed - job.measured) / job.measured)),
-        by_type=dict(sorted(by_type.items(), key=lambda entry: -entry[1])),
-        by_replica=np.array(by_replica),
-        by_stage=np.array(by_stage),
-        worst=worst,
+        by_type=dict(sorted(by_type.items(), key=lambda entry: -entry[1])), by_replica=np.array(by_replica),
+        by_stage=np.array(by_stage), worst=worst,
         worst_workers=cost(select_by("worker", *(dp * job.stages + stage for dp, stage in worst))),
-        last_stage=cost(select_by("stage", job.stages - 1)),
-        typical={optype: job.typical[optype] for optype in types},
-    )
+        last_stage=cost(select_by("stage", job.stages - 1)), typical={optype: job.typical[optype] for optype in types},
+    )  # fmt: skip
 
 
 def explain_slowdown(found: Straggling) -> list[str]:
-    """Return in words how much of the slowdown two suspects explain; more than 100 % is pointed out."""
+    """Return lines on how much of the slowdown the slowest workers and the last stage explain."""
     shares = {"the slowest 3 % of workers": found.worst_workers.removed, "the last stage": found.last_stage.removed}
     known = {who: share for who, share in shares.items() if share is not None}
     wide = max((len(who) for who in known), default=0)
     lines = [f"  slowdown explained by {who:<{wide}} {share:>7.1%}" for who, share in known.items()]
     if any(share > 1 for share in known.values()):
-        lines.append("  over 100 %: without them a step would be shorter than what is typical")
+        lines.append("  over 100 %: removing them beats the typical step")
     return lines
 
 
 def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
-    """Return the 3 % of the workers (at least one) with the highest S, worst first; of equal ones the low numbers."""
+    """Return the 3 % of workers (at least one) with the highest S, worst first."""
     count = math.ceil(WORST_SHARE * by_worker.size)
     order = np.argsort(-by_worker, axis=None, kind="stable")[:count]
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
@@ -169,7 +172,7 @@ def _time_ratio(times: Floats, to: Floats) -> float:
 
 
 def wait_seconds(job: Recorded) -> Floats:
-    """Return the mean seconds of a step that every recorded rank waits for every other, [waiting, culprit]."""
+    """Return mean seconds per step that each rank waits for each other rank, [waiting, culprit]."""
     count = len(job.ranks)
     seconds = np.zeros((count, count))
     for part in job.programs:
@@ -180,7 +183,7 @@ def wait_seconds(job: Recorded) -> Floats:
 
 
 def wait_matrix(job: Recorded) -> WaitMatrix:
-    """Return the same with names: rank by rank, or stage by stage where there are too many ranks to be drawn."""
+    """Return the mean waits as a labelled matrix: by rank, or by stage if there are too many ranks to draw."""
     seconds = wait_seconds(job)
     if len(job.ranks) <= READABLE or job.stages == 1:
         order = np.argsort(job.ranks, kind="stable")
@@ -190,7 +193,7 @@ def wait_matrix(job: Recorded) -> WaitMatrix:
 
 
 def longest_waits(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
-    """Return the ``count`` largest (waiting, culprit, seconds), longest first."""
+    """Return the ``count`` largest waits (waiting, culprit, seconds), longest first."""
     order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
     pairs = [divmod(int(number), matrix.shape[1]) for number in order]
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
@@ -200,7 +203,7 @@ def _step_waits(part: StepProgram, played: PathTimes, step: int, count: int) -> 
     graph = part.graph
     arrival = played.ready[part.first_ops, step]
     begin, end = played.start[part.last_ops, step], played.end[part.last_ops, step]
-    # ops that wait for another of their group, and that one: of equals the first
+    # ops that wait for another of their group, and the last one (of equals the first)
     early, late = list[int](), list[int]()
     for group in graph.groups:
         members = np.array(group)
@@ -208,7 +211,8 @@ def _step_waits(part: StepProgram, played: PathTimes, step: int, count: int) -> 
         waiting = members[arrival[members] < arrival[last]].tolist()
         early += waiting
         late += [int(last)] * len(waiting)
-    waits, culprits, busy = (np.array(ops, dtype=np.int64) for ops in (early, late, np.flatnonzero(compute_mask(graph))))
+    busy = np.flatnonzero(compute_mask(graph))
+    waits, culprits = (np.array(ops, dtype=np.int64) for ops in (early, late))
     found = np.zeros((count, count))
     own_waits, own_busy = _group_by_worker(graph.worker[waits], count), _group_by_worker(graph.worker[busy], count)
     for worker, (mine, computed) in enumerate(zip(own_waits, own_busy, strict=True)):
@@ -225,7 +229,7 @@ def _group_by_worker(worker: Ints, count: int) -> list[Ints]:
 
 
 def _exposed_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
-    """Return seconds of each interval in which nothing computes, outside of intervals that began before it."""
+    """Return the uncomputed seconds of each interval, outside of intervals that began before it."""
     order = np.lexsort((high, low))
     before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
     first = np.maximum(low[order], before)
@@ -239,16 +243,13 @@ def _exposed_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> F
 
 _SCOPE_STREAMS = {"replicas": "dp", "pipeline": "pp", "job": "pp", "worker": "tp"}
 _TYPE_KINDS = {
-    FORWARD: "forward",
-    BACKWARD: "backward",
-    "optimizer": "optimizer",
-    "params-all-gather": "all_gather",
+    FORWARD: "forward", BACKWARD: "backward", "optimizer": "optimizer", "params-all-gather": "all_gather",
     "grads-reduce-scatter": "reduce_scatter",
-}
+}  # fmt: skip
 
 
 class OpLabel(NamedTuple):
-    """The label of an op in the timeline."""
+    """Stream, kind, name, layer, group and bytes of an op in the timeline."""
 
     stream: str
     kind: str
@@ -259,9 +260,9 @@ class OpLabel(NamedTuple):
 
 
 def replayed_spans(job: Recorded) -> Spans:
-    """Return a span per recorded op, as replayed; steps one after the other.
+    """Return a span per recorded op, as replayed, step after step.
 
-    ``ready`` is when the worker was there, ``start`` when the last of the op's group was.  ``name`` is the type in the
+    ``ready`` is the worker's arrival, ``start`` that of the last member of the op's group. ``name`` is the type in the
     trace, ``chunk`` the chunk of the stage.
     """
 
@@ -272,13 +273,13 @@ def replayed_spans(job: Recorded) -> Spans:
         if optype in MESSAGE_TYPES:
             return OpLabel("pp", optype.rpartition("-")[2], optype)
         kind = _TYPE_KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
-        return OpLabel(_SCOPE_STREAMS[COLLECTIVE_SCOPES[optype]] if optype in COLLECTIVE_SCOPES else "compute", kind, optype)
+        return OpLabel(_SCOPE_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)
 
     return job_spans(job, names)
 
 
 def job_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spans:
-    """Return the spans of a job as replayed, steps one after the other, of the ops that have names."""
+    """Return the replayed spans of a job's labelled ops, step after step."""
     times = job.step_seconds(lambda graph: graph.seconds)
     begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
     words = {"": 0}
@@ -291,12 +292,10 @@ def job_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spa
         for column in ("stream", "kind", "name", "group"):
             named[column] = [words.setdefault(text, len(words)) for text in named[column]]
         columns = named | {
-            "op": part.last_ops[ops],
-            "rank": np.array(job.ranks)[graph.worker[ops]],
-            "stage": graph.stage[ops],
+            "op": part.last_ops[ops], "rank": np.array(job.ranks)[graph.worker[ops]], "stage": graph.stage[ops],
             "chunk": np.where(graph.chunk < 0, -1, graph.chunk // graph.stages)[ops],
             "microbatch": graph.microbatch[ops],
-        }
+        }  # fmt: skip
         columns = {name: np.tile(column, len(graph.steps)) for name, column in columns.items()}
         columns["step"] = np.repeat(np.array(graph.steps), len(ops))
         offset = np.array([begins[step] for step in graph.steps])

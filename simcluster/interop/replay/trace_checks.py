@@ -1,8 +1,8 @@
-"""Checks of a trace before it is replayed, and of the clocks of its workers; messages name the row.
+"""Checks of a trace before its replay, and of its workers' clocks; messages name the row.
 
-What can be repaired without guessing at times is repaired, with a note that says what was assumed.  Notes also say
-what makes a trace doubtful though it can be replayed: ranks that are not there, units.  Where a message ends before
-its send begins, every worker's clock is shifted by one constant, so that the members of a group end together.
+What can be repaired without guessing times is repaired, with a note on what was assumed. Notes also report what makes a
+trace doubtful although it can be replayed: missing ranks, units. If a message ends before its send begins, every
+worker's clock is shifted by one constant, so that the members of a group end together.
 """
 
 from __future__ import annotations
@@ -16,21 +16,29 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, NORM, COLLECTIVE_SCOPES, WEIGHT, Trace
+from simcluster.interop.replay.recorded_trace import (
+    BACKWARD,
+    FORWARD,
+    MESSAGE_TYPES,
+    NORM,
+    SCOPES,
+    WEIGHT,
+    Trace,
+)
 from simcluster.interop.replay.step_graph import StepGraph, is_communication
 
-_KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGE_TYPES, *COLLECTIVE_SCOPES)
-_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGE_TYPES, *COLLECTIVE_SCOPES)
-_REMEDY = "Leave the step out (--steps), or record it again"
-_MOST_SECONDS = 1e12  # 30,000 years: a damaged number, of which sums would be infinite
-_LONGEST_PASS = 60.0  # seconds that the forward of a microbatch may take before its unit is doubted
+_KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGE_TYPES, *SCOPES)
+_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGE_TYPES, *SCOPES)
+_REMEDY = "Skip the step (--steps), or record it again"
+_MOST_SECONDS = 1e12  # 30,000 years: a damaged number, whose sums would be infinite
+_LONGEST_PASS = 60.0  # longest plausible forward of a microbatch (s); beyond it the unit is doubtful
 
 
 def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
-    """Return the trace (of these steps only), and what was repaired or assumed.
+    """Return the trace (with these steps only) and notes on what was repaired or assumed.
 
-    Raises InputError for what makes a replay meaningless: no ops, times that are none, a worker that is missing
-    throughout, an op that is there twice.  Steps that lack a worker which others have are left out, with a note.
+    Raises InputError for what makes a replay meaningless: no ops, invalid times, a worker that is missing throughout, a
+    duplicate op. Steps that lack a worker are skipped, with a note.
     """
     if not len(trace):
         raise InputError(
@@ -49,23 +57,22 @@ def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace
     passes = trace.duration[trace.is_type([FORWARD])]
     if len(passes) and float(np.median(passes)) > _LONGEST_PASS:
         notes.append(
-            f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are taken for seconds; "
-            "divide them first if they are milliseconds or microseconds"
+            f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are assumed to be "
+            "seconds; divide them first if they are milliseconds or microseconds"
         )
     if strange := _unknown_types(trace):
         notes.append(
-            f"op types that are not of the format: {', '.join(strange)}; taken for work of their own worker alone, in "
-            "the order recorded"
+            f"unknown op types: {', '.join(strange)}; treated as local work of their worker, in recorded order"
         )
     return trace, notes
 
 
 def require_steps(name: str, steps: Sequence[int], there: Collection[int]) -> None:
-    """Raise InputError where a trace of this name lacks a step that is asked for."""
+    """Raise InputError if the trace lacks a requested step."""
     missing = [step for step in steps if step not in there]
     if missing:
         known = ", ".join(map(str, list(there)[:12])) + (", ..." if len(there) > 12 else "")
-        raise InputError(f"steps: {name} has no step {missing[0]}; name some that it has: {known}")
+        raise InputError(f"steps: {name} has no step {missing[0]}; choose from: {known}")
 
 
 def _unknown_types(trace: Trace) -> list[str]:
@@ -75,8 +82,8 @@ def _unknown_types(trace: Trace) -> list[str]:
 def _refuse_rows(trace: Trace) -> None:
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_REMEDY}"
     rules = (
-        (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is no number of seconds.  {_REMEDY}"),
-        (~(np.abs(trace.duration) < _MOST_SECONDS), f"duration is no number of seconds.  {_REMEDY}"),
+        (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is not a number of seconds.  {_REMEDY}"),
+        (~(np.abs(trace.duration) < _MOST_SECONDS), f"duration is not a number of seconds.  {_REMEDY}"),
         (trace.duration < 0, negative),
         *(
             (getattr(trace, name) < 0, f"{name} must not be negative; count it from 0")
@@ -93,12 +100,12 @@ def _refuse_rows(trace: Trace) -> None:
 
 def _require_workers(trace: Trace) -> None:
     replicas, stages = trace.replicas, trace.stages
-    if replicas * stages > len(trace):  # no table of those that are missing: a damaged number may be 2^62
+    if replicas * stages > len(trace):  # no table of missing ones: a damaged number may be 2^62
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
         raise InputError(
             f"trace {trace.name!r}, {trace.describe(largest)}: dp ranks 0 to {replicas - 1} and stages 0 to "
-            f"{stages - 1} must all be there, since others wait for them, and {len(trace):,} rows are fewer "
-            "than they: take the row out, or record all of them"
+            f"{stages - 1} must all be recorded, since others wait for them, but there are only {len(trace):,} "
+            "rows: remove the row, or record all workers"
         )
     there = np.zeros((replicas, stages), dtype=bool)
     there[trace.dp_rank, trace.stage] = True
@@ -107,7 +114,7 @@ def _require_workers(trace: Trace) -> None:
         raise InputError(
             f"trace {trace.name!r} has no row of dp_rank {dp}, stage {stage} ({int((~there).sum())} of "
             f"{there.size} workers are missing); dp ranks 0 to {replicas - 1} and stages 0 to {stages - 1} must all be "
-            "there, since others wait for them: take what is left of that replica out, or record it"
+            "recorded, since others wait for them: remove the rest of that replica, or record it"
         )
 
 
@@ -124,13 +131,13 @@ def _complete_steps(trace: Trace, notes: list[str]) -> Trace:
     where = f"step {step} has no row of dp_rank {missing // stages}, stage {missing % stages}"
     if not whole.any():
         raise InputError(f"trace {trace.name!r}: {where}, and no step has all workers; nothing can be replayed")
-    left = f"{int((~whole).sum())} of {len(steps)} steps are left out: {', '.join(map(str, steps[~whole]))}"
+    left = f"{int((~whole).sum())} of {len(steps)} steps are skipped: {', '.join(map(str, steps[~whole]))}"
     notes.append(f"{where}; {left}")
     return trace.select_rows(whole[position])
 
 
 def _require_both_passes(trace: Trace) -> None:
-    """Refuse a trace without forward or backward passes; other names for them are not guessed at."""
+    """Raise InputError if forward or backward passes are missing; other names are not guessed."""
     for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if trace.is_type([other]).any() and not trace.is_type([optype]).any():
             strange = _unknown_types(trace)
@@ -149,15 +156,15 @@ def _refuse_duplicates(trace: Trace) -> None:
         place = int(np.flatnonzero(same)[0])
         first, second = sorted((int(order[place]), int(order[place + 1])))
         raise InputError(
-            f"trace {trace.name!r}, {trace.describe(second)}: the same op as in row {trace.row[first]}; step, dp_rank, "
-            "stage, optype, seq_id and mc together must name one op"
+            f"trace {trace.name!r}, {trace.describe(second)}: duplicate of the op in row {trace.row[first]}; step, "
+            "dp_rank, stage, optype, seq_id and mc together must identify one op"
         )
 
 
 def refuse_uneven(trace: Trace) -> None:
-    """Refuse replicas that run other ops than the rest, and steps in which other stages take part in collectives.
+    """Raise InputError if replicas run different ops, or stages take part in a collective in some steps only.
 
-    This finds rows that are lost without leaving anything unmatched: one of two members of an embedding's all-reduce.
+    This finds lost rows that leave nothing unmatched: one of two members of an embedding's all-reduce.
     """
     steps, step = np.unique(trace.step, return_inverse=True)
     replicas, stages = trace.replicas, trace.stages
@@ -175,28 +182,27 @@ def refuse_uneven(trace: Trace) -> None:
             last = ops[np.flatnonzero(same)[np.argsort(trace.seq_id[ops][same])[-1]]]
             raise InputError(
                 f"trace {trace.name!r}, {trace.describe(int(last))}: dp_rank {more} has {own[more]} {optype} in this "
-                f"step and stage, dp_rank {fewer} {own[fewer]}; replicas run the same ops, so a row was lost, or "
-                f"is not of this step.  {_REMEDY}"
+                f"step and stage, dp_rank {fewer} {own[fewer]}; replicas run the same ops, so a row is missing, "
+                f"or belongs to another step.  {_REMEDY}"
             )
         there = counts.sum(axis=1) > 0
         some = np.argwhere(there != (there.mean(axis=0) > 0.5))
-        if len(some) and optype in COLLECTIVE_SCOPES:
+        if len(some) and optype in SCOPES:
             number, stage = some[0].tolist()
             has, others = ("a", "none") if there[number, stage] else ("no", "one")
             raise InputError(
                 f"trace {trace.name!r}: step {steps[number]} has {has} {optype} on stage {stage}, and most other steps "
-                f"have {others}: a row was lost.  {_REMEDY}"
+                f"have {others}: a row is missing.  {_REMEDY}"
             )
 
 
 def _rank_notes(trace: Trace) -> list[str]:
-    """Note replicas or stages whose rank numbers are missing, and replicas that were not recorded."""
     replicas, stages = trace.replicas, trace.stages
-    between = [optype for optype, scope in COLLECTIVE_SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
+    between = [optype for optype, scope in SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
     if replicas == 1 and between:
         return [
-            f"one dp rank is recorded, and it runs {', '.join(between)}: whether those waited for other dp ranks is "
-            "not known, and counts as their own time"
+            f"only one dp rank is recorded, and it runs {', '.join(between)}: waiting for other dp ranks is "
+            "unknown and counts as transfer"
         ]
     if replicas == 1 or stages == 1:
         return []
@@ -212,19 +218,19 @@ def _rank_notes(trace: Trace) -> list[str]:
     if room <= there:
         return []
     return [
-        f"rank numbers leave room for {room} {what}, and {there} are recorded: the others are left out as if the job "
-        "had been without them"
+        f"rank numbers leave room for {room} {what}, and {there} are recorded: the replay assumes that the "
+        "job had no others"
     ]
 
 
-_TOLERANCE = 1e-3  # seconds before the last arrival that a member may end: what one machine's clocks differ by
+_TOLERANCE = 1e-3  # seconds by which a member may end before the last arrival: clock differences on a node
 _ROUNDS = 50
 
 
 def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
-    """Return the graphs with ``seconds``, and what was assumed about clocks.
+    """Return the graphs with the ``seconds`` of every op, and notes on assumptions about clocks.
 
-    Raises InputError where a message ends before it begins, and no shift of clocks explains it.
+    Raises InputError if a message ends before it begins and no clock shift explains it.
     """
     notes: list[str] = []
     found = [_op_seconds(graph) for graph in graphs]
@@ -242,7 +248,7 @@ def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[
         notes.append(
             "clocks differ: messages end before they begin.  Assumed that members of a group end together, and shifted "
             f"{int((np.abs(shifts) > _TOLERANCE).sum())} of {len(shifts)} workers' clocks by more than "
-            f"{_TOLERANCE * 1e3:g} ms, most that of dp_rank "
+            f"{_TOLERANCE * 1e3:g} ms, the most for dp_rank "
             f"{worker // stages}, stage {worker % stages} (by {'-' if shifts[worker] > 0 else '+'}"
             f"{format_seconds(abs(float(shifts[worker])))})"
         )
@@ -264,7 +270,7 @@ def _most_negative(seconds: Floats) -> float:
 
 
 def _op_seconds(graph: StepGraph) -> Floats:
-    """Return seconds of every op; both halves of a message take what the receiver saw."""
+    """Return seconds of every op; both halves of a message take the receiver's time."""
     seconds = graph.recorded_end - graph.recorded_start
     receives = graph.type_mask(lambda optype: optype.endswith("-recv"))
     of_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
@@ -279,7 +285,7 @@ def _op_seconds(graph: StepGraph) -> Floats:
 
 
 def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
-    """Return by how much (s) every worker's clock is ahead if members of groups end together: medians, in turn."""
+    """Return how far (s) each worker's clock is ahead if groups end together: medians, iterated."""
     ends: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
         for group in graph.groups:
@@ -308,6 +314,6 @@ def _refuse_negative(graphs: Sequence[StepGraph], found: Sequence[Floats], name:
             raise InputError(
                 f"trace {name!r}, step {graph.steps[step]}, {graph.describe(int(op))}: ends "
                 f"{-seconds[op, step] * 1e3:.3g} ms before its last member begins, and no constant shift of the "
-                "workers' clocks explains it; align the clocks when recording (one clock a machine, or an offset per "
-                "step), or leave the step out (--steps)"
+                "workers' clocks explains it; align the clocks when recording (one clock per node, or an offset per "
+                "step), or skip the step (--steps)"
             )

@@ -1,6 +1,6 @@
-"""A simulated run in the format of recorded traces, so that what replays real jobs can be tried on known ones.
+"""Writer of simulated runs as recorded traces, to test the replay of real jobs on runs with known causes.
 
-A worker is recorded by its first tensor- and context-parallel rank; its passes contain the collectives inside them.
+A worker is recorded by its first tensor- and context-parallel rank; its passes include the collectives inside them.
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ if TYPE_CHECKING:
 
 _PASS_TYPES = {"forward": FORWARD, "weight_grad": WEIGHT}
 _COLLECTIVES = {
-    ("dp", "all_gather"): "params-all-gather",
-    ("dp", "reduce_scatter"): "grads-reduce-scatter",
+    ("dp", "all_gather"): "params-all-gather", ("dp", "reduce_scatter"): "grads-reduce-scatter",
     ("dp", "all_reduce"): "grads-all-reduce",
-}
+}  # fmt: skip
 _TYPE_OF_NAME = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": "optimizer-clip-main-grad"}
 ChunkPlace = Callable[[int, int, int], int]
-"""(microbatch, stage, chunk) -> the chunk's place in the model."""
+"""(microbatch, stage, chunk) -> the chunk's position in the model."""
 _PassTimes = dict[tuple[int, str, int, int], tuple[float, float]]
-"""Begin and end by step, type, microbatch and chunk."""
+"""Start and end by step, type, microbatch and chunk."""
 
 
 def write_trace(result: Result, path: str | Path) -> None:
-    """Write a result's timeline as a trace file (Parquet).  InputError where pyarrow is missing."""
+    """Write a result's timeline as a Parquet trace; raise InputError if pyarrow is missing."""
     save_trace(trace_of_result(result, Path(path).stem), path)
 
 
 def trace_of_result(result: Result, name: str) -> Trace:
-    """Return the trace of a scenario's run."""
+    """Return the recorded trace of a simulated result."""
     job, blocking = result.job, not result.scenario.overlap.pipeline
     return trace_of_run(result, job.plan, job.schedule.virtual_stage, blocking=blocking, name=name)
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
-    """Write a trace as a Parquet file.  InputError where pyarrow is missing or the system refuses."""
+    """Write a trace as a Parquet file; raise InputError if pyarrow is missing or writing fails."""
     arrow, parquet = parquet_for(path, "write")
     columns = {name: getattr(trace, name) for name in COLUMNS if name != "optype"}
     columns["optype"] = [trace.words[code] for code in trace.optype]
@@ -70,15 +69,17 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         parquet.write_table(table, file)
 
 
-def trace_of_run(run: Run, plan: Plan, place: ChunkPlace | None = None, *, blocking: bool = False, name: str = "") -> Trace:
-    """Return the trace of a run on these ranks; ``blocking``: sends hold up the sender.
+def trace_of_run(
+    run: Run, plan: Plan, place: ChunkPlace | None = None, *, blocking: bool = False, name: str = ""
+) -> Trace:
+    """Return the recorded trace of a run; ``blocking``: sends block the sender.
 
-    ``place`` is which chunk of the model a stage's chunk is (default: a loop).
+    ``place`` maps a stage's chunk to its position in the model (default: a loop over stages).
     """
     import pandas as pd
 
     located = place or (lambda microbatch, stage, chunk: chunk * plan.pp + stage)
-    known: dict[int, pd.DataFrame] = {}  # by the rank that was played for others
+    known: dict[int, pd.DataFrame] = {}  # by the simulated rank that represents others
     parts = []
     for stage, dp in np.ndindex(plan.pp, plan.dp):
         rank = int(plan.grid[stage, dp, 0, 0])
@@ -124,11 +125,11 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def _extend_pass(passes: _PassTimes, span: Any) -> None:
-    """Count a collective to the pass of its microbatch that is under way, or else begins with it."""
+    """Extend the pass of a collective's microbatch that contains it, else the next one, by the collective."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
     inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
-    behind = [key for key in known if times(key)[0] > span.ready]  # as a backward does with its input's all-gather
+    behind = [key for key in known if times(key)[0] > span.ready]  # as a backward begins with its input's all-gather
     if known:
         key = max(inside, key=times) if inside else min(behind, key=times) if behind else max(known, key=times)
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
@@ -147,17 +148,17 @@ def _other_row(span: Any, passes: _PassTimes) -> tuple[object, ...]:
 
 
 class TraceEstimator:
-    """Stragglers of a simulated run as the estimator finds them in its trace alone, as in that of a real job."""
+    """Stragglers of a simulated run, estimated from its trace alone as for a real job."""
 
     def __init__(self, result: Result, name: str) -> None:
         self._recorded = recorded(trace_of_result(result, name))
 
     @cached_property
     def straggling(self) -> Straggling:
-        """Its slowdown and the parts of it."""
+        """Straggler metrics of the trace."""
         return measure(self._recorded)
 
     def share_without(self, workers: Sequence[int]) -> float:
-        """Return the part of the run's time that remains if the ops of these workers took what is typical."""
+        """Return the share of the run's time that remains if these workers' ops take typical times."""
         (without,) = self._recorded.seconds_keeping(lambda graph: ~np.isin(graph.worker, workers))
         return float(without.sum() / self.straggling.replayed.sum())

@@ -1,1 +1,1 @@
-"""One's own trace beside the simulation: the same step as recorded and as played, and where the two differ."""
+"""Comparison of a recorded trace with its simulation: the same step on both sides, and the differences."""

@@ -1,4 +1,4 @@
-"""Which axis of a scenario a recorded collective is on."""
+"""Assignment of recorded collectives to the parallel axes of a scenario."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
 
 CallCounts = Mapping[str, float]
-"""Calls of a step by kind."""
+"""Calls per step by kind."""
 _ROUNDS = 8
 
 
 class AxisFinder:
-    """Which axis of the scenario a recorded collective is on: by its group's name, its members, or what is said of it;
-    where the trace tells none of these, by how many calls of each kind its group (a stream) has."""
+    """Lookup of the parallel axis of recorded collectives: by the group's name, members or description.
+
+    If the trace has none of these, by the number of calls of each kind in the group (a stream).
+    """
 
     def __init__(self, result: Result, job: ProfiledJob) -> None:
         self._result, self._ranks = result, [rank for rank in job.ranks if rank < result.facts.ranks]
@@ -30,7 +32,7 @@ class AxisFinder:
         self._known: dict[tuple[object, ...], str] = {}
 
     def find_axis(self, comm: CommCall, rank: int) -> str:
-        """Return the axis of a collective of a rank."""
+        """Return the parallel axis of a rank's collective."""
         key = comm.kind, comm.group, comm.what, comm.ranks, rank
         if key not in self._known:
             self._known[key] = self._search_axis(comm, rank)
@@ -50,14 +52,13 @@ class AxisFinder:
             return described if described in same else same[0]
         if described:
             return described
-        if rank not in self._assigned:  # all groups of unknown members, so that every axis has as many calls as simulated
+        if rank not in self._assigned:  # give groups of unknown members the axes whose simulated calls they match
             planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
             own = {name: counts for (of, name), counts in self._recorded_calls.items() if of == rank}
             self._assigned[rank] = _assign_groups(own, planned)
         return self._assigned[rank].get(comm.group, "dp")
 
     def _count_planned_calls(self) -> dict[int, dict[str, dict[str, float]]]:
-        """Return calls of a step by simulated rank, axis and kind."""
         spans, words = self._result.spans, self._result.spans.words
         found: dict[int, dict[str, dict[str, float]]] = {}
         columns = np.stack([spans.rank, spans.stream, spans.kind], 1)
@@ -70,7 +71,7 @@ class AxisFinder:
         return found
 
     def _list_simulated_groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
-        """Return axis, kind, group's name and members of every rank's calls, as a trace of the simulation has them."""
+        """Return axis, kind, group name and members of every rank's simulated calls."""
         spans, words = self._result.spans, self._result.spans.words
         communicators, first = self._result.folding.communicators, self._result.ranks.start
         calls: dict[int, list[list[str]]] = {}
@@ -89,7 +90,7 @@ class AxisFinder:
 
 
 def _assign_groups(groups: Mapping[str, CallCounts], planned: Mapping[str, CallCounts]) -> dict[str, str]:
-    """Return an axis for each group: the largest first, each where it helps most, then again while anything helps."""
+    """Return an axis for each group: largest group first, each where it fits best, repeated until stable."""
     found: dict[str, str] = {}
 
     def apart(group: str, axis: str) -> float:
@@ -113,7 +114,6 @@ def _assign_groups(groups: Mapping[str, CallCounts], planned: Mapping[str, CallC
 
 
 def _count_unknown_calls(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
-    """Return calls of a step by rank, group and kind, of groups whose members are not known."""
     found: dict[tuple[int, str], dict[str, float]] = {}
     for graph in job.profiled_steps:
         for op, source in enumerate(graph.sources):

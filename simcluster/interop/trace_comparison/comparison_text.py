@@ -1,4 +1,4 @@
-"""A trace next to its simulation in sentences, the largest finding first, and in tables of text."""
+"""Text of a trace comparison: sentences, largest finding first, and tables."""
 
 from __future__ import annotations
 
@@ -13,34 +13,29 @@ from simcluster.results.span_states import EXPOSED
 from simcluster.show.blocks import Block, Lines, TableBlock
 
 CAUSE_PHRASES = {
-    "forward": "forward compute",
-    "backward": "backward compute (with what is recomputed)",
-    "optimizer": "the optimizer",
-    "other": "other compute",
-    **{f"exposed_{axis}": f"{axis} communication, exposed" for axis in EXPOSED},
+    "forward": "forward compute", "backward": "backward compute (including recompute)", "optimizer": "the optimizer",
+    "other": "other compute", **{f"exposed_{axis}": f"exposed {axis} communication" for axis in EXPOSED},
     **{f"waiting_{axis}": f"waiting for late members of {axis} groups" for axis in ("tp", "cp", "ep", "dp")},
-    "bubble": "pipeline bubble",
-    "end": "waiting for the last rank at the end",
-    "copying": "copies beside nothing",
-    "idle": "pauses: the host, and between kernels",
-}
-"""Causes in words."""
+    "bubble": "pipeline bubble", "end": "waiting for the last rank at the end",
+    "copying": "copies that nothing overlaps", "idle": "pauses (host, and between kernels)",
+}  # fmt: skip
+"""Display text of causes."""
 MERGED_PHRASES = {
-    **{f"exposed_{axis}": f"{axis} communication, with waiting" for axis in ("tp", "cp", "ep", "dp")},
+    **{f"exposed_{axis}": f"{axis} communication including waiting" for axis in ("tp", "cp", "ep", "dp")},
     "exposed_pp": "pp messages and bubble",
 }
-"""Where not every rank was recorded, and waiting cannot be told from transfer."""
+"""Display text where not every rank was recorded, so that waiting is not distinguished from transfer."""
 _MAX_FINDINGS = 6
 _MIN_SHARE = 0.05
-"""Of all that changed: what is less is not told."""
+"""Smallest share of the total change that is reported."""
 _TOLERANCE = 0.02
-"""Counts, sizes and ratios that differ by no more are the same."""
+"""Relative difference up to which counts, sizes and ratios are equal."""
 _NAMED_SHARE = 0.25
-"""Kinds of calls are named whose exposed time changes by so much of what changes most."""
+"""Kinds of calls are named if their exposed time changes by this share of the largest change."""
 _SLOW_SHARE = 0.05
-"""A rank that computes by so much longer than the others (both against the simulation) stands out."""
+"""Excess compute time, relative to the simulation and the other ranks, that makes a rank slow."""
 LAUNCH_ROUNDING = 1.5e-9
-"""Seconds a launch: profilers count whole nanoseconds."""
+"""Rounding (s) per launch: profilers count whole nanoseconds."""
 
 
 class Finding(NamedTuple):
@@ -51,12 +46,12 @@ class Finding(NamedTuple):
 
 
 def cause_phrase(found: StepPair, cause: str) -> str:
-    """Return a cause in words."""
+    """Return the display text of a cause."""
     return (MERGED_PHRASES.get(cause) if found.merged else None) or CAUSE_PHRASES[cause]
 
 
 def difference_sentences(found: StepPair) -> list[str]:
-    """Return the sentences of a difference: doubts, the headline, then findings, the largest first."""
+    """Return the sentences of a difference: warnings, the headline, then findings, largest first."""
     said = [f"The trace seems to be of another job: {'; '.join(found.mismatches)}."] if found.mismatches else []
     changed = sum(abs(seconds) for seconds in found.causes.values())
     launches = [max(each.simulated.launches, each.recorded.launches) for each in found.kernels]
@@ -72,34 +67,33 @@ def difference_sentences(found: StepPair) -> list[str]:
             f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
             f"({(high - low) / found.recorded.seconds:.1%} apart)."
         )
-    ranks, of = len(found.compute_by_rank), found.result.facts.ranks
+    ranks, of = len(found.rank_compute), found.result.facts.ranks
     if found.merged:
         why = f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded"
-        why = why if ranks < of else "The trace does not tell who communicates with whom"
+        why = why if ranks < of else "The trace does not state which ranks communicate"
         said.append(f"{why}: waiting for others counts as communication, on both sides.")
     if alike:
         return said
     findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
     said += [each.sentence for each in findings if abs(each.seconds) >= _MIN_SHARE * changed][:_MAX_FINDINGS]
     if found.unmatched:
-        unknown = sum(each.seconds for each in found.unmatched)
+        unknown = sum(unmatched.seconds for unmatched in found.unmatched)
         said.append(
             f"{format_seconds(unknown)} of kernels in the trace ({unknown / found.recorded.seconds:.1%} of its step) "
-            f"are of no known kind, most of it {found.unmatched[0].name[:60]!r}."
+            f"have no known kind, mostly {found.unmatched[0].name[:60]!r}."
         )
     return said
 
 
 def _headline(found: StepPair, *, alike: bool, least: float) -> str:
-    """Compare the steps; ``least``: seconds that a step of so many launches may differ by as it is written down."""
     one, two = format_seconds(found.simulated.seconds), format_seconds(found.recorded.seconds)
     if alike:
-        return f"No difference: the trace takes {two} a step, as simulated, and so do all its parts."
+        return f"No difference: the trace takes {two} per step, as simulated, and so do all its parts."
     if abs(found.seconds) <= least:
-        return f"The trace takes {two} a step, as simulated; its parts differ."
+        return f"The trace takes {two} per step, as simulated; its parts differ."
     slower = "longer" if found.seconds > 0 else "less"
     change = f"{format_seconds(abs(found.seconds))} ({abs(found.seconds) / found.simulated.seconds:.1%})"
-    return f"The trace takes {two} a step: {change} {slower} than simulated ({one})."
+    return f"The trace takes {two} per step: {change} {slower} than simulated ({one})."
 
 
 def _findings(found: StepPair) -> Iterator[Finding]:
@@ -107,12 +101,12 @@ def _findings(found: StepPair) -> Iterator[Finding]:
     middle = median(every.values()) if every else 0.0
     slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW_SHARE)}
     slow = slow if len(every) > 1 else {}
-    named = 0 < len(slow) <= len(found.compute_by_rank) / 2
+    named = 0 < len(slow) <= len(found.rank_compute) / 2
     if named:
         yield _slow_ranks_finding(found, slow)
     computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
-    # what slow ranks compute longer than the others, of the mean rank
-    extra = sum(found.compute_by_rank[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.compute_by_rank)
+    # extra compute time of slow ranks, averaged over ranks
+    extra = sum(found.rank_compute[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.rank_compute)
     if not named or abs(computed - extra) > 0.2 * abs(computed):
         yield from (_kernel_finding(found, pair) for pair in found.kernels)
     for axis in EXPOSED:
@@ -127,8 +121,10 @@ def _findings(found: StepPair) -> Iterator[Finding]:
     yield from _paused_rank_finding(found)
     idle, late = found.causes.get("idle", 0.0), ""
     if found.recorded.launch_delay:
-        late = f"; in {format_seconds(found.recorded.launch_delay)} of them the host had not launched what came next"
-    yield Finding(idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}.")
+        late = f"; in {format_seconds(found.recorded.launch_delay)} of them the host had not launched the next kernel"
+    yield Finding(
+        idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}."
+    )
 
 
 def _from_to(found: StepPair, cause: str) -> str:
@@ -137,14 +133,13 @@ def _from_to(found: StepPair, cause: str) -> str:
 
 
 def compute_ratios(found: StepPair) -> dict[int, float]:
-    """Return how many times as long as simulated every rank computes."""
-    return {rank: two / one for rank, (one, two) in found.compute_by_rank.items() if one > 0}
+    """Return each rank's compute time as a multiple of its simulated time."""
+    return {rank: two / one for rank, (one, two) in found.rank_compute.items() if one > 0}
 
 
 def _slow_ranks_finding(found: StepPair, slow: Mapping[int, float]) -> Finding:
-    """Name the ranks that compute much longer, against the simulation, than the median does."""
     order = sorted(slow, key=lambda rank: -slow[rank])
-    one, two = found.compute_by_rank[order[0]]
+    one, two = found.rank_compute[order[0]]
     others = [value for rank, value in compute_ratios(found).items() if rank not in slow]
     names = ", ".join(map(str, order[:4])) + (", ..." if len(slow) > 4 else "")
     who = f"Rank {names} computes" if len(slow) == 1 else f"Ranks {names} compute"
@@ -161,18 +156,17 @@ def _slow_ranks_finding(found: StepPair, slow: Mapping[int, float]) -> Finding:
 
 
 def _paused_rank_finding(found: StepPair) -> Iterator[Finding]:
-    """Name the rank that pauses much longer than the others do, all against the simulation."""
     more = {
-        rank: found.recorded.idle_by_rank[rank] - found.simulated.idle_by_rank[found.result.simulated_for(rank)]
-        for rank in found.compute_by_rank
+        rank: found.recorded.rank_idle[rank] - found.simulated.rank_idle[found.result.simulated_for(rank)]
+        for rank in found.rank_compute
     }
     worst, middle = max(more, key=lambda rank: more[rank]), median(more.values())
     over = more[worst] - middle
     if len(more) > 2 and over > _MIN_SHARE * found.simulated.seconds and over > 2 * abs(middle):
         yield Finding(
             over,
-            f"The GPU of rank {worst} pauses {format_seconds(over)} longer than those of others: its host, or what it "
-            "waits for besides communication.",
+            f"The GPU of rank {worst} pauses {format_seconds(over)} longer than those of others, because of its "
+            "host or of waits other than communication.",
         )
 
 
@@ -182,12 +176,12 @@ def _kernel_finding(found: StepPair, pair: KernelPair) -> Finding:
     if abs(seconds) <= LAUNCH_ROUNDING * max(one.launches, two.launches):
         return Finding(0.0, "")
     if not one.seconds:
-        what = "is in the trace alone"
+        what = "is only in the trace"
     elif not two.seconds:
         what = "is not in the trace"
-    elif not _nearly_equal(one.launches, two.launches):
-        launches = f"{two.launches:,.4g} launches for {one.launches:,.4g} simulated"
-        what = f"takes {two.seconds / one.seconds:.2f} x the time in the trace, in {launches}"
+    elif not _close(one.launches, two.launches):
+        launches = f"{two.launches:,.4g} launches (simulated: {one.launches:,.4g})"
+        what = f"takes {two.seconds / one.seconds:.2f} x the time in the trace, with {launches}"
     else:
         ratio = two.seconds / one.seconds
         what = f"is {f'{ratio:.2f} x slower' if ratio >= 1 else f'{1 / ratio:.2f} x faster'} in the trace"
@@ -198,7 +192,6 @@ def _kernel_finding(found: StepPair, pair: KernelPair) -> Finding:
 
 
 def _exposed_finding(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
-    """State why communication of an axis holds ranks up more or less: its calls, or what hides them."""
     changes = [abs(pair.recorded.exposed - pair.simulated.exposed) for pair in pairs]
     most = max(changes)
     why = [
@@ -208,32 +201,32 @@ def _exposed_finding(found: StepPair, cause: str, seconds: float, pairs: list[Ca
     ]
     reason = f": {'; '.join(why)}" if why else ""
     return Finding(
-        seconds, f"{_capitalize(cause_phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}."
+        seconds,
+        f"{_capitalize(cause_phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}.",
     )
 
 
 def _call_difference(pair: CallPair, *, merged: bool) -> str:
-    """State what differs of one kind of call: how many, of what size, how long, how much of them is hidden."""
     one, two = pair.simulated, pair.recorded
     what = f"{pair.axis} {pair.kind.replace('_', '-')}"
     if not one.calls or not two.calls:
-        return f"{what} is in the {'trace' if two.calls else 'simulation'} alone"
-    early = merged and pair.kind == MESSAGE_KIND  # a receive that was posted early lasts as long as the bubble
+        return f"{what} is only in the {'trace' if two.calls else 'simulation'}"
+    early = merged and pair.kind == MESSAGE_KIND  # a receive posted early lasts as long as the bubble
     why = []
-    if not _nearly_equal(one.calls, two.calls):
+    if not _close(one.calls, two.calls):
         why.append(f"is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
-    if one.bytes and two.bytes and not _nearly_equal(one.bytes / one.calls, two.bytes / two.calls):
+    if one.bytes and two.bytes and not _close(one.bytes / one.calls, two.bytes / two.calls):
         sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
-        why.append(f"is of {sizes[0]} a call, simulated {sizes[1]}")
-    if one.seconds and not early and not _nearly_equal(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
-        why.append(f"takes {ratio:.2f} x as long a call")
+        why.append(f"moves {sizes[0]} per call, simulated {sizes[1]}")
+    if one.seconds and not early and not _close(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
+        why.append(f"takes {ratio:.2f} x as long per call")
     parts = [side.exposed / side.seconds if side.seconds else 0.0 for side in (two if early else one, two)]
     if abs(parts[1] - parts[0]) > _TOLERANCE:
-        why.append(f"is exposed by {parts[1]:.0%}, simulated {parts[0]:.0%}")
+        why.append(f"is {parts[1]:.0%} exposed, simulated {parts[0]:.0%}")
     return f"{what} {', '.join(why)}" if why else ""
 
 
-def _nearly_equal(one: float, two: float) -> bool:
+def _close(one: float, two: float) -> bool:
     return abs(one - two) <= _TOLERANCE * max(abs(one), abs(two))
 
 
@@ -242,14 +235,14 @@ def _capitalize(text: str) -> str:
 
 
 MAX_ROWS = 16
-"""Rows of a table that people see; JSON has all."""
+"""Rows of a displayed table; JSON has all."""
 _COLUMNS = ["simulated", "trace", "difference", "ratio"]
 _NAME, _WIDTH = 72, 120
 
 
 def report_blocks(found: StepPair) -> list[Block]:
-    """Return the difference as people read it: names, sentences, tables, notes."""
-    ranks, of = len(found.compute_by_rank), found.result.facts.ranks
+    """Return the displayed comparison: names, sentences, tables, notes."""
+    ranks, of = len(found.rank_compute), found.result.facts.ranks
     recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
     sentences = [
         line
@@ -261,75 +254,71 @@ def report_blocks(found: StepPair) -> list[Block]:
 
 
 def difference_tables(found: StepPair) -> list[TableBlock]:
-    """Return tables by cause, kernel, name of those of no known kind, communication, layer and rank; none empty."""
+    """Return the non-empty tables: by cause, kernel, unmatched kernel, communication, layer and rank."""
     return [table for table in _tables(found) if table.rows]
 
 
 def _tables(found: StepPair) -> Iterator[TableBlock]:
     one, two = found.simulated.states, found.recorded.states
     names = [name for name in found.causes if one.get(name) or two.get(name)]
-    rows = [[cause_phrase(found, name), *_comparison_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
-    rows.append(["step", *_comparison_cells(found.simulated.seconds, found.recorded.seconds)])
-    yield _table("where the step goes (mean of the recorded ranks)", ["", *_COLUMNS], rows)
+    rows = [[cause_phrase(found, name), *_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
+    rows.append(["step", *_cells(found.simulated.seconds, found.recorded.seconds)])
+    yield _table("step time by cause (mean of the recorded ranks)", ["", *_COLUMNS], rows)
 
     kernels = found.kernels[:MAX_ROWS]
     rows = [
-        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_comparison_cells(k.simulated.seconds, k.recorded.seconds)]
+        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_cells(k.simulated.seconds, k.recorded.seconds)]
         for k in kernels
     ]
-    what = "stretches of kernels" if found.stretches else "kinds of kernel"
-    title = f"by {what}, a rank and step (what differs most first{_count_note(len(rows), len(found.kernels))})"
+    what = "span" if found.stretches else "kernel kind"
+    title = f"by {what}, per rank and step (largest difference first{_count_note(len(rows), len(found.kernels))})"
     yield _table(title, ["", "launches", "in trace", *_COLUMNS], rows)
 
-    rows = [
-        [
-            u.name if len(u.name) <= _NAME else f"{u.name[: _NAME - 3]}...",
-            f"{u.launches:,.4g}",
-            format_seconds(u.seconds),
-        ]
-        for u in found.unmatched[:MAX_ROWS]
-    ]
-    whole = format_seconds(sum(each.seconds for each in found.unmatched))
+    rows = []
+    for each in found.unmatched[:MAX_ROWS]:
+        name = each.name if len(each.name) <= _NAME else f"{each.name[: _NAME - 3]}..."
+        rows.append([name, f"{each.launches:,.4g}", format_seconds(each.seconds)])
+    whole = format_seconds(sum(unmatched.seconds for unmatched in found.unmatched))
     count = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
-    title = f"kernels of no known kind: {whole} a rank and step, {count} (name them: --kernels FILE)"
+    title = f"kernels of no known kind: {whole} per rank and step, {count} (classify them: --kernels FILE)"
     yield _table(title, ["name", "launches", "time"], rows)
 
     rows = [
         [
-            f"{call.axis} {call.kind}",
-            *(f"{side.calls:,.4g}" for side in call[2:]),
+            f"{call.axis} {call.kind}", *(f"{side.calls:,.4g}" for side in call[2:]),
             *(format_bytes(side.bytes) if side.bytes else "-" for side in call[2:]),
             *(format_seconds(side.seconds) for side in call[2:]),
-            *_comparison_cells(call.simulated.exposed, call.recorded.exposed),
+            *_cells(call.simulated.exposed, call.recorded.exposed),
         ]
         for call in found.calls[:MAX_ROWS]
-    ]
+    ]  # fmt: skip
     header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
     since = "of the kernels" if found.merged else "from the last arrival on"
-    yield _table(f"communication, a rank and step (time {since}; exposed: nothing computes beside it)", header, rows)
+    yield _table(f"communication, per rank and step (time {since}; exposed: no compute overlaps it)", header, rows)
 
     rows = []
-    for each in sorted(found.layers, key=lambda pair: -abs(sum(pair.simulated or ()) - sum(pair.recorded or ())))[:MAX_ROWS]:
-        cells = [str(each.layer)]
+    layers = sorted(found.layers, key=lambda pair: -abs(sum(pair.simulated or ()) - sum(pair.recorded or ())))
+    for pair in layers[:MAX_ROWS]:
+        cells = [str(pair.layer)]
         for place in (0, 1):
-            both = [side and side[place] for side in each[1:]]
+            both = [side and side[place] for side in pair[1:]]
             cells += ["-" if value is None else format_seconds(value) for value in both]
             cells.append(f"{both[1] / both[0]:.2f} x" if both[0] and both[1] else "-")
         rows.append(cells)
-    title = f"compute by layer, of a rank that has it (what differs most first{_count_note(len(rows), len(found.layers))})"
+    title = f"compute by layer, per rank that has it (largest difference first{_count_note(len(rows), len(layers))})"
     yield _table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
 
     every = compute_ratios(found)
     order = sorted(every, key=lambda rank: -every[rank])[: MAX_ROWS // 2] if len(every) > 1 else []
-    title = f"compute by rank (slowest against the simulation first{_count_note(len(order), len(every))})"
-    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_comparison_cells(*found.compute_by_rank[rank])] for rank in order])
+    title = f"compute by rank (slowest relative to the simulation first{_count_note(len(order), len(every))})"
+    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_cells(*found.rank_compute[rank])] for rank in order])
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
     return TableBlock(header, rows, title=[title])
 
 
-def _comparison_cells(one: float, two: float) -> list[str]:
+def _cells(one: float, two: float) -> list[str]:
     ratio = f"{two / one:.2f} x" if one > 0 and two > 0 else "-"
     change = "0" if abs(two - one) <= 1e-12 else format_change(two - one)
     return [format_seconds(one), format_seconds(two), change, ratio]

@@ -1,10 +1,10 @@
-"""Where the time of a step went, from the work of its devices alone: the same for a trace and a simulation.
+"""Time accounting of steps from device work alone, the same for a trace and a simulation.
 
 At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived
-(exposed, by axis); else it copies; else a communication of its own waits for a member (waiting, by axis; for a message
-that is bubble); else nothing runs: until a message begins, or behind its last op while others go on, that is bubble
-(without a pipeline: the end); all other pauses are the host's, or between kernels (idle).  Where not every member was
-recorded, waiting cannot be told from transfer: it is then counted as exposed, and so is the bubble with messages.
+(exposed, by axis); else it copies; else a communication waits for a member (waiting, by axis; for a message that is
+bubble); else nothing runs: until a message begins, or after its last op while others continue, that is bubble (without
+a pipeline: the end); all other pauses are the host's, or between kernels (idle). Where not every member was recorded,
+waiting cannot be distinguished from transfer: it counts as exposed, and so does the bubble with messages.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from simcluster.results.span_states import EXPOSED, inside
 from simcluster.results.timeline import COLUMNS, Spans
 
 PHASES = ("forward", "backward", "optimizer", "other")
-"""What computation is for; what is recomputed is a part of backward, where a profiler sees it."""
+"""Phases of computation; recomputation is part of backward, where a profiler sees it."""
 PHASE_OF = {
     "forward": "forward", "recompute": "backward", "backward": "backward", "input_grad": "backward",
     "weight_grad": "backward", "optimizer": "optimizer",
 }  # fmt: skip
 COPY_STREAMS = ("d2h", "h2d", "storage")
 NANOSECOND = 1e-9
-"""Profilers count whole nanoseconds, and so is a simulation asked."""
+"""Profilers count whole nanoseconds; simulated times are rounded to them."""
 MESSAGE_KIND = "send_recv"
-"""The kind of messages between stages: either half, or both in one kernel."""
+"""Kind of messages between stages: either half, or both in one kernel."""
 
 
 class KernelTime(NamedTuple):
-    """Kernels of one phase and kind: how many, and their seconds; means of a rank and step."""
+    """Launches and seconds of kernels of one phase and kind, as means per rank and step."""
 
     launches: float
     seconds: float
 
 
 class UnmatchedKernel(NamedTuple):
-    """A kernel that no pattern fits: its name, launches and seconds, means of a rank and step."""
+    """A kernel that no pattern matches: name, launches and seconds, as means per rank and step."""
 
     name: str
     launches: float
@@ -54,12 +54,12 @@ class UnmatchedKernel(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSide:
-    """Steps of some ranks.
+    """Steps of some ranks, simulated or recorded.
 
-    ``spans`` have the columns of a timeline; ``kind`` of computation is its phase, messages are ``MESSAGE``; what the
-    host does is not among them.  ``step`` is the place of the step: it begins at ``begins[step]`` and takes
-    ``lengths[step]`` seconds, until the next one begins.  ``weights[rank]`` is how many ranks one stands for.
-    ``kernels`` are by phase and kind; ``launched`` is when the host launched each span, NaN where that is not known.
+    ``spans`` have the columns of a timeline, without host work; the ``kind`` of computation is its phase, of messages
+    ``MESSAGE_KIND``. ``step`` is the index of a step, which begins at ``begins[step]`` and takes ``lengths[step]``
+    seconds, until the next begins. ``weights[rank]`` is the number of ranks that one represents. ``kernels`` are by
+    phase and kind; ``launched`` is each span's launch time, NaN if unknown.
     """
 
     spans: Spans
@@ -72,24 +72,27 @@ class StepSide:
 
     @property
     def rank_steps(self) -> int:
-        """Steps of all ranks."""
+        """Number of steps over all ranks."""
         return sum(self.weights.values()) * len(self.lengths)
 
     @property
     def seconds(self) -> float:
-        """Seconds of the mean step."""
+        """Mean step time (s)."""
         return float(self.lengths.mean())
 
 
 def select_spans(spans: Spans, keep: Bools, **columns: Any) -> Spans:
-    """Return some of the spans, with other columns where they are given."""
+    """Return some of the spans, with the given columns replaced."""
     found = {name: columns.get(name, getattr(spans, name))[keep] for name in ("op", *COLUMNS)}
     return Spans(spans.words, *found.values())
 
 
 class CallTime(NamedTuple):
-    """Communication of one axis and kind, means of a rank and step: calls, bytes, seconds of the calls from the last
-    arrival on, those of them in which nothing computes, and seconds of waiting for late members."""
+    """Communication of one axis and kind, as means per rank and step.
+
+    ``seconds`` count from the last arrival on, ``exposed`` those of them without computation, ``waiting`` the time
+    before it.
+    """
 
     calls: float = 0.0
     bytes: float = 0.0
@@ -99,7 +102,7 @@ class CallTime(NamedTuple):
 
 
 class LayerTimes(NamedTuple):
-    """What the ranks that have a layer compute for it in a step, in seconds."""
+    """Forward and backward compute seconds of a layer per step, on the ranks that have it."""
 
     forward: float
     backward: float
@@ -107,23 +110,23 @@ class LayerTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class StepAccount:
-    """Where steps went, in seconds of the mean rank and step.
+    """Where step time goes, in seconds of the mean rank and step.
 
-    ``states`` sum to ``seconds``.  ``computed`` and ``paused`` (*idle*) are by rank.  ``late`` is what of ``idle``
-    passed before the host had launched what came next, where launches are known.
+    ``states`` sum to ``seconds``. ``rank_compute`` and ``rank_idle`` are by rank. ``launch_delay`` is the part of
+    ``idle`` before the host launched the next op, where launches are known.
     """
 
     seconds: float
     states: Mapping[str, float]
     calls: Mapping[tuple[str, str], CallTime]
     layers: Mapping[int, LayerTimes]
-    compute_by_rank: Mapping[int, float]
-    idle_by_rank: Mapping[int, float]
+    rank_compute: Mapping[int, float]
+    rank_idle: Mapping[int, float]
     launch_delay: float
 
 
 def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
-    """Account for the steps of a side; ``merged``: waiting counts as communication (members are missing)."""
+    """Return the time account of a side; ``merged``: waiting counts as communication (members missing)."""
     states: dict[str, float] = defaultdict(float)
     calls: dict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros(len(CallTime._fields)))
     layers: dict[int, Floats] = defaultdict(lambda: np.zeros(3))
@@ -149,7 +152,7 @@ def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
 
 
 class _RankStep:
-    """One rank's step, cut at every begin and end, so that every state is a mask over the pieces."""
+    """One rank's step, cut at every start and end, so that every state is a mask over the pieces."""
 
     def __init__(self, side: StepSide, rank: int, step: int, *, merged: bool) -> None:
         spans = side.spans
@@ -178,7 +181,7 @@ class _RankStep:
         return inside(self._edges, self._ready[late], self._start[late])
 
     def state_seconds(self, stages: int) -> Iterator[tuple[str, float]]:
-        """Yield the names of states with their seconds; some come more than once."""
+        """Yield state names with their seconds; a name may occur several times."""
         spans, free = self._spans, np.ones(len(self.length), dtype=bool)
         copies = np.isin(spans.stream, [spans.code(way) for way in COPY_STREAMS if way in spans.words])
         masks = [(phase, self._busy_mask(self._computes & (spans.kind == spans.code(phase)))) for phase in PHASES]
@@ -193,7 +196,6 @@ class _RankStep:
             yield "exposed_pp" if self._merged and name == "bubble" else name, seconds
 
     def _pauses(self, free: Bools, *, pipeline: bool) -> Iterator[tuple[str, float]]:
-        """Yield the pauses, in which nothing runs, by what ends them."""
         begun = set(np.searchsorted(self._edges, self._start[self._on_axis["pp"]]).tolist())
         edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -210,7 +212,7 @@ class _RankStep:
                 yield "idle", seconds
 
     def call_numbers(self) -> Iterator[tuple[tuple[str, str], Floats]]:
-        """Yield the numbers of ``CallTime`` by axis and kind."""
+        """Yield the values of ``CallTime`` by axis and kind."""
         for axis, on_axis in self._on_axis.items():
             for kind in np.unique(self._spans.kind[on_axis]).tolist():
                 own = on_axis & (self._spans.kind == kind)
@@ -222,7 +224,7 @@ class _RankStep:
                 yield (axis, self._spans.words[kind]), np.array(numbers, dtype=np.float64)
 
     def layer_seconds(self) -> Iterator[tuple[int, Floats]]:
-        """Yield seconds of forward and backward by layer."""
+        """Yield forward and backward seconds by layer."""
         spans, took = self._spans, self._end - self._start
         compute = self._computes & (spans.layer >= 0)
         phases = [compute & (spans.kind == spans.code(phase)) for phase in ("forward", "backward")]
@@ -234,7 +236,7 @@ CAUSES = (
     *PHASES, *(f"exposed_{axis}" for axis in EXPOSED), *(f"waiting_{axis}" for axis in EXPOSED if axis != "pp"),
     "bubble", "end", "copying", "idle",
 )  # fmt: skip
-"""Where a step's time goes, in the order in which tables have it."""
+"""Causes of step time, in the order of tables."""
 
 
 class KernelPair(NamedTuple):
@@ -247,7 +249,7 @@ class KernelPair(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The kind and its phase, as people read them."""
+        """Kernel kind and phase, as displayed."""
         return f"{self.kind} {self.phase}" if self.kind != self.phase else self.kind
 
 
@@ -261,7 +263,7 @@ class CallPair(NamedTuple):
 
 
 class LayerPair(NamedTuple):
-    """A layer on both sides; None where one has no kernel of it."""
+    """Compute times of a layer on both sides; None if a side has no kernel of it."""
 
     layer: int
     simulated: LayerTimes | None
@@ -270,12 +272,12 @@ class LayerPair(NamedTuple):
 
 @dataclass(frozen=True)
 class StepPair:
-    """By how many seconds a recorded step is longer than the simulated one, and why.
+    """Difference between a recorded step and the simulated one, by cause.
 
-    All is of the ranks that were recorded, the mean of rank and step; ``causes`` sum to ``seconds``.  ``computed`` has
-    the seconds that every rank computes, simulated and recorded.  ``stretches``: kinds are those of a simulation's
-    trace, stretches of several kernels.  ``merged``: not every member of its groups was recorded, so waiting counts as
-    communication.  ``doubts`` say why the trace seems to be of another job.
+    All times are of the recorded ranks, the mean of rank and step; ``causes`` sum to ``seconds``. ``rank_compute``
+    has each rank's compute seconds, simulated and recorded. ``stretches``: kernel kinds are the spans of a simulation's
+    trace. ``merged``: some group members were not recorded, so waiting counts as communication. ``mismatches`` are
+    reasons why the trace may be of another job.
     """
 
     names: tuple[str, str]
@@ -285,7 +287,7 @@ class StepPair:
     recorded: StepAccount = field(repr=False)
     steps: tuple[float, ...]
     kernels: tuple[KernelPair, ...] = field(repr=False)
-    compute_by_rank: Mapping[int, tuple[float, float]] = field(repr=False)
+    rank_compute: Mapping[int, tuple[float, float]] = field(repr=False)
     unmatched: tuple[UnmatchedKernel, ...] = field(repr=False)
     recorded_spans: Spans = field(repr=False)
     mismatches: tuple[str, ...]
@@ -295,12 +297,12 @@ class StepPair:
 
     @property
     def seconds(self) -> float:
-        """Seconds per step; negative where the trace is faster."""
+        """Seconds per step by which the recorded step is longer; negative if it is faster."""
         return self.recorded.seconds - self.simulated.seconds
 
     @cached_property
     def causes(self) -> dict[str, float]:
-        """Seconds per step by cause (``CAUSES``)."""
+        """Difference in seconds per step by cause (``CAUSES``)."""
         return {
             name: self.recorded.states.get(name, 0.0) - self.simulated.states.get(name, 0.0)
             for name in CAUSES
@@ -309,7 +311,7 @@ class StepPair:
 
     @cached_property
     def calls(self) -> tuple[CallPair, ...]:
-        """Communication by axis and kind, what differs most first."""
+        """Communication by axis and kind, largest difference first."""
         keys = dict.fromkeys((*self.simulated.calls, *self.recorded.calls))
         pairs = [CallPair(*key, self.simulated.calls.get(key, CallTime()), self.recorded.calls.get(key, CallTime()))
                  for key in keys]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Both sides of a comparison: steps as a profiler would record the simulation, and as it recorded the job."""
+"""The two sides of a comparison: simulated steps as a profiler would record them, and recorded steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.export.rank_events import KERNEL_PREFIX, KernelShare, SpanKey, kernel_shares
 from simcluster.interop.kineto.communications import MESSAGE_KINDS, UNMATCHED_KERNEL, KernelClassifier
-from simcluster.interop.kineto.profiled_job import ProfiledStep, ProfiledJob
+from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep
 from simcluster.interop.kineto.rank_profile import BACKWARD
 from simcluster.interop.trace_comparison.collective_axes import AxisFinder
 from simcluster.interop.trace_comparison.step_accounts import (
@@ -37,7 +37,7 @@ _Sums = dict[tuple[str, str], tuple[float, float]]
 
 
 def simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier, *, stretches: bool) -> StepSide:
-    """Return the steps of a result on these ranks; ``stretches``: its kernels by span (as in traces of spans)."""
+    """Return the steps of a result on these ranks; ``stretches``: kernels stay grouped by span."""
     weights = dict(sorted(Counter(result.simulated_for(rank) for rank in ranks).items()))
     spans = _as_recorded(result.spans, weights)
     steps = np.unique(spans.step)
@@ -54,7 +54,7 @@ def simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier
 
 
 def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
-    """Return what the devices of these ranks do; kinds are phases, and messages one kind."""
+    """Return the device spans of these ranks as a profiler sees them: phases as kinds, one kind of message."""
     place = {word: number for number, word in enumerate(spans.words)}
     for word in (*PHASE_OF.values(), "other", MESSAGE_KIND):
         place.setdefault(word, len(place))
@@ -79,7 +79,7 @@ def _stretch_sums(spans: Spans, weights: dict[int, int]) -> _Sums:
 
 
 def _kernel_sums(result: Result, weights: dict[int, int], names: KernelClassifier) -> _Sums:
-    """Return launches and seconds by phase and kind of kernel, spans shared out over their kernels."""
+    """Return launches and seconds by phase and kernel kind, with spans split into their kernels."""
     spans, shares = result.spans, kernel_shares(result)
     words = spans.words
     found: _Sums = {}
@@ -105,7 +105,7 @@ def _kernel_sums(result: Result, weights: dict[int, int], names: KernelClassifie
 
 
 def _span_kernels(key: SpanKey, known: Sequence[KernelShare], names: KernelClassifier) -> _Sums:
-    """Return the number of kernels of a span by phase and kind, and the part of its time that they take."""
+    """Return the number of a span's kernels by phase and kind, and their share of its time."""
     phase = PHASE_OF.get(key[0], "other")
     if not known:
         return {(phase, names.kind(f"{key[0]} {key[1]}")): (1.0, 1.0)}
@@ -118,7 +118,7 @@ def _span_kernels(key: SpanKey, known: Sequence[KernelShare], names: KernelClass
 
 
 _STRETCH_NAME = re.compile(r"(forward|backward|input_grad|weight_grad|recompute|optimizer|other) (\w+)")
-"""What kernels of a simulation's trace are called where a span is not split into its kernels."""
+"""Kernel names in a simulation's trace whose spans are not split into kernels."""
 _NUMBER = re.compile(r"(\d+)$")
 _STRETCH_SHARE = 0.5
 _ROW_COLUMNS = (
@@ -127,7 +127,7 @@ _ROW_COLUMNS = (
 
 
 def has_stretches(job: ProfiledJob) -> bool:
-    """Is it the trace of a simulation, whose kernels are stretches of several?"""
+    """Return whether the trace is of a simulation whose kernels are spans of several."""
     graph = job.profiled_steps[0]
     own = [source.name for source in graph.sources if source is not None and source.comm is None and not source.copy]
     stretches = [name for name in own if (match := _STRETCH_NAME.fullmatch(name)) and match[1] != "optimizer"]
@@ -135,7 +135,7 @@ def has_stretches(job: ProfiledJob) -> bool:
 
 
 def has_missing_members(job: ProfiledJob) -> bool:
-    """Are there communications of which not every member was recorded (whose waiting is not known)?"""
+    """Return whether some communication lacks recorded members, so that its waiting is unknown."""
     there = frozenset(job.ranks)
     return any(
         not source.comm.ranks
@@ -147,7 +147,7 @@ def has_missing_members(job: ProfiledJob) -> bool:
 
 
 def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *, stretches: bool) -> StepSide:
-    """Return the steps of a job on all its ranks; InputError for a step in which nothing was recorded."""
+    """Return the steps of a job on all its ranks; raise InputError if a step has no ops."""
     words = {word: place for place, word in enumerate(("", "compute", "h2d", "d2h", MESSAGE_KIND, *PHASES))}
     rows: list[tuple[Any, ...]] = []
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -156,7 +156,7 @@ def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *
     for place, graph in enumerate(steps):
         if not len(graph.recorded_start):
             raise InputError(
-                f"cannot compare with the trace: nothing was recorded in its step {graph.steps[0]}; leave that step "
+                f"cannot compare with the trace: its step {graph.steps[0]} has no ops; leave that step "
                 "out, or record whole steps again"
             )
         rows += [
@@ -179,7 +179,7 @@ def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *
 
 
 def _step_bounds(graphs: Sequence[ProfiledStep]) -> tuple[Floats, Floats]:
-    """Return when every step begins, on one clock, and its length: until the next begins, where that was recorded."""
+    """Return start and length of every step on one clock; a step lasts until the next, if recorded."""
     begins = np.array([graph.offset + float(graph.recorded_start[:, 0].min()) for graph in graphs])
     lengths = np.array([float(graph.measured_seconds[0]) for graph in graphs])
     for place, (graph, after) in enumerate(pairwise(graphs)):
@@ -189,23 +189,18 @@ def _step_bounds(graphs: Sequence[ProfiledStep]) -> tuple[Floats, Floats]:
 
 
 def _op_rows(
-    job: ProfiledJob,
-    graph: ProfiledStep,
-    step: int,
-    axes: AxisFinder,
-    names: KernelClassifier,
-    stretches: bool,
-    sums: Mapping[tuple[str, str], list[float]],
-    strange: Mapping[str, list[float]],
-) -> Iterator[tuple[Any, ...]]:
-    """Yield what devices did; add launches and seconds of kernels to ``sums`` and ``strange``.
+    job: ProfiledJob, graph: ProfiledStep, step: int, axes: AxisFinder, names: KernelClassifier, stretches: bool,
+    sums: Mapping[tuple[str, str], list[float]], strange: Mapping[str, list[float]],
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    """Yield a row for each device op; add launches and seconds of kernels to ``sums`` and ``strange``.
 
-    What autograd knows nothing of is of forward up to the last of backward, and of the optimizer behind it.
+    Ops unknown to autograd count as forward up to the last backward, and as the optimizer after it.
     """
     began, ended, starts, workers = (
-        each.tolist() for each in (graph.recorded_start[:, 0], graph.recorded_end[:, 0], graph.last_arrivals, graph.worker)
+        each.tolist()
+        for each in (graph.recorded_start[:, 0], graph.recorded_end[:, 0], graph.last_arrivals, graph.worker)
     )
-    backward: dict[int, float] = {}  # the last begin of a kernel of backward, by worker
+    backward: dict[int, float] = {}  # start of the last backward kernel, by worker
     for op, label in enumerate(graph.labels):
         if label.phase == BACKWARD and graph.sources[op] is not None:
             backward[workers[op]] = max(began[op], backward.get(workers[op], 0.0))

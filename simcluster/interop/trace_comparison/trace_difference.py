@@ -1,4 +1,4 @@
-"""A recorded step and the simulated one compared by cause, collective, kernel, layer and rank; ``simcluster.diff``."""
+"""Difference between a recorded and a simulated step, by cause, collective, kernel, layer and rank."""
 
 from __future__ import annotations
 
@@ -16,18 +16,11 @@ from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.communications import UNMATCHED_KERNEL, KernelClassifier
 from simcluster.interop.kineto.profile_loader import is_trace
+from simcluster.interop.trace_comparison import step_accounts as accounts
+from simcluster.interop.trace_comparison import step_sides
 from simcluster.interop.trace_comparison.collective_axes import AxisFinder
 from simcluster.interop.trace_comparison.comparison_text import difference_sentences, difference_tables
-from simcluster.interop.trace_comparison.step_accounts import (
-    MESSAGE_KIND,
-    KernelPair,
-    KernelTime,
-    StepAccount,
-    StepPair,
-    account_steps,
-    select_spans,
-)
-from simcluster.interop.trace_comparison.step_sides import has_stretches, has_missing_members, simulated_side, recorded_side
+from simcluster.interop.trace_comparison.step_accounts import KernelPair, KernelTime, StepAccount, StepPair
 from simcluster.results.file import Saved
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -43,16 +36,16 @@ if TYPE_CHECKING:
     from simcluster.show.report.entry import ReportedTrace
 
 _COUNT_TOLERANCE = 0.1
-"""Counts that differ by no more are taken for the same: frameworks do small things in calls of their own."""
+"""Largest relative difference of equal counts: frameworks do small work in separate calls."""
 _COMPARED_KINDS = ("attention",)
-"""Kinds of which every implementation launches about as many kernels."""
+"""Kinds of which every implementation launches about the same number of kernels."""
 
 
 def find_mismatches(
     result: Result, job: ProfiledJob, played: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
     *, stretches: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield in clauses what suggests that the trace is of another job."""
+    """Yield clauses on what suggests that the trace is of another job."""
     comms = [source.comm for graph in job.profiled_steps for source in graph.sources if source is not None]
     world = max((max(comm.ranks, default=0) + 1 for comm in comms if comm is not None), default=len(job.ranks))
     ranks = result.facts.ranks
@@ -64,9 +57,9 @@ def find_mismatches(
         yield f"its ranks have {len(recorded.layers)} layers, the scenario's {len(played.layers)}"
 
     def unlike(what: str, unit: str, one: float, two: float) -> str:
-        return f"{what}: {two:,.4g}{unit} a rank and step, the scenario has {one:,.4g}"
+        return f"{what}: {two:,.4g}{unit} per rank and step, the scenario has {one:,.4g}"
 
-    # frameworks call for small things more often than a simulation does: large calls count, where sizes are known
+    # frameworks make more small calls than a simulation: compare large calls, if sizes are known
     worst, worst_counts = "", (0.0, 0.0)
     if any(call.bytes for call in recorded.calls.values()):
         for axis in dict.fromkeys(axis for axis, _ in (*played.calls, *recorded.calls)):
@@ -94,25 +87,25 @@ def find_mismatches(
 
 
 _NO_TIME = KernelTime(0.0, 0.0)
-_REPLAY_NOTES = ("pauses of streams", "which streams waited", "some kernels have no launch", "profiles of CPUs")
-"""How notes begin that tell what a replay assumes; here a step is taken as it was recorded."""
+_REPLAY_NOTES = ("unexplained stream gaps", "which streams waited", "some kernels have no launch", "profiles of CPUs")
+"""Prefixes of notes on assumptions of a replay, which do not apply to a step as recorded."""
 
 
 @dataclass(frozen=True, repr=False)
 class TraceDifference(Shown, StepPair):
-    """By how many seconds a recorded step is longer than the simulated one, and why: a ``StepPair`` in words."""
+    """Difference in seconds between a recorded step and the simulated one, with its explanation in text."""
 
     def sentences(self) -> list[str]:
-        """Return sentences, the largest finding first; what suggests another job before all."""
+        """Return sentences that explain the difference, largest finding first; warnings come before."""
         return difference_sentences(self)
 
     def in_words(self) -> str:
-        """Return a short paragraph: how much, by what, and on whom."""
+        """Return a short paragraph that explains the difference."""
         return " ".join(self.sentences())
 
     @property
     def table(self) -> pd.DataFrame:
-        """Seconds a step by cause, simulated and recorded, with the difference; they sum to the steps."""
+        """Seconds per step by cause, simulated and recorded, with the difference; they sum to the steps."""
         import pandas as pd
 
         sides = {
@@ -124,13 +117,14 @@ class TraceDifference(Shown, StepPair):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return seconds per step, for JSON."""
+        """Return the difference as a dict for JSON, in seconds per step."""
 
         def sides(pairs: Iterable[Any], *names: str) -> list[dict[str, Any]]:
             return [
                 {
                     **{name: getattr(pair, name) for name in names},
-                    "base": pair.played and pair.played._asdict(), "trace": pair.recorded and pair.recorded._asdict(),
+                    "base": pair.simulated and pair.simulated._asdict(),
+                    "trace": pair.recorded and pair.recorded._asdict(),
                 }
                 for pair in pairs
             ]  # fmt: skip
@@ -142,7 +136,7 @@ class TraceDifference(Shown, StepPair):
                 "ranks": list(self.job.ranks),
             },
             "difference_s": self.seconds,
-            "another_job": list(self.doubts),
+            "another_job": list(self.mismatches),
             "causes_s": self.causes,
             "states_s": {"base": dict(self.simulated.states), "trace": dict(self.recorded.states)},
             "kernels": sides(self.kernels, "phase", "kind"),
@@ -151,25 +145,23 @@ class TraceDifference(Shown, StepPair):
             "collectives": sides(self.calls, "axis", "kind"),
             "waiting_is_communication": self.merged,
             "layers": sides(self.layers, "layer"),
-            "computed": [{"rank": rank, "base_s": one, "trace_s": two} for rank, (one, two) in self.compute_by_rank.items()],
+            "computed": [{"rank": n, "base_s": one, "trace_s": two} for n, (one, two) in self.rank_compute.items()],
             "idle_before_launch_s": self.recorded.launch_delay,
             "in_words": self.sentences(),
             "notes": list(self.notes),
         }  # fmt: skip
 
 
-@collector_off()  # a trace is many small objects, and none of them in a cycle
+@collector_off()  # a trace has many small objects and no cycles
 def diff_trace(
-    base: ResultLike,
-    trace: str | Path | ProfiledJob,
-    *,
-    kernels: str | Path | None = None,
+    base: ResultLike, trace: str | Path | ProfiledJob, *, kernels: str | Path | None = None,
     steps: Sequence[int] | None = None,
-) -> TraceDifference:
-    """A recorded step (of PyTorch or Nsight Systems: a file, or a folder with one a rank) beside a simulated one.
+) -> TraceDifference:  # fmt: skip
+    """Return the difference between a recorded step and the simulated one.
 
-    ``kernels`` is a table of names of kernels that goes before the one that ships (``kernel_kinds.yaml``); ``steps``
-    picks steps of the trace.  Raises InputError for what cannot be read, and for profiles without GPUs.
+    ``trace`` is a PyTorch or Nsight Systems profile: a file, or a folder with one per rank. ``kernels`` is a table of
+    kernel names that precedes the built-in one (``kernel_kinds.yaml``); ``steps`` selects steps of the trace. Raises
+    InputError for what cannot be read, and for profiles without GPUs.
     """
     names = KernelClassifier(kernels)
     job = trace if isinstance(trace, ProfiledJob) else load_profiles(trace, steps)
@@ -185,13 +177,13 @@ def diff_trace(
             f"{job.name} has profiles of ranks {job.ranks[0]} to {job.ranks[-1]}, and {result.scenario.name!r} has "
             f"only ranks 0 to {result.facts.ranks - 1}; give profiles of ranks that it has"
         )
-    stretches, merged = has_stretches(job), has_missing_members(job)
-    two = recorded_side(job, AxisFinder(result, job), names, stretches=stretches)
-    one = simulated_side(result, ranks, names, stretches=stretches)
+    stretches, merged = step_sides.has_stretches(job), step_sides.has_missing_members(job)
+    two = step_sides.recorded_side(job, AxisFinder(result, job), names, stretches=stretches)
+    one = step_sides.simulated_side(result, ranks, names, stretches=stretches)
     stages = result.scenario.parallel.pp
-    played, recorded = (account_steps(side, stages=stages, merged=merged) for side in (one, two))
+    played, recorded = (accounts.account_steps(side, stages=stages, merged=merged) for side in (one, two))
     computed = {
-        rank: (played.compute_by_rank[result.simulated_for(rank)], recorded.compute_by_rank[rank]) for rank in ranks
+        rank: (played.rank_compute[result.simulated_for(rank)], recorded.rank_compute[rank]) for rank in ranks
     }  # fmt: skip
     keys = dict.fromkeys((*one.kernels, *two.kernels))
     pairs = [KernelPair(*key, one.kernels.get(key, _NO_TIME), two.kernels.get(key, _NO_TIME)) for key in keys]
@@ -206,33 +198,35 @@ def diff_trace(
 
 
 def first_recorded_step(found: TraceDifference) -> Spans:
-    """Return the first recorded step from its begin on, with the scenario's stages."""
+    """Return the spans of the first recorded step from its start on, with the scenario's stages."""
     spans = found.recorded_spans
     own = spans.step == 0
     plan = found.result.job.plan.stages()
     begin = float(np.minimum(spans.ready, spans.start)[own].min())
     times = {name: getattr(spans, name) - begin for name in ("ready", "start", "end")}
-    return select_spans(spans, own & np.isin(spans.rank, list(found.compute_by_rank)), stage=plan[spans.rank % len(plan)], **times)
+    return accounts.select_spans(
+        spans, own & np.isin(spans.rank, list(found.rank_compute)), stage=plan[spans.rank % len(plan)], **times
+    )
 
 
 def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
-    """Return the first step of both sides from its begin on, of these ranks (default: all that were recorded).
+    """Return the first step of both sides from its start on, for these ranks (default: all recorded ranks).
 
     Raises InputError for a rank that is not in the trace.
     """
     import pandas as pd
 
-    chosen = list(found.compute_by_rank) if ranks is None else list(ranks)
-    wrong = [rank for rank in chosen if rank not in found.compute_by_rank]
+    chosen = list(found.rank_compute) if ranks is None else list(ranks)
+    wrong = [rank for rank in chosen if rank not in found.rank_compute]
     if wrong:
-        known = ", ".join(map(str, list(found.compute_by_rank)[:8])) + (", ..." if len(found.compute_by_rank) > 8 else "")
+        known = ", ".join(map(str, list(found.rank_compute)[:8])) + (", ..." if len(found.rank_compute) > 8 else "")
         raise InputError(f"there is no profile of rank {wrong[0]}; the trace has {known}")
     result = found.result
     played = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
     played = played[played["step"] == played["step"].min()]
     recorded = first_recorded_step(found).frame()
     recorded = recorded[recorded["rank"].isin(chosen)].reset_index(drop=True)
-    played["kind"] = played["kind"].replace({"send": MESSAGE_KIND, "recv": MESSAGE_KIND})
+    played["kind"] = played["kind"].replace({"send": accounts.MESSAGE_KIND, "recv": accounts.MESSAGE_KIND})
     for side in (played, recorded):
         begin = float(side[["ready", "start"]].min().min())
         side[["ready", "start", "end"]] = side[["ready", "start", "end"]] - begin
@@ -240,20 +234,20 @@ def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -
 
 
 def trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
-    """Read a trace, and return a function that compares a result with it; InputError for files that cannot be read."""
-    KernelClassifier(kernels)  # rejects a table that cannot be read
+    """Read a trace and return a function that compares a result with it; raise InputError if unreadable."""
+    KernelClassifier(kernels)  # rejects an invalid table early
     recorded = load_profiles(path)
     return lambda result: report_trace(diff_trace(result, recorded, kernels=kernels))
 
 
 def report_trace(found: TraceDifference) -> ReportedTrace:
-    """Return a trace as a page shows it: sentences, the largest finding first, then the tables of the command."""
+    """Return a trace's section of the report page: sentences, largest finding first, then tables."""
     from simcluster.show.report.entry import ReportedTrace
     from simcluster.show.report.html import html_of
 
     said, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
     shown = html_of([said, *difference_tables(found), notes])
-    return ReportedTrace(found.names[1], tuple(sorted(found.compute_by_rank)), shown, first_recorded_step(found))
+    return ReportedTrace(found.names[1], tuple(sorted(found.rank_compute)), shown, first_recorded_step(found))
 
 
 @overload
@@ -270,20 +264,21 @@ def diff(
 def diff(
     base: Side, other: Side | ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> Difference | TraceDifference:
-    """Why a step of ``other`` takes longer than one of ``base``: scenarios, their files, results, or saved results; or
-    ``other`` is a trace of one's own (profiles of PyTorch, or Nsight Systems' SQLite export: a file, or a folder).
+    """Compare ``other`` with ``base``: why does its step take longer?
 
-    For a trace ``kernels`` is a table of names of kernels that goes before the one that ships, and ``steps`` picks some
-    of its steps.  Raises InputError for what is none of these, and for a trace that comes first.
+    Both are scenarios, their files, results, or saved results; ``other`` may be a recorded trace (profiles of PyTorch,
+    or Nsight Systems' SQLite export: a file, or a folder). For a trace ``kernels`` is a table of kernel names that
+    precedes the built-in one, and ``steps`` selects some of its steps. Raises InputError for anything else, and if
+    ``base`` is a trace.
     """
     if isinstance(base, str | Path) and is_trace(base):
-        raise InputError(f"{base} is a trace: name what it is compared with first, as in diff(scenario, {str(base)!r})")
+        raise InputError(f"{base} is a trace: pass the scenario first, as in diff(scenario, {str(base)!r})")
     if isinstance(other, ProfiledJob) or (isinstance(other, str | Path) and is_trace(other)):
         if isinstance(base, Saved) or (isinstance(base, str | Path) and str(base).endswith(".json")):
             raise InputError(
-                "a trace is compared with a scenario, or with a result in memory: a saved one has no spans"
+                "a trace needs a scenario, or a result in memory, to compare with: a saved result has no spans"
             )
         return diff_trace(base, other, kernels=kernels, steps=steps)
     if kernels is not None or steps is not None:
-        raise InputError(f"{'kernels' if kernels is not None else 'steps'}= is for traces, and {other} is none")
+        raise InputError(f"{'kernels' if kernels is not None else 'steps'}= applies to traces, and {other} is not one")
     return diff_runs(base, other)
