@@ -1,7 +1,7 @@
 """A launch command as a person pastes it: options with their values, and what starts the program before them.
 
-Nothing in the text is run and no variable is looked up.  A value may hold one, as a path does; whoever needs the value
-says so.  One that may stand for options is a problem, since they would be lost.  Whole scripts: ``launches``.
+Nothing in the text is run and no variable is looked up.  A value may hold one, as a path does, and is refused where it
+is needed.  One that may stand for options is a problem, since they would be lost.  Whole scripts: ``launches``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_TORCHRUN = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-
 
 
 BY_CONFIG = "write the scenario with simcluster import hugging-face and the config.json of its model"
-"""What goes where a command does not say its model's sizes and is none that is read."""
+"""Advice for a command that does not give the sizes of its model and is none that is read."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Arguments:
     off: tuple[str, ...] = ()
 
     def said(self, *names: str) -> str:
-        """What is given to the first of these options that has anything, as one text; empty where none has."""
+        """Return the words of the first of these options that has any, as one text; empty where none has."""
         return next((" ".join(words) for name in names if (words := self.options.get(name))), "")
 
     @property
     def gpus(self) -> int | None:
-        """Processes that torchrun is to start: --nnodes x --nproc-per-node, where both are plain numbers."""
+        """Return the processes that torchrun starts: --nnodes x --nproc-per-node, where both are plain numbers."""
         nodes, each = self.launched.get("nnodes", "1"), self.launched.get("nproc-per-node")
         if each is None or not (nodes.isdecimal() and each.isdecimal()):
             return None
@@ -60,8 +60,8 @@ class Arguments:
 
     @property
     def machines_not_said(self) -> bool:
-        """Whether the launch is of several machines, whose number is no plain one, or of those in a file of hosts, as
-        deepspeed's is without a number."""
+        """Return whether the launch is on several nodes and their number is not a plain one, or is that of a file of
+        hosts, as of deepspeed without a number."""
         names = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in self.launcher if word[:1] == "-"}
         asked = names & {"nnodes", "num-nodes", "nodes", "np", "N"}
         by_hosts = any(word.rsplit("/", 1)[-1] == "deepspeed" for word in self.launcher)

@@ -1,4 +1,4 @@
-"""How many processes the command of a launch script starts, and on how many machines.
+"""Processes that the command of a launch script starts, and the number of nodes.
 
 What a batch system sets before a script begins is by the options that the script asks for (sbatch's manual page); of
 other systems than Slurm (Grid Engine, PBS, Fujitsu's PJM, LSF) what is asked for is put in Slurm's words.
@@ -120,7 +120,7 @@ def _number(options: Mapping[str, str], *names: str) -> int | None:
 
 
 def batch_lines(text: str) -> Iterator[str]:
-    """The options of each #SBATCH line, without the comment behind them, and those of other systems in its words."""
+    """Yield the options of each #SBATCH line without its comment, and those of other systems as Slurm's."""
     for line in _LINE.findall(text):
         yield re.split(r"\s#", line)[0].strip()
     for pattern, option in _OTHERS:
@@ -129,8 +129,8 @@ def batch_lines(text: str) -> Iterator[str]:
 
 
 def batch_variables(words: Sequence[str]) -> dict[str, str]:
-    """The variables of a job that asked for this: of options with a whole number, ``--nodes=2`` or ``-N 2``, and of
-    GPUs also behind their kind (``gpu:8``, ``h100:4``).  Tasks are those of all nodes where only a node's are given."""
+    """Return the variables of a job that asked for this: of options with a whole number, ``--nodes=2`` or ``-N 2``, and
+    of GPUs also behind their kind (``gpu:8``, ``h100:4``).  Tasks are those of all nodes where a node's are given."""
     found: dict[str, str] = {}
     for word, behind in zip(words, (*words, "")[1:], strict=True):
         name, equals, value = word.partition("=")
