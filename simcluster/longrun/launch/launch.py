@@ -10,10 +10,10 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.studies.build import long_run_of, section_of
-from simcluster.longrun.studies.chunks import player_of
+from simcluster.longrun.studies.chunks import RunPlayer
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import TrainingRun, played_runs, stage_scenarios, train_stages
+from simcluster.longrun.studies.train import Stage, TrainingRun, simulate_policies, stage_scenarios, train_stages
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import RunSpec, tokens_of_stages
 from simcluster.scenario.scenario import Scenario
@@ -80,8 +80,8 @@ class Launch:
         """A few runs; InputError where one never ends, or takes too long to be played."""
         if self.stage:
             return train_stages(self.whole, played=RUNS)
-        with player_of(1, None, lambda done, total, wrong: None) as player:
-            return played_runs(self.scenario, RUNS, player, states=self.states)
+        stage = Stage.of(self.scenario, self.states)
+        return simulate_policies({"": (self.scenario, [stage])}, RUNS, RunPlayer())[""]
 
 
 RUN_PATHS = ("run.", "data.", "training.memory_recipe")

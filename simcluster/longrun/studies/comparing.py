@@ -7,11 +7,11 @@ meet the same failures, and the difference of the two is known far better than e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -22,18 +22,14 @@ from simcluster.documents.diagnostics import type_name
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
-from simcluster.longrun.ending import check_end
-from simcluster.longrun.run import LongRun, Outcomes
-from simcluster.longrun.studies.build import LEAST, asked_runs, long_run_of, section_of
+from simcluster.longrun.studies.build import LEAST, asked_runs, section_of
 from simcluster.longrun.studies.chunks import Workers, player_of
 from simcluster.longrun.studies.policies import PairedDifference, half_width, paired
-from simcluster.longrun.studies.replays import step_document
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import StagedTraining, first_of_stage, stage_scenarios
+from simcluster.longrun.studies.train import Stage, StagedTraining, simulate_policies, stages_of
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import frame, plain
 from simcluster.results.file import merge_assumptions
-from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.scenario import Scenario, from_document
@@ -159,71 +155,32 @@ def compare_policies(
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
     with player_of(workers, store, progress) as player:
-        made: dict[str, tuple[Scenario, list[_Stage]]] = {}
+        made: dict[str, tuple[Scenario, list[Stage]]] = {}
         refused: dict[str, str] = {}
-        for name, found in _prepare(policies):
-            if isinstance(found, InputError):
+        known: dict[str, StepStates] = {}
+        for name, policy in policies.items():
+            try:
+                scenario = _scenario(name, policy, next(iter(made.values()))[0] if made else None)
+                made[name] = scenario, stages_of(scenario, known)
+            except InputError as problem:
                 if strict or not made:
-                    raise found
-                refused[name] = str(found)
-            else:
-                made[name] = found
+                    raise
+                refused[name] = str(problem)
         if len(made) < 2:
             raise InputError(f"compare_policies: there is nothing to compare with: {next(iter(refused.values()))}")
-        first = next(iter(made.values()))[0]
-        count = asked_runs(first, played, LEAST)
-        outcomes: dict[str, list[Outcomes]] = {name: [] for name in made}
-        for number in range(max(len(stages) for _, stages in made.values())):
-            there = {name: stages[number].run for name, (_, stages) in made.items() if number < len(stages)}
-            for name, each in player.play(there, first.seed, count, first_of_stage(number)).items():
-                outcomes[name].append(each)
-    runs: dict[str, PlayedPolicy] = {}
-    for name, (scenario, stages) in made.items():
-        each_stage = tuple(
-            TrainingRun(stage.scenario, stage.run, stage.states, each, stage.step, first_of_stage(number), stage.notes)
-            for number, (stage, each) in enumerate(zip(stages, outcomes[name], strict=True))
-        )
-        runs[name] = StagedTraining(scenario, each_stage) if section_of(scenario).stages else each_stage[0]
+        runs = simulate_policies(made, asked_runs(next(iter(made.values()))[0], played, LEAST), player)
     priceless = [name for name, run in runs.items() if run.price is None]
     if measure == "dollars" and priceless:
         raise InputError(f"compare_policies: {priceless[0]} has no price; say one, as in run.price: 2.5")
     return PolicyComparison(runs, measure, refused)
 
 
-class _Stage(NamedTuple):
-    """A stage of a policy before it is simulated: its run in numbers, the states of its cluster, the healthy step."""
-
-    scenario: Scenario
-    run: LongRun
-    states: dict[str, float]
-    step: Result
-    notes: tuple[str, ...]
-
-
-def _prepare(policies: Mapping[str, Policy]) -> Iterator[tuple[str, tuple[Scenario, list[_Stage]] | InputError]]:
-    """Yield the scenario and the stages of each policy (one without stages), or why it is invalid."""
-    known: dict[str, StepStates] = {}
-    first: Scenario | None = None
-    for name, policy in policies.items():
-        try:
-            if not isinstance(policy, Mapping) or "cluster" in policy:
-                scenario = scenario_of(policy, f"compare_policies ({name})")
-            elif first is None:
-                raise InputError(
-                    f"compare_policies: {name} comes first, so it must be a scenario: the others change it"
-                )
-            else:
-                scenario = _changed(first, policy)
-            first = first or scenario
-            stages = []
-            for each in stage_scenarios(scenario) if section_of(scenario).stages else [scenario]:
-                states = known.setdefault(repr(step_document(each)), StepStates(each))
-                run = long_run_of(each, states)
-                check_end(run)
-                stages.append(_Stage(each, run, dict(states.used), states.result, tuple(states.notes)))
-            yield name, (scenario, stages)
-        except InputError as problem:
-            yield name, problem
+def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
+    if not isinstance(policy, Mapping) or "cluster" in policy:
+        return scenario_of(policy, f"compare_policies ({name})")
+    if first is None:
+        raise InputError(f"compare_policies: {name} comes first, so it must be a scenario: the others change it")
+    return _changed(first, policy)
 
 
 class _OnlyRun(Spec):

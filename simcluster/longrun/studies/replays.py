@@ -26,6 +26,7 @@ from simcluster.longrun.studies.build import asked_runs, long_run_of
 from simcluster.longrun.studies.policies import paired
 from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
 from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.train import step_document
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import frame, plain, row_of, rows_of
 from simcluster.results.file import merge_assumptions
@@ -175,11 +176,6 @@ def replay_failures(
         states = StepStates(other, states.asked) if same_step else StepStates(other)
         then = replay(other, long_run_of(other, states), states)
     return FailureReplay(name, log, was, then, policy)
-
-
-def step_document(scenario: Scenario) -> dict[str, Any]:
-    """Return what a scenario states of its step: all but its run and name."""
-    return {key: value for key, value in scenario.document().items() if key not in ("run", "name")}
 
 
 def log_path(name: str | Path) -> Path:

@@ -5,18 +5,21 @@ Each stage is a run of its own, begun from the checkpoint that ended the one bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.power import draw_with
+from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.studies.build import asked_runs, long_run_of, section_of
 from simcluster.longrun.studies.chunks import RunPlayer, Workers, player_of
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import TrainingRun
+from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.run_section import tokens_of_stages
 from simcluster.scenario.scenario import Scenario, from_document
@@ -40,10 +43,9 @@ def train(
     scenario has no run, or an invalid one.
     """
     scenario = scenario_of(scenario, "train")
-    if section_of(scenario).stages:
-        return train_stages(scenario, played=played, workers=workers, store=store, progress=progress)
+    count = asked_runs(scenario, played)
     with player_of(workers, store, progress) as player:
-        return played_runs(scenario, asked_runs(scenario, played), player)
+        return simulate_policies({"": (scenario, stages_of(scenario, {}))}, count, player)[""]
 
 
 @checked
@@ -62,27 +64,62 @@ def train_stages(
     scenario = scenario_of(scenario, "train_stages")
     if not section_of(scenario).stages:
         raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
-    scenarios, count = stage_scenarios(scenario), asked_runs(scenario, played)
-    with player_of(workers, store, progress) as player:
-        stages = [played_runs(own, count, player, first=first_of_stage(number)) for number, own in enumerate(scenarios)]
-    return StagedTraining(scenario, tuple(stages))
+    found = train(scenario, played=played, workers=workers, store=store, progress=progress)
+    assert isinstance(found, StagedTraining)
+    return found
 
 
-def played_runs(
-    scenario: Scenario, count: int, player: RunPlayer, *, first: int = 0, states: StepStates | None = None
-) -> TrainingRun:
-    """Simulate runs of one stage, from number ``first`` on; ``states`` are those of its cluster, if some are known."""
-    draw_with(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
-    states = StepStates(scenario) if states is None else states
-    run = long_run_of(scenario, states)
-    check_end(run)
-    outcomes = player.play({"": run}, scenario.seed, count, first)[""]
-    return TrainingRun(scenario, run, dict(states.used), outcomes, states.result, first, tuple(states.notes))
+class Stage(NamedTuple):
+    """A stage before it is simulated: its run in numbers, the states of its cluster, and the healthy step."""
+
+    scenario: Scenario
+    run: LongRun
+    states: dict[str, float]
+    step: Result
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, scenario: Scenario, states: StepStates) -> Stage:
+        """Return the stage of a scenario; InputError for a run that would hardly ever end."""
+        draw_with(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
+        run = long_run_of(scenario, states)
+        check_end(run)
+        return cls(scenario, run, dict(states.used), states.result, tuple(states.notes))
 
 
-def first_of_stage(number: int) -> int:
-    """Return the number of a stage's first run: no two stages (from 0) draw the same numbers."""
-    return 10**6 * number
+def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[Stage]:
+    """Return the stages of a scenario, one without stages; stages with the same step share the states in ``known``."""
+    scenarios = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
+    return [Stage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
+
+
+def simulate_policies(
+    policies: Mapping[str, tuple[Scenario, list[Stage]]], count: int, player: RunPlayer
+) -> dict[str, TrainingRun | StagedTraining]:
+    """Simulate the runs of policies, by name, on the random numbers of the first one's seed; no two stages draw the
+    same."""
+    seed = next(iter(policies.values()))[0].seed
+    outcomes: dict[str, list[Outcomes]] = {name: [] for name in policies}
+    for number in range(max(len(stages) for _, stages in policies.values())):
+        runs = {name: stages[number].run for name, (_, stages) in policies.items() if number < len(stages)}
+        for name, each in player.play(runs, seed, count, _APART * number).items():
+            outcomes[name].append(each)
+    found: dict[str, TrainingRun | StagedTraining] = {}
+    for name, (scenario, stages) in policies.items():
+        trained = tuple(
+            TrainingRun(stage.scenario, stage.run, stage.states, each, stage.step, _APART * number, stage.notes)
+            for number, (stage, each) in enumerate(zip(stages, outcomes[name], strict=True))
+        )
+        found[name] = StagedTraining(scenario, trained) if section_of(scenario).stages else trained[0]
+    return found
+
+
+_APART = 10**6  # numbers of the first runs of two stages
+
+
+def step_document(scenario: Scenario) -> dict[str, Any]:
+    """Return what a scenario states of its step: all but its run and name."""
+    return {key: value for key, value in scenario.document().items() if key not in ("run", "name")}
 
 
 def stage_scenarios(scenario: Scenario) -> list[Scenario]:
