@@ -244,7 +244,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "tiny_3d"]) == 0
     out = capsys.readouterr().out
     assert "FAIL  exposed communication" in out
-    assert "fix, as played: --set" in out
+    assert "fix, as simulated: --set" in out
     assert main(["check", "tiny_3d", "--strict", "--json", "-"]) == 2
     streams = capsys.readouterr()
     assert "not ready to launch" in streams.err
