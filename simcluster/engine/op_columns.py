@@ -1,23 +1,33 @@
-"""Ops of stage programs in columns: every segment is read once, and every program costs some numpy copies.
-
-``SegmentOps`` has the ops of all segments of a job; an ``OpColumns`` has the ops of one program, numbered lane by lane
-and item by item as the program lists them.  Pure.
-"""
+"""Ops of stage programs in columns: every segment is read once, and every program costs some numpy copies.  Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from functools import cache, cached_property, partial
-from itertools import chain, pairwise
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints, within
-from simcluster.engine.tables import firsts, int32s
+from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.engine.tables import firsts, indices, int32s
 from simcluster.planning.ops import Group, Item, Op, Segment, StageProgram, Work
 from simcluster.planning.perturbations import Computations
+from simcluster.reference.record import Label
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Numbers(dict[Name, int]):
+    """Numbers of names, counted from 0 in the order in which they were first asked for."""
+
+    def __missing__(self, name: Name) -> int:
+        return self.setdefault(name, len(self))
+
+    def of(self, names: Iterable[Name]) -> Ints:
+        """Return the numbers of many names, of which most are new."""
+        number = self.setdefault
+        return np.array([number(name, len(self)) for name in names], dtype=np.int64)
 
 
 class GroupWork(NamedTuple):
@@ -27,172 +37,189 @@ class GroupWork(NamedTuple):
     interferes: bool
 
 
-class SegmentOps:
-    """Ops of the segments of programs, one segment after the other, in columns; one per segment and stage.
+class ProgramItems(NamedTuple):
+    """The items of a program, lane by lane, and the numbers of their keys and segments."""
 
-    Per op: ``seconds`` of what a rank does alone, 0 for communication; ``sensitivity`` to concurrent communication, -1
-    for what is not a computation; its number among the ``lanes`` and among the ``groups``, the kinds of communicators
-    (-1: none), and that of its ``work`` among ``works[group]``, -1 for an op that is alone or takes part in
-    another's.  It waits for ops of its segment, ``back`` ops before it: from ``wait_first`` on.
+    stage: int
+    items: list[Item]
+    keys: Ints
+    segments: Ints
 
-    ``which[program]`` is the segment of each item; the ops of segment i begin at ``first[i]``, and ``meets[i]`` are the
-    groups and works of those that meet others.
+
+class Segments:
+    """Segments of programs, each read once per stage, and the shapes of programs.
+
+    Segment i has the ops ``ops[first[i] : first[i + 1]]``, which are numbers of ``shapes``, and so many ``seconds``.
+    Ops and programs have one shape if they differ only in seconds; ``programs`` has the first of each.
+
+    A shape of ops has the numbers of its label, lane, kind of communicator, and work among ``works`` of that kind (-1:
+    none; a receive has neither label nor work); its sensitivity, -1 for what is not a computation; whether it pairs
+    with a receive; and the ops of its segment that it waits for.
     """
 
-    def __init__(self, programs: Sequence[StageProgram]) -> None:
-        known: dict[tuple[Segment, int], int] = {}  # by identity, and by stage
-        self.which = [
-            np.array([known.setdefault((item.segment, program.stage), len(known)) for item in _items(program)], int)
-            for program in programs
-        ]
-        self.ops = [op for segment, _ in known for op in segment.ops]
-        self.first = firsts([len(segment.ops) for segment, _ in known])
-        waits = [[index - other for other in op.after] for segment, _ in known for index, op in enumerate(segment.ops)]
-        self.wait_first, self.back = firsts([*map(len, waits)]), int32s([*chain.from_iterable(waits)])
-        self.lanes: dict[str, int] = {}
-        self.lane = int32s([self.lanes.setdefault(op.lane, len(self.lanes)) for op in self.ops])
-        self.groups: dict[Group, int] = {}
-        together = [op.work.group(stage) for segment, stage in known for op in segment.ops]
-        group = [-1 if each is None else self.groups.setdefault(each, len(self.groups)) for each in together]
-        self.works: list[dict[GroupWork, int]] = [{} for _ in self.groups]
-        work = list(map(self._number, self.ops, group))
-        self.group, self.work = int32s(group), int32s(work)
-        pairs = list(zip(group, work, strict=True))
-        self.meets = [
-            {pair for pair in pairs[begin:end] if pair[0] >= 0} for begin, end in pairwise(self.first.tolist())
-        ]
-        self.seconds = np.where(self.group < 0, np.array([op.work.seconds for op in self.ops]), 0.0)
-        sensitivity = [-1.0 if op.work.sensitivity is None else op.work.sensitivity for op in self.ops]
-        self.sensitivity = np.array(sensitivity, dtype=np.float64)
+    def __init__(self) -> None:
+        self.labels, self.lanes, self.groups = Numbers[Label](), Numbers[str](), Numbers[Group]()
+        self.works: defaultdict[int, Numbers[GroupWork]] = defaultdict(Numbers)
+        self.keys = Numbers[Hashable]()
+        self.shapes = Numbers[tuple[int, int, int, int, float, bool, tuple[int, ...]]]()
+        self.first, self.ops, self.seconds = [0], list[int](), list[float]()
+        self.programs: list[ProgramItems] = []
+        self._of_program = Numbers[Hashable]()
+        self._read: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by stage the numbers of ops, by identity
+        self._segments: defaultdict[int, dict[Segment, int]] = defaultdict(dict)  # by stage
+        self._like: list[int] = []  # by segment the first with equal ops
+        self._with_ops: dict[tuple[int, ...], int] = {}
 
-    def _number(self, op: Op, group: int) -> int:
-        """Return the number of what an op does with others, -1 for nothing."""
-        if group < 0 or op.work.joins:
-            return -1
-        return self.works[group].setdefault(GroupWork(op.work, op.work.presses(op.lane)), len(self.works[group]))
+    def read(self, program: StageProgram) -> tuple[int, Ints]:
+        """Return the number of a program's shape, and those of the segments of its items."""
+        items, known = [*chain.from_iterable(program.lanes.values())], self._segments[program.stage]
+        of_items = [item.segment for item in items]
+        for segment in dict.fromkeys(of_items):
+            if segment not in known:
+                known[segment] = self._read_segment(segment, program.stage)
+        segments = np.array([*map(known.__getitem__, of_items)], dtype=np.int64)
+        keys, like = self.keys.of([item.key for item in items]), np.array(self._like, dtype=np.int64)[segments]
+        number = self._of_program[
+            program.stage, tuple(map(len, program.lanes.values())), like.tobytes(), keys.tobytes()
+        ]
+        if number == len(self.programs):
+            self.programs.append(ProgramItems(program.stage, items, keys, segments))
+        return number, segments
+
+    def _read_segment(self, segment: Segment, stage: int) -> int:
+        """Return the number of a new segment."""
+        known, number = self._read[stage], len(self._like)
+        for op in segment.ops:
+            if id(op) not in known:
+                known[id(op)] = self._read_op(op, stage)
+        ops = tuple([known[id(op)] for op in segment.ops])
+        self._like.append(self._with_ops.setdefault(ops, number))
+        self.ops += ops
+        self.seconds += [op.work.seconds for op in segment.ops]
+        self.first.append(len(self.ops))
+        return number
+
+    def _read_op(self, op: Op, stage: int) -> int:
+        """Return the number of an op's shape."""
+        work = op.work
+        label = Label(
+            op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory, (), work.sensitivity
+        )
+        group, sensitivity = work.group(stage), -1.0 if work.sensitivity is None else work.sensitivity
+        lane, number = self.lanes[op.lane], -1 if work.joins else self.labels[label]
+        if group is None:
+            return self.shapes[number, lane, -1, -1, sensitivity, False, op.after]
+        kind, pairs = self.groups[group], work.joins or work.parties(1) > 1
+        shared = -1 if work.joins else self.works[kind][GroupWork(work, work.presses(op.lane))]
+        return self.shapes[number, lane, kind, shared, sensitivity, pairs, op.after]
 
 
 class OpColumns:
-    """The ops of program ``number`` of those that segments were read from, in columns.
+    """Ops of programs in columns, one program after the other, each lane by lane and item by item.
 
-    ``begins`` and ``ends`` are the first and the last op of every item; ``works`` is what ops do with others, by kind
-    of communicator.  Per op: its ``place`` among the segments' ops, its ``item``, its ``step``, ``chunk`` and
-    ``microbatch``, its ``group`` (see SegmentOps) and its ``lane``, by the place in ``lanes``, which has the numbers
-    among all lanes in order of first use.
+    A row of ``programs`` is the number of a program's shape, and by stage that of the ranks with the same place there,
+    for whose ops it may wait.
+
+    The columns of Templates have their names here; the ``place`` of meetings is -1 until it is known.  Further ones per
+    op: its ``program``, ``item``, ``step``, ``chunk`` and ``microbatch``; its ``lane`` among the ``lane_names`` of all
+    programs; and its ``label`` and whether it ``pairs`` with a receive (see Segments).  ``awaited`` are the ops of
+    ``wait_op`` in these columns.  Items of program i begin at ``item_first[i]``, the ops of an item at ``begins``.
     """
 
-    def __init__(self, program: StageProgram, segments: SegmentOps, number: int) -> None:
-        self.stage, self._segments = program.stage, segments
-        columns: list[Sequence[Any]] = list(zip(*_items(program), strict=True)) or [()] * 7
-        _, self.keys, needs, self._steps, chunk, microbatch, also = columns
-        which = segments.which[number]
-        counts = np.diff(segments.first)[which]
-        self.ends = np.cumsum(counts) - 1
-        self.begins = self.ends + 1 - counts
-        self.item = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        self.place = np.repeat(segments.first[which], counts) + within(counts)
-        self.step, self.chunk, self.microbatch = (
-            np.array(each, dtype=np.int32)[self.item] for each in (self._steps, chunk, microbatch)
+    def __init__(self, segments: Segments, programs: Ints) -> None:
+        own = [segments.programs[number] for number in programs[:, 0].tolist()]
+        self.stages, self.item_first = int32s([each.stage for each in own]), firsts([len(each.items) for each in own])
+        self._items, which = (
+            [*chain.from_iterable(each.items for each in own)],
+            np.concatenate([each.segments for each in own]),
         )
-        self.group = segments.group[self.place]
-        lane = segments.lane[self.place]
-        used, first = np.unique(lane, return_index=True)
-        self.lanes = used[np.argsort(first)]
-        numbers = np.zeros(len(segments.lanes), dtype=np.int32)
-        numbers[self.lanes] = np.arange(len(used))
-        self.lane = numbers[lane]
-        ends = self.ends.tolist()
-        self.end_of: dict[Hashable, int] = dict(zip(self.keys, ends, strict=True))
-        self.end_of |= {other: end for end, others in zip(ends, also, strict=True) for other in others}
-        self._needs = list(chain.from_iterable(needs))
-        self._waiting = np.repeat(self.begins, [*map(len, needs)])
-        self.awaited_stages = sorted({stage for stage, _ in self._needs} - {self.stage})
-        self.works: dict[int, list[int]] = {}
-        for group, work in sorted(
-            set[tuple[int, int]]().union(*[segments.meets[each] for each in np.unique(which).tolist()])
-        ):
-            self.works.setdefault(group, []).extend([work] if work >= 0 else [])
+        self._segment_first, ops = np.array(segments.first), np.array(segments.ops, dtype=np.int32)
+        place, begins = indices(self._segment_first, which), firsts(np.diff(self._segment_first)[which])
+        self.op_first, self.begins = begins[self.item_first], begins[:-1]
+        self.program = np.repeat(np.arange(len(own), dtype=np.int32), np.diff(self.op_first))
+        self.item = np.repeat(np.arange(len(which), dtype=np.int32), np.diff(begins))
+        rows: list[Sequence[Any]] = [*zip(*self._items, strict=True)] or [()] * 7
+        self.step, self.chunk, self.microbatch = (int32s(each)[self.item] for each in rows[3:6])
+        shape = ops[place]
+        *columns, sensitivity, pairs, after = [*zip(*segments.shapes, strict=True)] or [()] * 7
+        self.label, lane, self.slot, self.work = (int32s(each)[shape] for each in columns)
+        self.sensitivity, self.pairs = np.array(sensitivity, dtype=float)[shape], np.array(pairs, dtype=bool)[shape]
+        self._seconds = np.where(int32s(columns[2])[ops] < 0, np.array(segments.seconds), 0.0)
+        self.seconds = self._seconds[place]
+        self.labels, self.groups = [*segments.labels], [*segments.groups]
+        self.works = [[*segments.works[group]] for group in range(len(self.groups))]
+        self.place = np.full(len(self), -1, dtype=np.int32)
+        self._number_lanes(lane, [*segments.lanes])
+        self._keys = np.concatenate([each.keys for each in own])
+        self._add_waits(programs, rows, segments.keys, shape, after)
+        for item in np.flatnonzero(self.label[self.begins] < 0).tolist():
+            self._keys[item] = segments.keys[rows[1][item][1]]
 
     def __len__(self) -> int:
-        return len(self.place)
+        return len(self.program)
 
-    @cached_property
-    def computing(self) -> Ints:
-        """The ops that are computations."""
-        return np.flatnonzero(self._segments.sensitivity[self.place] >= 0)
+    def _number_lanes(self, lane: Int32s, names: Sequence[str]) -> None:
+        """Number the lanes of each program in order of first use; ``lane`` is that of every op among all names."""
+        used = self.program * len(names) + lane
+        first = np.full(len(self.stages) * len(names), len(self))
+        np.minimum.at(first, used, np.arange(len(self)))
+        lanes = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(self))]
+        number = np.empty(len(first), dtype=np.int32)
+        number[lanes] = np.arange(len(lanes))
+        self.lane, self.lane_names = number[used], [names[each % len(names)] for each in lanes.tolist()]
+        self.lane_first = int32s(np.searchsorted(self.program[first[lanes]], np.arange(len(self.stages) + 1)))
+        order = np.argsort(self.lane, kind="stable")
+        self.lane_op = int32s(order - self.op_first[self.program])
+        self.lane_op_first = firsts(np.bincount(self.lane, minlength=len(lanes)))
+        self.lane_rank = np.zeros(len(lanes), dtype=np.int32)
 
-    @cached_property
-    def computations(self) -> Computations:
-        """The keys, steps and numbers of computations, by item."""
-        counts = np.bincount(self.item[self.computing], minlength=len(self.keys))
-        return Computations(self.keys, self._steps, counts.tolist())
+    def _add_waits(
+        self,
+        programs: Ints,
+        rows: Sequence[Sequence[Any]],
+        numbers: Numbers[Hashable],
+        shape: Int32s,
+        after: Sequence[Sequence[int]],
+    ) -> None:
+        """Add what ops wait for: those of their segments that are ``after`` each shape, then what their items need."""
+        after_first = firsts([*map(len, after)])
+        op = np.repeat(np.arange(len(self)), np.diff(after_first)[shape])
+        others = int32s([*chain.from_iterable(after)])[indices(after_first, shape)] + self.begins[self.item[op]]
+        needing, named = (np.repeat(np.arange(len(each)), [*map(len, each)]) for each in (rows[2], rows[6]))
+        stage = np.array([stage for stage, _ in chain.from_iterable(rows[2])], dtype=np.int64)
+        key = numbers.of([key for _, key in chain.from_iterable(rows[2])])
+        ends = np.append(np.arange(len(self._keys)), named)
+        keys = np.append(self._keys, numbers.of(chain.from_iterable(rows[6])))
+        of_item, place = self.program[self.begins].astype(np.int64), np.zeros(int(programs.max()) + 1, dtype=np.int64)
+        place[programs[:, 0]] = np.arange(len(programs))
+        own = self.stages[of_item[needing]] == stage
+        whose = np.where(own, of_item[needing], place[programs[of_item[needing], 1 + stage]])
+        codes, sought = of_item[ends] * len(numbers) + keys, whose * len(numbers) + key
+        order = np.argsort(codes)
+        found = order[np.searchsorted(codes, sought, sorter=order)]
+        assert np.array_equal(codes[found], sought), "an item needs one that is not there"
+        op = np.append(op, self.begins[needing])
+        order = np.argsort(op, kind="stable")  # as ``reference.nodes``: needs in the order of the item
+        self.wait_first = firsts(np.bincount(op, minlength=len(self)))
+        self.awaited = np.append(others, np.append(self.begins, len(self))[ends[found] + 1] - 1)[order]
+        self.wait_op = int32s(self.awaited - self.op_first[self.program[self.awaited]])
+        self.wait_peer = int32s(np.append(np.full(len(others), -1), np.where(own, -1, stage))[order])
 
-    def meeting_names(self, ops: Ints) -> list[tuple[Hashable, int]]:
-        """Return the names by which ops find the others they meet: the keys of their items, and their index there.
+    def seconds_of(self, segments: Ints) -> Floats:
+        """Return the seconds of the ops of a program with these segments."""
+        return self._seconds[indices(self._segment_first, segments)]
 
-        A receive has that of the send that it answers.
+    def computations(self, program: int) -> tuple[Ints, Computations]:
+        """Return which ops of a program are computations, and their keys, steps and numbers by item."""
+        ops, items = (slice(*first[program : program + 2].tolist()) for first in (self.op_first, self.item_first))
+        found, own = np.flatnonzero(self.sensitivity[ops] >= 0), self._items[items]
+        counts = np.bincount(self.item[ops][found] - items.start, minlength=len(own)).tolist()
+        return found, Computations([item.key for item in own], [item.step for item in own], counts)
+
+    def meeting_names(self, ops: Ints) -> Ints:
+        """Return numbers that are equal for ops that meet: at the same place of items with the same key.
+
+        A receive has the key of the send that it answers.
         """
-        joins = (self._segments.work[self.place[ops]] < 0).tolist()
-        keys: list[Any] = list(map(self.keys.__getitem__, self.item[ops].tolist()))
-        return [
-            (key[1] if receives else key, index)
-            for key, receives, index in zip(keys, joins, (ops - self.begins[self.item[ops]]).tolist(), strict=True)
-        ]
-
-    def waits(self, programs: Sequence[OpColumns]) -> tuple[Ints, Ints, Ints]:
-        """Return what ops wait for besides the op before them on their lane: the op, the awaited op, and its stage.
-
-        ``programs`` are those of the ranks with the same place in the stages, in whose numbers the awaited ops are; the
-        stage is -1 for an op of the rank itself.
-        """
-        first = self._segments.wait_first
-        counts = np.diff(first)[self.place]
-        op = np.repeat(np.arange(len(self)), counts)
-        other = op - self._segments.back[first[self.place[op]] + within(counts)]
-        needed = [(self if stage == self.stage else programs[stage]).end_of[key] for stage, key in self._needs]
-        stages = np.array([stage for stage, _ in self._needs], dtype=np.int64)
-        ops = np.concatenate([op, self._waiting])
-        order = np.argsort(ops, kind="stable")  # as ``reference.nodes``: needs in the order of the item
-        others = np.concatenate([other, np.array(needed, dtype=np.int64)])
-        whose = np.concatenate([np.full(len(op), -1), np.where(stages == self.stage, -1, stages)])
-        return ops[order], others[order], whose[order]
-
-
-def _items(program: StageProgram) -> Iterator[Item]:
-    """Return the items of a program, lane by lane."""
-    return chain.from_iterable(program.lanes.values())
-
-
-def own_seconds(planned: StageProgram, program: StageProgram) -> Floats | None:
-    """Return the seconds of ops of a rank's own program, None where more than these differs from the stage's."""
-    lanes, own_lanes = planned.lanes, program.lanes
-    if list(lanes) != list(own_lanes) or any(len(lanes[lane]) != len(own_lanes[lane]) for lane in lanes):
-        return None
-    seconds_of = cache(partial(_seconds, planned.stage))  # segments are equal by identity
-    found: list[float] = []
-    for item, own in zip(_items(planned), _items(program), strict=True):
-        seconds = seconds_of(item.segment, own.segment) if item.key == own.key else None
-        if seconds is None:
-            return None
-        found += seconds
-    return np.array(found)
-
-
-def _seconds(stage: int, segment: Segment, own: Segment) -> list[float] | None:
-    """Return the seconds of ops of a segment, None where more than these differs from the other's."""
-    if len(own.ops) != len(segment.ops):
-        return None
-    found = []
-    for mine, other in zip(own.ops, segment.ops, strict=True):
-        work, planned = mine.work, other.work
-        alone = work.group(stage) is None
-        found.append(work.seconds if alone else 0.0)
-        if mine is other:
-            continue
-        retimed = alone and planned.group(stage) is None and work.sensitivity == planned.sensitivity
-        if (work != planned and not retimed) or _SHOWN(mine) != _SHOWN(other):
-            return None
-    return found
-
-
-_SHOWN = attrgetter("stream", "kind", "name", "layer", "lane", "after", "memory")
+        item = self.item[ops]
+        return self._keys[item] * len(self) + ops - self.begins[item]

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +23,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.loops import add_product, latest_per_group
-from simcluster.engine.op_columns import OpColumns, SegmentOps
-from simcluster.engine.tables import firsts
+from simcluster.engine.op_columns import OpColumns, Segments
 from simcluster.planning import works
 from simcluster.planning.ops import Item, Op, StageProgram
 from simcluster.planning.parallel import RankLayout
@@ -110,38 +109,36 @@ class StageSweep:
             factor = np.repeat(factor, len(begin), axis=0)
         return add_product(begin, scale, np.ascontiguousarray(factor))
 
-    def _link(self, programs: Sequence[StageProgram]) -> dict[tuple[Any, ...], list[int]]:
+    def _link(self, programs: Sequence[StageProgram]) -> dict[tuple[str, int], list[int]]:
         """Add the nodes in the order of the programs, and what each waits for; return those that meet, by name."""
-        segments = SegmentOps(programs)
-        for op in segments.ops:
+        segments = Segments()
+        numbers = [segments.read(program)[0] for program in programs]
+        columns = OpColumns(segments, np.array([[number, *numbers] for number in numbers]))
+        for program, (begin, end) in zip(programs, pairwise(columns.op_first.tolist()), strict=True):
+            items = chain.from_iterable(program.lanes.values())
+            self.ops.append([(item, op) for item in items for op in item.segment.ops])
+            self._nodes += [(len(self.ops) - 1, number) for number in range(end - begin)]
+        ops = [op for of_stage in self.ops for _, op in of_stage]
+        last: dict[int, int] = {}  # by lane
+        for number, (op, lane) in enumerate(zip(ops, columns.lane.tolist(), strict=True)):
             if type(op.work) not in PROVED:
                 raise InputError(f"the sweep of replicas does not know {type(op.work).__name__}; use method events")
-        columns = [OpColumns(program, segments, stage) for stage, program in enumerate(programs)]
-        first = firsts([*map(len, columns)]).tolist()
-        called: dict[tuple[Any, ...], list[int]] = {}
-        for stage, own in enumerate(columns):
-            items = list(chain.from_iterable(programs[stage].lanes.values()))
-            pairs = zip(own.item.tolist(), own.place.tolist(), strict=True)
-            self.ops.append([(items[item], segments.ops[place]) for item, place in pairs])
-            last: dict[int, int] = {}  # by lane
-            for number, lane in enumerate(own.lane.tolist()):
-                self._nodes.append((stage, number))
-                self._before.append([last[lane]] if lane in last else [])
-                last[lane] = first[stage] + number
-            for number, other, whose in zip(*(column.tolist() for column in own.waits(columns)), strict=True):
-                self._before[first[stage] + number].append(first[stage if whose < 0 else whose] + other)
-            meets = np.flatnonzero(own.group >= 0)
-            for number, name in zip(meets.tolist(), own.meeting_names(meets), strict=True):
-                work = self.ops[stage][number][1].work
-                if work.axis or work.joins or work.parties(1) > 1:
-                    called.setdefault((work.axis or "send", *name), []).append(first[stage] + number)
+            first, end = columns.wait_first[number:][:2]
+            self._before.append([*([last[lane]] if lane in last else []), *columns.awaited[first:end].tolist()])
+            last[lane] = number
+        called: dict[tuple[str, int], list[int]] = {}
+        meets = np.flatnonzero(columns.slot >= 0)
+        for number, name in zip(meets.tolist(), columns.meeting_names(meets).tolist(), strict=True):
+            work = ops[number].work
+            if work.axis or work.joins or work.parties(1) > 1:
+                called.setdefault((work.axis or "send", name), []).append(number)
         return called
 
-    def _meetings(self, called: Mapping[tuple[Any, ...], Sequence[int]], layout: RankLayout) -> Iterator[_Meeting]:
+    def _meetings(self, called: Mapping[tuple[str, int], Sequence[int]], layout: RankLayout) -> Iterator[_Meeting]:
         """Yield the meetings of ops of one name, one for the stages that share groups of its axis; then other ops."""
         shared = {axis: self._shared_groups(axis, layout) for axis in {name[0] for name in called} - {"send"}}
         alone = dict.fromkeys(range(len(self._nodes)))
-        for (axis, *_), numbers in called.items():
+        for (axis, _), numbers in called.items():
             by_stage = {self._nodes[number][0]: number for number in numbers}
             assert len(by_stage) == len(numbers), axis
             for each in shared.get(axis, [_Meeting(tuple(by_stage))]):

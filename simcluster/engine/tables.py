@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Numbers
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
 from simcluster.base.profiles import Profile
 from simcluster.traffic.traffic import Traffic
 
@@ -218,3 +218,10 @@ def int32s(values: Sequence[int] | Numbers) -> Int32s:
 def firsts(sizes: Sequence[int] | Numbers) -> Int32s:
     """Return the first index of each part, given their sizes, and the total size (CSR offsets)."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
+
+
+def indices(first: Numbers, parts: Numbers) -> Ints:
+    """Return the indices of these parts, one after the other, given the first index of each part."""
+    counts = np.diff(first)[parts]
+    ends = np.cumsum(counts, dtype=np.int64)
+    return np.repeat(first[parts] - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)

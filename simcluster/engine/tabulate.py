@@ -5,9 +5,10 @@ A program is read once (``op_columns``); one more rank that runs it costs its ro
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,19 +17,11 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.link_columns import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
-from simcluster.engine.op_columns import GroupWork, OpColumns, SegmentOps, own_seconds
-from simcluster.engine.tables import (
-    Groups,
-    Instances,
-    Tables,
-    Templates,
-    communication_tables,
-    firsts,
-    int32s,
-)
+from simcluster.engine.op_columns import GroupWork, OpColumns, Segments
+from simcluster.engine.tables import Groups, Instances, Tables, Templates, communication_tables, firsts, int32s
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
-from simcluster.planning.perturbations import UNDISTURBED, Disturbances
+from simcluster.planning.perturbations import UNDISTURBED, Disturbances, Retime
 from simcluster.symmetry.folding import Folding
 from simcluster.traffic.traffic import Fabric, Traffic
 
@@ -37,23 +30,24 @@ from simcluster.traffic.traffic import Fabric, Traffic
 class JobTables:
     """The tables of a job, and what is needed to read its results.
 
-    ``columns`` are the ops of the tables' templates, ``segments`` those that they point to; ``moved`` is what each kind
-    of communication moves over links, nothing for one that takes a given time.
+    ``columns`` has the ops of the tables' templates; ``moved`` is what each kind of communication moves over links,
+    nothing for one that takes a given time.
     """
 
     tables: Tables = field(repr=False)
-    segments: SegmentOps = field(repr=False)
-    columns: Sequence[OpColumns] = field(repr=False)
+    columns: OpColumns = field(repr=False)
     moved: Sequence[tuple[Traffic, ...]] = field(repr=False)
 
     def describe(self, op: int) -> str:
         """Return the name of an op in messages: 'rank 3 main: forward attention, microbatch 2'."""
-        instances = self.tables.instances
+        instances, columns = self.tables.instances, self.columns
         instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
-        columns, number = self.columns[instances.template[instance]], op - int(instances.op_first[instance])
-        own, microbatch = self.segments.ops[columns.place[number]], columns.microbatch[number]
-        what = "" if own.work.joins else f": {own.kind} {own.name}"
-        where = f"rank {instances.number[instance]} {own.lane}{what}"
+        template = int(instances.template[instance])
+        number = op - int(instances.op_first[instance]) + int(columns.op_first[template])
+        lane = columns.lane_names[columns.lane[number]]
+        label, microbatch = int(columns.label[number]), int(columns.microbatch[number])
+        what = f": {columns.labels[label].kind} {columns.labels[label].name}" if label >= 0 else ""
+        where = f"rank {instances.number[instance]} {lane}{what}"
         return f"{where}, microbatch {microbatch}" if microbatch >= 0 else where
 
 
@@ -76,207 +70,163 @@ def tabulate(
     ``disturbances`` is what else makes ranks and links differ; ``interference`` is what communication does to
     concurrent computation, None for nothing; ``in_steps``: collectives are simulated hop by hop (ranks not folded).
     """
+    classes, segments = folding.classes, Segments()
+    ranks, links = classes.rank_representatives, classes.link_representatives
+    read = _read(segments, programs, folding, disturbances)
+    columns, template, peer = _columns(segments, np.array([number for number, _ in read]), plan, folding)
+    own_seconds = _own_seconds(columns, segments, read, template, ranks, disturbances.retime)
+    own_first = np.full(len(ranks), -1, dtype=np.int32)
+    own_first[list(own_seconds)] = firsts([len(each) for each in own_seconds.values()])[:-1]
+    group, communicator = _groups(columns, template, folding)
+    groups, works = _meetings(columns, template, group)
     kinds = CommunicationKinds(fabric, *folding, capacity, interference, in_steps=in_steps)
-    return _Builder(programs, plan, folding, disturbances).build(kinds, slowness, capacity)
+    made = [(communicator[each], work) for each, work in works]
+    communications = communication_tables([kinds.kind(*each) for each in made])
+    instances = Instances(
+        template=template,
+        group=group,
+        peer=peer,
+        position=_positions(group, communicator, folding) if communications[-1] else group,
+        op_first=firsts(np.diff(columns.op_first)[template]),
+        lane_first=firsts(np.diff(columns.lane_first)[template]),
+        rank_first=int32s(range(len(ranks) + 1)),
+        number=int32s(ranks),
+        slowness=np.array([slowness[rank] for rank in ranks], dtype=np.float64),
+        own_seconds=own_first,
+        seconds=np.concatenate([np.zeros(0), *own_seconds.values()]),
+    )
+    tables = Tables(
+        Templates(*attrgetter(*Templates._fields)(columns)),
+        instances,
+        groups,
+        *communications,
+        capacity.of(np.array(links, dtype=np.int64)),
+        {place: disturbances.speeds[rank] for place, rank in enumerate(ranks) if rank in disturbances.speeds},
+        disturbances.capacities_of(links),
+    )
+    return JobTables(tables, columns, [kinds.moved(*each) for each in made])
 
 
-class _Builder:
-    def __init__(
-        self, programs: Sequence[StageProgram], plan: RankLayout, folding: Folding, disturbances: Disturbances
-    ) -> None:
-        self._stage_ranks, self._disturbances = plan.stage_ranks(), disturbances
-        self._communicators, self._classes = folding
-        self._ranks = np.array(self._classes.rank_representatives, dtype=np.int64)
-        self._own: dict[int, Floats] = {}  # by instance the seconds of its ops, where only these are its own
-        self._program = self._communicators.stage_of[self._ranks].astype(np.int64)  # of every instance, by number
-        found = list(programs)
-        if disturbances.program is not UNDISTURBED.program:
-            self._add_own_programs(found)
-        self._segments = SegmentOps(found)
-        self._programs = [OpColumns(program, self._segments, number) for number, program in enumerate(found)]
-        if disturbances.program is not UNDISTURBED.program:
-            self._retime()
-        order = np.argsort(self._program, kind="stable")
-        counts = np.bincount(self._program, minlength=len(found))
-        self._instances: list[Ints] = np.split(order, np.cumsum(counts)[:-1])  # by program
+def _read(
+    segments: Segments, programs: Sequence[StageProgram], folding: Folding, disturbances: Disturbances
+) -> list[tuple[int, Ints]]:
+    """Return for every instance the shape of its program and the segments of its items."""
+    planned, found = [segments.read(program) for program in programs], []
+    for rank in folding.classes.rank_representatives:
+        stage = int(folding.communicators.stage_of[rank])
+        own = disturbances.program(rank, programs[stage])
+        found.append(planned[stage] if own is programs[stage] else segments.read(own))
+    return found
 
-    def _add_own_programs(self, programs: list[StageProgram]) -> None:
-        """Add the programs of instances that differ from their stage's by more than seconds."""
-        known: dict[int, int] = {}
-        for instance, (rank, stage) in enumerate(zip(self._ranks.tolist(), self._program.tolist(), strict=True)):
-            own = self._disturbances.program(rank, programs[stage])
-            if own is programs[stage]:
-                continue
-            seconds = own_seconds(programs[stage], own)
-            if seconds is not None:
-                self._own[instance] = seconds
-                continue
-            if id(own) not in known:
-                known[id(own)] = len(programs)
-                programs.append(own)
-            self._program[instance] = known[id(own)]
 
-    def _retime(self) -> None:
-        """Change the seconds of computations."""
-        for instance, rank in enumerate(self._ranks.tolist()):
-            columns = self._programs[self._program[instance]]
-            seconds = self._own.get(instance, self._segments.seconds[columns.place])
-            before = seconds[columns.computing]
-            after = self._disturbances.retime(rank, columns.computations, before)
+def _columns(segments: Segments, program: Ints, plan: RankLayout, folding: Folding) -> tuple[OpColumns, Int32s, Int32s]:
+    """Return the ops of the templates, the template of every instance, and its peers.
+
+    Peers are the instances of the ranks whose ops an instance awaits, by stage, -1 where it awaits none.  Waits name
+    their ops, so that a template has the peers' programs, too.
+    """
+    stage_ranks, of_rank = plan.stage_ranks(), np.asarray(folding.classes.of_rank)
+    awaits = np.zeros((len(segments.programs), len(stage_ranks)), dtype=bool)
+    for number, own in enumerate(segments.programs):
+        awaits[number, [*{stage for item in own.items for stage, _ in item.needs} - {own.stage}]] = True
+    peer = np.full((len(program), len(stage_ranks)), -1, dtype=np.int32)
+    place = folding.communicators.place_of[np.array(folding.classes.rank_representatives)]
+    for stage, there in enumerate(stage_ranks):
+        those = np.flatnonzero(awaits[program, stage])
+        peer[those, stage] = of_rank[there[place[those]]]
+    rows = np.column_stack([program, np.where(peer >= 0, program[peer], -1)])
+    names, template = np.unique(rows, axis=0, return_inverse=True)
+    return OpColumns(segments, names), int32s(template.ravel()), peer
+
+
+def _own_seconds(
+    columns: OpColumns,
+    segments: Segments,
+    read: Sequence[tuple[int, Ints]],
+    template: Int32s,
+    ranks: Sequence[int],
+    retime: Retime,
+) -> dict[int, Floats]:
+    """Return the seconds of ops of the instances where these differ from their template's."""
+    computations, found = cache(columns.computations), dict[int, Floats]()
+    for instance, (number, which) in enumerate(read):
+        if which is not segments.programs[number].segments:
+            found[instance] = columns.seconds_of(which)
+        if retime is not UNDISTURBED.retime:
+            computing, listed = computations(int(template[instance]))
+            begin, end = columns.op_first[template[instance] :][:2]
+            seconds = found.get(instance, columns.seconds[begin:end])
+            before = seconds[computing]
+            after = retime(ranks[instance], listed, before)
             if after is not before:
-                self._own[instance] = seconds.copy()
-                self._own[instance][columns.computing] = after
-
-    def build(self, kinds: CommunicationKinds, slowness: Sequence[float], rates: LinkValues) -> JobTables:
-        """Return the tables."""
-        peer = self._peers()
-        templates: dict[tuple[int, ...], int] = {}  # waits name ops of peers, so these' programs belong to a template
-        rows = np.column_stack([self._program, np.where(peer >= 0, self._program[peer], -1)]).tolist()
-        template = int32s([templates.setdefault(tuple(row), len(templates)) for row in rows])
-        names = list(templates)
-        columns = [self._programs[program] for program, *_ in names]
-        group, communicators = self._groups()
-        groups, place, made = self._meet(group, communicators)
-        communications = communication_tables([kinds.kind(*each) for each in made])
-        own = np.full(len(self._ranks), -1, dtype=np.int32)
-        own[list(self._own)] = firsts([len(each) for each in self._own.values()])[:-1]
-        ranks, speeds = self._ranks.tolist(), self._disturbances.speeds
-        instances = Instances(
-            template=template,
-            group=group,
-            peer=peer,
-            position=self._positions(group, communicators) if communications[-1] else group,
-            op_first=firsts(np.array([len(each) for each in columns])[template]),
-            lane_first=firsts(np.array([len(each.lanes) for each in columns])[template]),
-            rank_first=int32s(range(len(ranks) + 1)),
-            number=int32s(ranks),
-            slowness=np.array([slowness[rank] for rank in ranks], dtype=np.float64),
-            own_seconds=own,
-            seconds=np.concatenate([np.zeros(0), *self._own.values()]),
-        )
-        tables = Tables(
-            self._templates(names, place),
-            instances,
-            groups,
-            *communications,
-            rates.of(np.array(self._classes.link_representatives, dtype=np.int64)),
-            {place: speeds[rank] for place, rank in enumerate(ranks) if rank in speeds},
-            self._disturbances.capacities_of(self._classes.link_representatives),
-        )
-        return JobTables(tables, self._segments, columns, [kinds.moved(*each) for each in made])
-
-    def _peers(self) -> Int32s:
-        """Return the instances of the ranks whose ops each instance awaits, by stage; -1 where it awaits none."""
-        of_rank, place = np.asarray(self._classes.of_rank), self._communicators.place_of[self._ranks]
-        found = np.full((len(self._ranks), len(self._stage_ranks)), -1, dtype=np.int32)
-        for columns, those in zip(self._programs, self._instances, strict=True):
-            for stage in columns.awaited_stages:
-                found[those, stage] = of_rank[self._stage_ranks[stage][place[those]]]
-        return found
-
-    def _templates(self, names: Sequence[Sequence[int]], place: Sequence[Int32s]) -> Templates:
-        """Return the templates: each a program, and the programs of its peers by stage."""
-        segments, columns = self._segments, [self._programs[program] for program, *_ in names]
-        waits = [each.waits([self._programs[peer] for peer in peers])
-                 for each, (_, *peers) in zip(columns, names, strict=True)]  # fmt: skip
-        wait_counts = [np.bincount(op, minlength=len(each)) for (op, _, _), each in zip(waits, columns, strict=True)]
-        lane_counts = [np.bincount(each.lane, minlength=len(each.lanes)) for each in columns]
-        every = _joined([each.place for each in columns])
-        return Templates(
-            op_first=firsts([len(each) for each in columns]),
-            seconds=segments.seconds[every],
-            sensitivity=segments.sensitivity[every],
-            slot=segments.group[every],
-            work=segments.work[every],
-            place=_joined([place[program] for program, *_ in names]),
-            wait_first=firsts(_joined(wait_counts)),
-            wait_op=_joined([other for _, other, _ in waits]),
-            wait_peer=_joined([whose for _, _, whose in waits]),
-            lane_first=firsts([len(each.lanes) for each in columns]),
-            lane_op_first=firsts(_joined(lane_counts)),
-            lane_op=_joined([np.argsort(each.lane, kind="stable") for each in columns]),
-            lane_rank=np.zeros(sum(map(len, lane_counts)), dtype=np.int32),
-        )
-
-    def _groups(self) -> tuple[Int32s, list[int]]:
-        """Return the group of every instance by kind of communicator, and the communicator that represents each."""
-        names = list(self._segments.groups)
-        number = np.full((len(self._ranks), max(len(names), 1)), -1, dtype=np.int64)
-        for columns, those in zip(self._programs, self._instances, strict=True):
-            for kind in columns.works:
-                number[those, kind] = self._communicators.numbers(names[kind], columns.stage, self._ranks[those])
-        there = number >= 0
-        found = np.asarray(self._classes.of_communicator, dtype=np.int64)[number[there]]
-        _, first, which = np.unique(found, return_index=True, return_inverse=True)
-        group = np.full(number.shape, -1, dtype=np.int32)
-        group[there] = which
-        return group, number[there][first].tolist()
-
-    def _meet(
-        self, group: Int32s, communicators: Sequence[int]
-    ) -> tuple[Groups, list[Int32s], list[tuple[int, GroupWork]]]:
-        """Return the groups, the place of every op's meeting among those of its group, by program, and the kinds.
-
-        All members of a group number what they do together in the same way.
-        """
-        place = [np.full(len(columns), -1, dtype=np.int32) for columns in self._programs]
-        counts, kind_first = np.zeros((2, len(communicators) + 1), dtype=np.int32)
-        rows: list[int] = []
-        made: list[tuple[int, GroupWork]] = []
-        for kind, works in enumerate(map(list, self._segments.works)):
-            for pairs in self._sharing(group[:, kind]):
-                counts[[number for _, number in pairs]] = self._number(kind, [program for program, _ in pairs], place)
-                for number in dict.fromkeys(number for _, number in pairs):
-                    kind_first[number] = len(rows)
-                    rows += [-1] * len(works)
-                for program, number in pairs:
-                    for work in self._programs[program].works[kind]:
-                        at = kind_first[number] + work
-                        if rows[at] < 0:
-                            rows[at] = len(made)
-                            made.append((communicators[number], works[work]))
-        return Groups(firsts(counts[:-1]), kind_first, int32s(rows)), place, made
-
-    def _number(self, kind: int, programs: Sequence[int], place: Sequence[Int32s]) -> int:
-        """Number the meetings of programs that share groups of a kind; return how many they are."""
-        known: dict[Hashable, int] = {}
-        before: list[tuple[Hashable, int]] = []
-        found: list[int] | Ints = []
-        different = dict.fromkeys(programs)
-        for program in different:
-            columns = self._programs[program]
-            ops = np.flatnonzero(columns.group == kind)
-            if len(different) == 1:
-                found = np.arange(len(ops))
-            elif (names := columns.meeting_names(ops)) != before:
-                before, found = names, [known.setdefault(name, len(known)) for name in names]
-            place[program][ops] = found
-        return len(known) or len(found)
-
-    def _sharing(self, groups: Int32s) -> Iterator[list[tuple[int, int]]]:
-        """Yield the programs and groups of instances in pairs, those that share groups, even through others, together.
-        """  # fmt: skip
-        together: dict[int, list[tuple[int, int]]] = {}  # by program
-        first: dict[int, int] = {}  # by group
-        there = groups >= 0
-        for pair in dict.fromkeys(zip(self._program[there].tolist(), groups[there].tolist(), strict=True)):
-            own = together.setdefault(pair[0], [])
-            own.append(pair)
-            other = together[first.setdefault(pair[1], pair[0])]
-            if own is not other:
-                other += own
-                together |= dict.fromkeys([program for program, _ in own], other)
-        yield from map(sorted, {id(each): each for each in together.values()}.values())
-
-    def _positions(self, group: Int32s, communicators: Sequence[int]) -> Int32s:
-        """Return the position of every instance in its groups."""
-        found = np.full_like(group, -1)
-        for instance, slot in zip(*np.nonzero(group >= 0), strict=True):
-            communicator = communicators[group[instance, slot]]
-            found[instance, slot] = self._communicators.ranks(communicator).index(int(self._ranks[instance]))
-        return found
+                found[instance] = seconds.copy()
+                found[instance][computing] = after
+    return found
 
 
-def _joined(parts: Sequence[Any]) -> Int32s:
-    """Return columns one after the other."""
-    return np.concatenate([np.zeros(0, dtype=np.int32), *parts]).astype(np.int32)
+def _groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int32s, list[int]]:
+    """Return the group of every instance by kind of communicator, and the communicator that represents each."""
+    ranks = np.array(folding.classes.rank_representatives)
+    uses = np.zeros((len(columns.stages), max(len(columns.groups), 1)), dtype=bool)
+    meets = columns.slot >= 0
+    uses[columns.program[meets], columns.slot[meets]] = True
+    there = uses[template]
+    number = np.empty(there.shape, dtype=np.int64)
+    stages = folding.communicators.stage_of[ranks]
+    for kind, name in enumerate(columns.groups):
+        for stage in np.unique(stages[there[:, kind]]).tolist():
+            those = np.flatnonzero(there[:, kind] & (stages == stage))
+            number[those, kind] = folding.communicators.numbers(name, stage, ranks[those])
+    found = np.asarray(folding.classes.of_communicator, dtype=np.int64)[number[there]]
+    _, first, which = np.unique(found, return_index=True, return_inverse=True)
+    group = np.full(there.shape, -1, dtype=np.int32)
+    group[there] = which
+    return group, number[there][first].tolist()
+
+
+def _meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Groups, list[tuple[int, GroupWork]]]:
+    """Return the groups, and each with what it does; add the place of every op's meeting to the columns.
+
+    Programs that share groups of a kind, even through others, number the meetings there in the same way.
+    """
+    instance, kind = np.nonzero(group >= 0)
+    kinds, own = group.shape[1], group[instance, kind]
+    pair = template[instance] * kinds + kind  # a template and a kind of group
+    of_pair, of_group = _components(pair, own)
+    meets = np.flatnonzero(columns.slot >= 0)
+    pairs = columns.program[meets] * kinds + columns.slot[meets]
+    names = columns.meeting_names(meets)
+    size = int(names.max(initial=0)) + 1
+    known, where = np.unique(of_pair[pairs] * size + names, return_inverse=True)
+    first = np.searchsorted(known, size * np.arange(len(of_pair) + 1))
+    columns.place[meets] = where - first[of_pair[pairs]]
+    most, leads = max(map(len, columns.works), default=0), columns.work[meets] >= 0
+    does, used = np.zeros((len(of_pair), most), dtype=bool), np.zeros((len(of_group), most), dtype=bool)
+    does[pairs[leads], columns.work[meets][leads]] = True
+    which, work = np.nonzero(does[pair])
+    used[own[which], work] = True
+    kind_of = dict(zip(own.tolist(), kind.tolist(), strict=True))
+    rows = np.where(used.ravel(), np.cumsum(used) - 1, -1)
+    groups = Groups(firsts(np.diff(first)[of_group]), int32s(most * np.arange(len(used) + 1)), int32s(rows))
+    return groups, [(number, columns.works[kind_of[number]][each]) for number, each in np.argwhere(used).tolist()]
+
+
+def _components(pair: Ints, group: Int32s) -> tuple[Ints, Ints]:
+    """Return numbers of pairs and of groups that are equal for those that lead to each other."""
+    of_pair = np.arange(int(pair.max(initial=-1)) + 1)
+    while True:
+        of_group = np.full(int(group.max(initial=-1)) + 1, len(of_pair))
+        np.minimum.at(of_group, group, of_pair[pair])
+        before, of_pair = of_pair, of_pair.copy()
+        np.minimum.at(of_pair, pair, of_group[group])
+        if np.array_equal(before, of_pair):
+            return of_pair, of_group
+
+
+def _positions(group: Int32s, communicator: Sequence[int], folding: Folding) -> Int32s:
+    """Return the position of every instance in its groups."""
+    found, ranks = np.full_like(group, -1), folding.classes.rank_representatives
+    for instance, slot in zip(*np.nonzero(group >= 0), strict=True):
+        members = folding.communicators.ranks(communicator[group[instance, slot]])
+        found[instance, slot] = members.index(ranks[instance])
+    return found
