@@ -222,7 +222,8 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
         ("B=$NOBODY/x", "$NOBODY/x"),
         ("if [ -z ${NOBODY} ]; then B=unset; fi", "unset"),
         ("if [ ! -d /nowhere ]; then B=1; exit 1; fi; B=2", "2"),
-        ("if [[ $X =~ ^a ]]; then B=1; else B=2; fi", "2"),
+        ("if [[ $X =~ ^a ]]; then B=1; else B=2; fi", "$([[$X=~^a]]...:1)"),
+        ("if [[ $X =~ ^a ]]; then B=c; else B=d; fi", "d"),
         ("A=a/b.json; B=${A##*/}", "$(${A##*/}...:1)"),
         ("A=70B; B=${A/B/}; A=${B:-1}\nB=$A/$((A * 2))", "$(${A/B/}...:1)/$(${A/B/}...:1)"),
         ("A=(1 2); B=${A[@]:1}", "$(${A[@]:1}...:1)"),
@@ -410,6 +411,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 
 
 SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1"
+LAYERS = "torchrun pretrain_gpt.py --hidden-size 8 --num-layers $N"
 NO_OPTION = r"^run.sh: run.py is no Megatron program: none .*--seq-length\); write .*$"
 
 
@@ -435,6 +437,11 @@ NO_OPTION = r"^run.sh: run.py is no Megatron program: none .*--seq-length\); wri
         ("torchrun pretrain_gpt.py --seq-length 128", "--hidden-size is missing"),
         ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 takes what echo"),
         ("N=a/5\ntorchrun pretrain_gpt.py --num-layers ${N#a/}", r"line 3 takes what \$\{N#a/\} gives"),
+        # numbers that hang on a test that is not decided
+        (f"S=7b\nif [[ $S =~ 7b ]]; then N=32; else N=80; fi\n{LAYERS}", r"line 3 takes what \[\[\$S=~7b"),
+        (f"S=7b\nN=80\n[[ $S =~ 7b ]] && N=32\n{LAYERS}", r"line 4 takes what \$S=~7b"),
+        (f"N=80\ncase $(hostname) in a*) N=32;; esac\n{LAYERS}", "line 3 takes what case"),
+        (f"N=80\nfor ((i=0; i<$(nproc); i++)); do N=32; done\n{LAYERS}", "line 3 takes what i"),
         ("torchrun pretrain_gpt.py $(flags)", "line 2 takes what flags prints.*import the command that bash -x prints"),
         (
             "if grep -q x f; then TP=2; fi\ntorchrun pretrain_gpt.py --num-layers 2 --seq-length $(($TP * `wc -l`))",

@@ -111,7 +111,7 @@ def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
 def for_a_shell(word: str) -> str:
     """Return the complaint about a value that only a shell knows; empty where the word is plain."""
     if found := _NOT_READ.search(word):
-        gives = "gives" if "{" in found[1] else "prints"
+        gives = "prints" if re.fullmatch(r"[\w.-]*", found[1]) else "gives"
         what = f"line {found[2]} takes what {found[1] or 'a command'} {gives}, and nothing is run here"
         return f"{what}; give it with --arg NAME=VALUE, or import the command that bash -x prints, or the run's log"
     shell = _SHELL.search(word)

@@ -94,6 +94,7 @@ def _run_joined(statement: Statement, state: State) -> bool | None:
     if found is (not wanted) or (found is wanted and _is_check(left, right, state, leaned)):
         return found
     if found is None and right.kind not in ("[[", "not") and right.words[:1] not in (["["], ["test"]):
+        _undecided(_text(left), [right], state, statement.line)
         return None
     other = _run(right, state)
     return other if found is wanted or other is not wanted else None
@@ -104,8 +105,7 @@ def _is_check(condition: Statement, body: Statement, state: State, leaned: int) 
     assumed since ``leaned``, or is about what the script asks for."""
     if state.leaned > leaned:
         return _ends(body, state)
-    asks = _ASKS.search(condition.text or " ".join(condition.words)) is not None
-    return asks and _ends(body, state, returns=not state.hidden)
+    return _ASKS.search(_text(condition)) is not None and _ends(body, state, returns=not state.hidden)
 
 
 def _ends(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
@@ -118,33 +118,52 @@ def _ends(statement: Statement, state: State, *, returns: bool = True, depth: in
     return word == "exit" or (returns and word == "return")
 
 
-def _undecided(condition: str, body: str, state: State, line: int) -> None:
-    """Note a part of the script that is not read, since nothing tells whether bash runs it."""
-    place = f"{' '.join(condition.split())[:60]} in line {line}"
-    if changed := [name for name in _SET.findall(body) if deciding_word(name)]:
+def _text(statement: Statement) -> str:
+    return statement.text or " ".join((*statement.words, *map(_text, statement.parts)))
+
+
+def _undecided(test: str, bodies: list[Statement], state: State, line: int) -> None:
+    """Note parts of the script that are not read, since nothing tells whether bash runs them.
+
+    Numbers that they set are not known any more.
+    """
+    names = _SET.findall(" ".join(map(_text, bodies)))
+    place = f"{' '.join(test.split())[:60]} in line {line}"
+    if changed := [name for name in names if deciding_word(name)]:
         sets = f"it sets {listed(changed[:4])}; give the command that bash -x prints"
         state.unknown[f"what the script does where {place} is met ({sets})"] = None
     else:
         state.assumed[f"the test {place} is taken as not met"] = None
+    for name in names:
+        if isinstance(value := state.get(name), str) and value.strip().isdecimal():
+            state.line = line
+            state.put(name, state.not_read(test))
 
 
 def _run_if(statement: Statement, state: State) -> bool | None:
+    undecided: list[tuple[Statement, Statement]] = []
+    found: bool | None = True
     for condition, body in zip(statement.parts[::2], statement.parts[1::2], strict=False):
         leaned = state.leaned
         met = _run(condition, state)
         if met and _is_check(condition, body, state, leaned):
             state.assumed[f"the check in line {statement.line} of the script is passed"] = None
         elif met:
-            return _run(body, state)
+            found = _run(body, state)
+            break
         elif met is None:
-            _undecided(condition.text, body.text, state, statement.line)
-    return _run(statement.parts[-1], state) if len(statement.parts) % 2 else True
+            undecided.append((condition, body))
+    else:
+        found = _run(statement.parts[-1], state) if len(statement.parts) % 2 else True
+    for condition, body in undecided:
+        _undecided(_text(condition), [body], state, statement.line)
+    return found
 
 
 def _run_case(statement: Statement, state: State) -> None:
     text = state.taken_as_unset(text_of(statement.words[0], state))
     if text is None:
-        _undecided(f"case {statement.words[0]}", " ".join(part.text for part in statement.parts), state, statement.line)
+        _undecided(f"case {statement.words[0]}", statement.parts, state, statement.line)
         return
     for body in statement.parts:
         known = [state.taken_as_unset(pattern_of(pattern, state)) for pattern in body.words]
@@ -169,7 +188,7 @@ def _run_loop(statement: Statement, state: State) -> None:
         else:
             met = _run(statement.parts[0], state)
         if met is None:
-            _undecided(test, body.text, state, statement.line)
+            _undecided(test, [body], state, statement.line)
         if state.stopped or met is not (statement.kind != "until"):
             return
         if over_words:
