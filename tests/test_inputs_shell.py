@@ -440,6 +440,11 @@ NO_OPTION = r"^run.sh: run.py is no Megatron program: none .*--seq-length\); wri
         # numbers that hang on a test that is not decided
         (f"S=7b\nif [[ $S =~ 7b ]]; then N=32; else N=80; fi\n{LAYERS}", r"line 3 takes what \[\[\$S=~7b"),
         (f"S=7b\nN=80\n[[ $S =~ 7b ]] && N=32\n{LAYERS}", r"line 4 takes what \$S=~7b"),
+        (
+            "if [[ $S =~ 7b ]]; then M=(--num-layers 32); else M=(--num-layers 80); fi\ntorchrun pretrain_gpt.py "
+            "--hidden-size 8 ${M[@]}",
+            r"line 2 takes what \[\[\$S=~7b",
+        ),
         (f"N=80\ncase $(hostname) in a*) N=32;; esac\n{LAYERS}", "line 3 takes what case"),
         (f"N=80\nfor ((i=0; i<$(nproc); i++)); do N=32; done\n{LAYERS}", "line 3 takes what i"),
         ("torchrun pretrain_gpt.py $(flags)", "line 2 takes what flags prints.*import the command that bash -x prints"),

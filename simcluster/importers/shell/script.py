@@ -15,7 +15,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.importers.imported import deciding_word
 from simcluster.importers.processes import batch_lines, batch_variables
 from simcluster.importers.shell.started import files_written, start
-from simcluster.importers.shell.state import State, Value
+from simcluster.importers.shell.state import State, Value, joined
 from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, array_words, parse
 from simcluster.importers.shell.words import is_met, pattern_of, text_of, whole_number, words_of
 
@@ -25,6 +25,7 @@ _OF_THE_ENVIRONMENT = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|s
 """Files that set up the programs, and nothing of a training."""
 _SET = re.compile(r"--[A-Za-z][\w-]*|\b[A-Za-z_]\w*(?=\+?=)")
 """Options and variables that a part of a script sets."""
+_SIZE = re.compile(r"--.*(layers|hidden|heads|vocab|experts)", re.IGNORECASE)
 _ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
 _NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -125,7 +126,7 @@ def _text(statement: Statement) -> str:
 def _undecided(test: str, bodies: list[Statement], state: State, line: int) -> None:
     """Note parts of the script that are not read, since nothing tells whether bash runs them.
 
-    Numbers that they set are not known any more.
+    Numbers that they set are not known any more, nor variables that hold sizes of the model.
     """
     names = _SET.findall(" ".join(map(_text, bodies)))
     place = f"{' '.join(test.split())[:60]} in line {line}"
@@ -134,9 +135,9 @@ def _undecided(test: str, bodies: list[Statement], state: State, line: int) -> N
         state.unknown[f"what the script does where {place} is met ({sets})"] = None
     else:
         state.assumed[f"the test {place} is taken as not met"] = None
+    sizes, state.line = any(map(_SIZE.match, names)), line
     for name in names:
-        if isinstance(value := state.get(name), str) and value.strip().isdecimal():
-            state.line = line
+        if (value := state.get(name)) is not None and (sizes or joined(value).strip().isdecimal()):
             state.put(name, state.not_read(test))
 
 
