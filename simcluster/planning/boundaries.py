@@ -135,14 +135,19 @@ class Boundaries:
         target, meets = hop[0], self._job.rendezvous
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
-        work = self._transfers.get(target)
-        if work is None:
-            work = self._transfers[target] = Transfer(target, self._job.send_bytes, rendezvous=meets)
+        work = self._transfer(target, key)
         op = Op(work, "pp", "send", _tensor(kind), lane=lane)
         segment = self._lanes.once((lane, kind, work), lambda: Segment((op,)))
         sent = (f"send {kind}", *key[1:])
         self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
+
+    def _transfer(self, target: int, key: Key) -> Transfer:
+        known = self._transfers.get(target)
+        if known is None:
+            known = Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
+            self._transfers[target] = known
+        return known
 
     def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         """The other side of a send, if the action's input comes from another stage."""
