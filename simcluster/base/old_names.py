@@ -35,6 +35,7 @@ MOVED = {
     "kineto": "interop.kineto",
     "loads": "results.loads",
     "measuring": "results",
+    "model.parameters": "model.layers",
     "nccl": "traffic.nccl",
     "packing": "model.packing",
     "registry": "show.registry",

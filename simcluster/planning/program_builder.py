@@ -63,8 +63,7 @@ class ProgramBuilder:
         def make() -> Segment:
             ops = []
             for axis, size in calls:
-                by = communicator(axis)
-                stream = "pp" if by.between_stages and self._pipelined else by.stream
+                stream = communicator(axis).stream_of(pipelined=self._pipelined)
                 ops.append(Op(Collective(kind, axis, size), stream, kind, name, layer, lane))
             ops = ops or [Op(Host(0.0), "host", kind, name, layer, lane)]  # of what holds no parameters
             ops[-1] = replace(ops[-1], memory=memory)

@@ -187,10 +187,6 @@ class MemoryTimeline(Shown):
         changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
         return changes.peak(self.time[own], rank, stage)
 
-    def pool_peak(self, rank: int, pool: str) -> float:
-        """The most bytes that one pool alone ever holds on a simulated rank."""
-        return float(self.curve(rank)[1][pool].max(initial=0.0))
-
     @cached_property
     def held(self) -> Floats:
         """Bytes in the change's own pool on its rank, behind the change."""
