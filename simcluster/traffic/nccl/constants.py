@@ -72,19 +72,6 @@ TABLES: Mapping[str, TuningTables] = MappingProxyType(
 )
 
 NET_OVERHEAD = MappingProxyType({"intel": 1.0, "amd": 2.0, "other": 1.0})  # us a step, three times that for Simple
-RING_SIMPLE_PENALTY = 1.4  # of latency, all-reduce between nodes; before Ampere:
-RING_SIMPLE_PENALTY_OLD = 1.9
-RING_LL128_PART = 0.92
-RING_LL_PART = 0.5
-TREE_PART = 0.92
-TREE_LL_DIVISOR = 3.8
-TREE_LL128_PART_ONE_NODE = 7.0 / 9.0
-TREE_LL128_PART = 120.0 / 128.0
-PLAIN_TREE_PART = 0.85
-PAT_PART = 0.75
-PAT_INTER_DIVISOR = 3.5
-PAT_RANK = 2.8  # us a rank
-COLLNET_DIRECT_RANK = 0.4  # us for every further GPU of the node
 
 # What one channel's buffer holds, B (NVIDIA/nccl 5067397 src/init.cc, src/include/device.h): 8 steps of each protocol.
 BUFFER: Mapping[str, float] = MappingProxyType({"LL": 512.0 * 2**10, "LL128": 4_915_200.0, "Simple": 4.0 * 2**20})

@@ -8,32 +8,25 @@ the flow network adds the first two, ``simcluster.traffic.nccl.predictor`` the t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import assert_never
 
 from simcluster.base.errors import InputError
 from simcluster.traffic.nccl.case import Case, Prediction, check_size, unavailable
-from simcluster.traffic.nccl.constants import (
-    BUFFER,
-    COLLNET_DIRECT_RANK,
-    GB,
-    NET_OVERHEAD,
-    PAT_INTER_DIVISOR,
-    PAT_PART,
-    PAT_RANK,
-    PLAIN_TREE_PART,
-    PROTOCOLS,
-    RING_LL128_PART,
-    RING_LL_PART,
-    RING_SIMPLE_PENALTY,
-    RING_SIMPLE_PENALTY_OLD,
-    TREE_CORRECTION,
-    TREE_LL128_PART,
-    TREE_LL128_PART_ONE_NODE,
-    TREE_LL_DIVISOR,
-    TREE_PART,
-    US,
-)
+from simcluster.traffic.nccl.constants import BUFFER, GB, NET_OVERHEAD, PROTOCOLS, TREE_CORRECTION, US
+
+RING_SIMPLE_PENALTY = 1.4  # of latency, all-reduce between nodes; before Ampere:
+RING_SIMPLE_PENALTY_OLD = 1.9
+RING_LL128_PART = 0.92
+RING_LL_PART = 0.5
+TREE_PART = 0.92
+TREE_LL_DIVISOR = 3.8
+TREE_LL128_PART_ONE_NODE = 7.0 / 9.0
+TREE_LL128_PART = 120.0 / 128.0
+PLAIN_TREE_PART = 0.85
+PAT_PART = 0.75
+PAT_INTER_DIVISOR = 3.5
+PAT_RANK = 2.8  # us a rank
+COLLNET_DIRECT_RANK = 0.4  # us for every further GPU of the node
 
 KIB = 2.0**10
 STEP = 512 * KIB  # of the eight steps of a channel's Simple buffer of 4 MiB
@@ -131,7 +124,20 @@ def bandwidth(case: Case) -> float:
     why = unavailable(case)
     if why:
         raise InputError(f"NCCL does not run {case.collective} by {case.algorithm} with {case.protocol} here: {why}")
-    return GB * _BANDWIDTH[case.algorithm](case)
+    match case.algorithm:
+        case "ring":
+            rate = _ring_bandwidth(case)
+        case "tree":
+            rate = _tree_bandwidth(case)
+        case "nvls" | "nvls_tree":
+            rate = _nvls_bandwidth(case)
+        case "collnet_direct" | "collnet_chain":
+            rate = 0.5 * _bus(case)
+        case "pat":
+            rate = PAT_PART * _bus(case)
+        case _:
+            assert_never(case.algorithm)
+    return GB * rate
 
 
 def _bus(case: Case) -> float:
@@ -212,24 +218,31 @@ def _nvls_bandwidth_by_share(case: Case, share: float) -> float:
     return min(graph.intra, graph.inter / 2 if far else graph.inter) / GB * graph.channels * share
 
 
-_BANDWIDTH: dict[str, Callable[[Case], float]] = {
-    "ring": _ring_bandwidth,
-    "tree": _tree_bandwidth,
-    "nvls": _nvls_bandwidth,
-    "nvls_tree": _nvls_bandwidth,
-    "collnet_direct": lambda case: 0.5 * _bus(case),
-    "collnet_chain": lambda case: 0.5 * _bus(case),
-    "pat": lambda case: PAT_PART * _bus(case),
-}
-
-
 # --- latency --------------------------------------------------------------------------------------------------------
 
 
 def latency(case: Case) -> float:
     """The tuner's latency, s, as its table holds it: before the penalty that ``tuner_prediction`` puts on rings."""
     base = case.platform.tables.base.get(case.algorithm, (0.0, 0.0, 0.0))[PROTOCOLS.index(case.protocol)]
-    return US * (base + _LATENCY[case.algorithm](case))
+    others, depth = case.gpus_per_node - 1, int(math.log2(case.nodes))
+    match case.algorithm:
+        case "ring":
+            steps = _ring_latency(case)
+        case "tree":
+            steps = 2.0 * (others * case.hop(False) + depth * case.hop(True))
+        case "nvls":
+            steps = case.hop(False) + (case.hop(True) if case.nodes > 1 else 0.0)
+        case "nvls_tree":
+            steps = case.hop(False) + 2.0 * depth * case.hop(True)
+        case "collnet_direct":
+            steps = 2.0 * (min(1, others) * case.hop(False) + others * COLLNET_DIRECT_RANK) + case.hop(True)
+        case "collnet_chain":
+            steps = 2.0 * others * case.hop(False) + case.hop(True)
+        case "pat":
+            steps = depth * case.hop(True) / PAT_INTER_DIVISOR + case.ranks * PAT_RANK
+        case _:
+            assert_never(case.algorithm)
+    return US * (base + steps)
 
 
 def _ring_latency(case: Case) -> float:
@@ -244,46 +257,6 @@ def _ring_latency(case: Case) -> float:
     between = passes * (case.nodes - 1)
     inside = passes * (case.ranks - 1) - between
     return inside * max(case.hop(False), overhead) + between * case.hop(True)
-
-
-def _depth(case: Case) -> int:
-    return int(math.log2(case.nodes))
-
-
-def _tree_latency(case: Case) -> float:
-    return 2.0 * ((case.gpus_per_node - 1) * case.hop(False) + _depth(case) * case.hop(True))
-
-
-def _nvls_latency(case: Case) -> float:
-    return case.hop(False) + (case.hop(True) if case.nodes > 1 else 0.0)
-
-
-def _nvls_tree_latency(case: Case) -> float:
-    return case.hop(False) + 2.0 * _depth(case) * case.hop(True)
-
-
-def _collnet_direct_latency(case: Case) -> float:
-    others = case.gpus_per_node - 1
-    return 2.0 * (min(1, others) * case.hop(False) + others * COLLNET_DIRECT_RANK) + case.hop(True)
-
-
-def _collnet_chain_latency(case: Case) -> float:
-    return 2.0 * (case.gpus_per_node - 1) * case.hop(False) + case.hop(True)
-
-
-def _pat_latency(case: Case) -> float:
-    return _depth(case) * case.hop(True) / PAT_INTER_DIVISOR + case.ranks * PAT_RANK
-
-
-_LATENCY: dict[str, Callable[[Case], float]] = {
-    "ring": _ring_latency,
-    "tree": _tree_latency,
-    "nvls": _nvls_latency,
-    "nvls_tree": _nvls_tree_latency,
-    "collnet_direct": _collnet_direct_latency,
-    "collnet_chain": _collnet_chain_latency,
-    "pat": _pat_latency,
-}
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
