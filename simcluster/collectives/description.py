@@ -5,6 +5,7 @@ hop of every round is a transfer of its own. Ranks are positions in the group, 0
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, overload
@@ -72,30 +73,41 @@ class Phase:
     pipelined: bool = False
 
 
-class Lazy(Sequence[Item]):
-    """``length`` items, each made when it is looked at: N^2 hops need not be held."""
+class Made(Sequence[Item]):
+    """Items that are made when they are looked at: N^2 hops need not be held."""
 
-    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
-        self._length = length
-        self._make = make
-
-    def __len__(self) -> int:
-        return self._length
+    def made(self, numbers: range) -> Iterator[Item]:
+        """Generate the items of these numbers."""
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._make, range(self._length))
+        return self.made(range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Item]: ...
     def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
-        numbers = range(self._length)[index]
-        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+        numbers = range(len(self))[index]
+        return next(self.made(range(numbers, numbers + 1))) if isinstance(numbers, int) else [*self.made(numbers)]
+
+
+class Lazy(Made[Item]):
+    """``length`` items, each made by a function."""
+
+    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
+        self._length, self._make = length, make
+
+    def __len__(self) -> int:
+        return self._length
+
+    def made(self, numbers: range) -> Iterator[Item]:
+        """Generate the items of these numbers."""
+        return map(self._make, numbers)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Listed(Sequence[Hop]):
+class Listed(Made[Hop]):
     """Hops in columns, one value each: a ring of 16,384 ranks on eight rails has 131,072."""
 
     source: Ints
@@ -127,25 +139,15 @@ class Listed(Sequence[Hop]):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __iter__(self) -> Iterator[Hop]:
+    def made(self, numbers: range) -> Iterator[Hop]:
+        """Generate the hops of these numbers."""
         columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk, self.lane)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
+        rows = zip(*(column[np.array(numbers, dtype=np.int64)].tolist() for column in columns), strict=True)
         for source, target, share, relay, channel, chunk, lane in rows:
             yield Hop(source, target, share, relay, channel, chunk, lane=lane)
 
-    @overload
-    def __getitem__(self, index: int) -> Hop: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Hop]: ...
-    def __getitem__(self, index: int | slice) -> Hop | Sequence[Hop]:
-        if isinstance(index, int):
-            return next(iter(self[index : index + 1 or None]))
-        source, target, relay = self.source[index], self.target[index], self.relay[index]
-        share, channel = self.share[index], self.channel[index]
-        return Listed(source, target, share, relay, channel, self.chunk[index], self.lane[index])
 
-
-class Columned(Sequence[Hop]):
+class Columned(Made[Hop]):
     """Hops that are made when they are looked at, or all at once in columns: ``listed``, without count and stride."""
 
     @property
@@ -153,37 +155,29 @@ class Columned(Sequence[Hop]):
         """All of them."""
         raise NotImplementedError
 
-    def made(self, first: int, end: int) -> Iterator[Hop]:
-        """Some of them, one by one."""
-        return iter(self.listed[first:end])
-
-    def __iter__(self) -> Iterator[Hop]:
-        return self.made(0, len(self))
-
-    @overload
-    def __getitem__(self, index: int) -> Hop: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Hop]: ...
-    def __getitem__(self, index: int | slice) -> Hop | Sequence[Hop]:
-        numbers = range(len(self))[index]
-        return next(self.made(numbers, numbers + 1)) if isinstance(numbers, int) else [self[k] for k in numbers]
+    def made(self, numbers: range) -> Iterator[Hop]:
+        """Generate the hops of these numbers."""
+        return self.listed.made(numbers)
 
 
-class Table(Lazy[Hop]):
+class Table(Made[Hop]):
     """``length`` hops, made thousands at a time: ``columns(numbers)`` are those of the hops of these numbers."""
 
     def __init__(self, length: int, columns: Callable[[Ints], Listed]) -> None:
-        super().__init__(length, lambda number: columns(np.array([number]))[0])
-        self.columns = columns
+        self._length, self.columns = length, columns
 
-    def parts(self, room: int) -> Iterator[Listed]:
-        """All hops, so many at a time."""
-        for first in range(0, len(self), room):
-            yield self.columns(np.arange(first, min(first + room, len(self))))
+    def __len__(self) -> int:
+        return self._length
 
-    def __iter__(self) -> Iterator[Hop]:
-        for part in self.parts(4096):
-            yield from part
+    def parts(self, room: int, numbers: range | None = None) -> Iterator[Listed]:
+        """Generate the hops of these numbers (default: all), so many at a time."""
+        numbers = range(len(self)) if numbers is None else numbers
+        for first in range(0, len(numbers), room):
+            yield self.columns(np.array(numbers[first : first + room]))
+
+    def made(self, numbers: range) -> Iterator[Hop]:
+        """Generate the hops of these numbers."""
+        return itertools.chain.from_iterable(self.parts(4096, numbers))
 
 
 def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
@@ -214,9 +208,7 @@ def _repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
 
 def _alike(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
     return len(some) == len(others) and all(
-        _route(one) == _route(other) for one, other in zip(some, others, strict=True)
+        (one.source, one.target, one.share, one.relay, one.channel)
+        == (other.source, other.target, other.share, other.relay, other.channel)
+        for one, other in zip(some, others, strict=True)
     )
-
-
-def _route(hop: Hop) -> tuple[int, int, float, int, int]:
-    return hop.source, hop.target, hop.share, hop.relay, hop.channel

@@ -78,9 +78,9 @@ class _Round(Columned):
         around = place + len(self._places) - (self._below - 1) * self._stride
         return np.where(self._hop % 2, around, place - (self._counts - 1) * self._stride)
 
-    def made(self, first: int, end: int) -> Iterator[Hop]:
-        """Some of them, one by one."""
-        listed = self.listed
+    def made(self, numbers: range) -> Iterator[Hop]:
+        """Generate the hops of these numbers."""
+        listed, some = self.listed, np.array(numbers, dtype=np.int64)
         columns = (listed.source, listed.target, listed.share, listed.chunk, self._counts)
-        for source, target, share, chunk, count in zip(*(each[first:end].tolist() for each in columns), strict=True):
+        for source, target, share, chunk, count in zip(*(each[some].tolist() for each in columns), strict=True):
             yield Hop(source, target, share, chunk=chunk, count=count, stride=self._stride)
