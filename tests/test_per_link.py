@@ -82,10 +82,10 @@ def test_firsts_places_and_pairs_are_those_of_the_links_one_by_one(data: st.Data
     made, other = (data.draw(numbers(on, 0, 3)) for _ in range(2))
     plain, another = one_by_one(made), one_by_one(other)
     assert made.firsts(5).tolist() == [plain.index(number) if number in plain else -1 for number in range(5)]
-    both = [4 * a + b for a, b in zip(plain, another, strict=True)]
     flat = PerLink.one_by_one(np.array(another, dtype=np.int32))
     for each in (other, flat):
-        assert made.beside(each, lambda a, b: 4 * a + b).all.tolist() == both
+        both = [(each.most + 1) * a + b for a, b in zip(plain, another, strict=True)]
+        assert made.beside(each).all.tolist() == both
     links = data.draw(numbers(on, -1, len(plain) - 1))
     those = np.unique(data.draw(st.lists(st.integers(0, len(plain) - 1)))).astype(np.int64)
     place = {link: number for number, link in enumerate(those.tolist())}

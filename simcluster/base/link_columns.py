@@ -136,16 +136,17 @@ class PerLink:
         """Every number by itself changed."""
         return PerLink(self.rows, self.kinds, tuple(map(change, self.values)), change(self.rest))
 
-    def beside(self, other: PerLink, joined: Callable[[Int32s, Int32s], Int32s]) -> PerLink:
-        """Each made one number with the link's other one."""
+    def beside(self, other: PerLink) -> PerLink:
+        """Each made one number with the link's other one, which is added to it times what the others are below."""
+        count = np.int32(other.most + 1)
         if other.rows is not self.rows:
-            return PerLink.one_by_one(joined(self.all, other.all))
+            return PerLink.one_by_one(self.all * count + other.all)
         kinds, values = [], []
         for own, there, a, b in zip(self.kinds, other.kinds, self.values, other.values, strict=True):
             pairs, which = compact(own * len(b) + there)
             kinds.append(which)
-            values.append(joined(a[pairs // len(b)], b[pairs % len(b)]))
-        return PerLink(self.rows, tuple(kinds), tuple(values), joined(self.rest, other.rest))
+            values.append(a[pairs // len(b)] * count + b[pairs % len(b)])
+        return PerLink(self.rows, tuple(kinds), tuple(values), self.rest * count + other.rest)
 
     @property
     def ranked(self) -> PerLink:

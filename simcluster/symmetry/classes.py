@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import combinations
 from typing import TypeAlias
 
@@ -126,8 +126,7 @@ class Classes:
 
     def multiplicity(self) -> list[int]:
         """Ranks in every class."""
-        counts: list[int] = np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()
-        return counts
+        return [*np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()]
 
     def meeting(self, ranks: Ints) -> tuple[int, ...]:
         """Return the classes of these ranks, each once, in their order."""
@@ -190,7 +189,7 @@ def _of_links(
     kind, amounts = become.among(window).each(sort.take), 1
     if code is not None:
         amounts = code.most + 1
-        kind = kind.beside(code, partial(_one_number, amounts))
+        kind = kind.beside(code)
     first = kind.firsts((len(one) + 1) * amounts)
     if (first[len(one) * amounts + 1 :] >= 0).any():  # a link without a counterpart that somebody uses
         raise NotAlikeError
@@ -203,10 +202,6 @@ def _of_links(
     return kind.each(number.take), first[kinds]
 
 
-def _one_number(count: int, one: Int32s, other: Int32s) -> Int32s:
-    return one * np.int32(count) + other
-
-
 def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
     """Return a number for each link, equal where groups that are drawn whole load it equally, 0 for not at all."""
     code: PerLink | None = None
@@ -217,7 +212,7 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
             flows = np.zeros(num_links)
             flows[use.link] = use.flows
             amount = PerLink.one_by_one(flows).ranked
-        code = amount if code is None else code.beside(amount, partial(_one_number, amount.most + 1)).ranked
+        code = amount if code is None else code.beside(amount).ranked
     return code
 
 

@@ -78,13 +78,14 @@ class Communicators:
         names = [name for name, _ in self._demand.calls]
         for axis in dict.fromkeys(name for name in names if isinstance(name, str)):
             self._add_axis(axis, plan.groups(axis), programs)
-        sends = [name[1:] for name in names if isinstance(name, tuple) and name[0] == "send"]
+        sends = [name for name in names if isinstance(name, tuple) and name[0] == "send"]
+        equal = len({*map(len, stages)}) == 1  # then pairs are columns of one table, and have equal counterparts
         if sends:
-            self._add_sends(sends, stages)
+            pairs = [np.stack([stages[end] for end in name[1:]], axis=1) for name in sends]
+            self._add(sends, pairs, self._window.counterparts(np.stack(stages, axis=1)) if equal else None)
         for name, stage in self._demand.calls:
             if name[0] == "copy":
                 self._add([name], [stages[stage][:, None]])
-        self._first = [kind.first for kind in self.kinds]
         if self._window.links and not self._window.links.settled:
             raise NotAlikeError
         told = [np.zeros(0, dtype=np.int64), *(kind.seen + kind.those.told for kind in self.kinds)]
@@ -93,7 +94,7 @@ class Communicators:
 
     def kind(self, number: int) -> CommunicatorTable:
         """Return the communicators of which one has this number."""
-        return self.kinds[bisect_right(self._first, number) - 1]
+        return self.kinds[bisect_right(self.kinds, number, key=lambda kind: kind.first) - 1]
 
     def members(self, number: int) -> Ranks:
         """The members of a communicator, in an array."""
@@ -188,16 +189,6 @@ class Communicators:
         for table in map(np.asarray, by_size):
             blocking, every = axis not in self._demand.overlapped, table.shape == (1, len(self.stage_of))
             self._add([axis], [table], apart=every and blocking and is_alone(programs, axis))
-
-    def _add_sends(self, pairs: Sequence[tuple[int, int]], stages: Sequence[Ranks]) -> None:
-        """Add pairs of ranks of two stages that send, by place there."""
-        names: list[Name] = [("send", one, other) for one, other in pairs]
-        if len({*map(len, stages)}) == 1:  # pairs are columns of one table, and have equal counterparts
-            table = np.stack(stages)
-            tables = [table[one :: other - one][:2].T for one, other in pairs]
-            self._add(names, tables, self._window.counterparts(table.T))
-        else:
-            self._add(names, [np.stack([stages[one], stages[other]], axis=1) for one, other in pairs])
 
     def _add(
         self, names: Sequence[Name], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False

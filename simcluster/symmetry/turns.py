@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,7 @@ from simcluster.topology.regular import Regular
 _BY_DESTINATION = ("static", "shortest", "adaptive")
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(NamedTuple):
     """GPUs in place p of machine m take those of GPUs in place ``place[p]`` of machine ``machine[m]``; -1 for machines
     that are not used."""
 
