@@ -180,13 +180,11 @@ class Group:
     def unequal(self, algorithm: str) -> str:
         """Why an algorithm cannot serve it that needs equally many ranks on every machine; "" where there are."""
         most, least = max(self.sizes), min(self.sizes)
+        if most == least:
+            return ""
         return (
-            ""
-            if most == least
-            else (
-                f"{algorithm} needs equally many ranks on every machine; this group has {most} on one and {least} on "
-                f"another: use whole machines, or another algorithm"
-            )
+            f"{algorithm} needs equally many ranks on every machine; this group has {most} on one and {least} on "
+            f"another: use whole machines, or another algorithm"
         )
 
 

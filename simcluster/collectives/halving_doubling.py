@@ -37,13 +37,11 @@ def requires(group: Group) -> str:
     'halving_doubling needs a power of two of ranks, and this group has 6: use 4 or 8 of them, or ring'
     """
     ranks, rounds = group.num_ranks, _rounds(group)
+    if ranks == 1 << rounds:
+        return ""
     return (
-        ""
-        if ranks == 1 << rounds
-        else (
-            f"halving_doubling needs a power of two of ranks, and this group has {ranks}: use {1 << rounds} or "
-            f"{2 << rounds} of them, or ring"
-        )
+        f"halving_doubling needs a power of two of ranks, and this group has {ranks}: use {1 << rounds} or "
+        f"{2 << rounds} of them, or ring"
     )
 
 

@@ -262,11 +262,8 @@ class Cluster(Shown):
     def _near(self, name: str) -> str:
         inside = [str(node) for node in self.graph if str(node).startswith(f"{name}.")]  # of a machine
         close = inside[:3] or nearest(name, self.graph, cutoff=0.5, most=3)
-        return (
-            f"; did you mean {', '.join(close)}?"
-            if close
-            else f"; its nodes are {', '.join(list(self.graph)[:4])}, ..."
-        )
+        nodes = ", ".join(close or list(self.graph)[:4])
+        return f"; did you mean {nodes}?" if close else f"; its nodes are {nodes}, ..."
 
 
 def make_cluster(

@@ -148,25 +148,20 @@ class Draft:
         The pattern's nodes are called ``domain`` 0 and so on.
         """
         names = list(pattern)
-        width, first = len(names), self.size
         self.stamped, self.domain = count, domain
         self.recorded, self.kinds = pattern, kinds
         self.pattern.add_nodes_from(pattern.nodes(data=True))
         self.pattern.add_edges_from(pattern.edges(data=True))
-        machine = np.arange(count, dtype=np.int32)[:, None]
-        if kinds:
-            self.nodes = np.empty((count, width), dtype=np.int32)
-            for kind in kinds:
-                own = [place for place, node in enumerate(names) if pattern.nodes[node]["kind"] == kind]
-                self.nodes[:, own] = self.size + machine * len(own) + np.arange(len(own), dtype=np.int32)
-                self.runs.append(own)
-                self.size += count * len(own)
-                self._named.append(lambda own=own: self._copies([names[place] for place in own]))  # type: ignore[misc]
-        else:
-            self.nodes = (first + machine * width + np.arange(width, dtype=np.int32)).astype(np.int32, copy=False)
-            self.runs.append(list(range(width)))
-            self.size += count * width
-            self._named.append(lambda: self._copies(names))
+        self.nodes = np.empty((count, len(names)), dtype=np.int32)
+        kind_of = [pattern.nodes[node]["kind"] for node in names]
+        for own in [[place for place, each in enumerate(kind_of) if each == kind] for kind in kinds] or [
+            [*range(len(names))]
+        ]:
+            many = count * len(own)
+            self.nodes[:, own] = np.arange(self.size, self.size + many, dtype=np.int32).reshape(count, len(own))
+            self.runs.append(own)
+            self.size += many
+            self._named.append(lambda own=own: self._copies([names[place] for place in own]))  # type: ignore[misc]
         place = {node: number for number, node in enumerate(names)}
         runs = [list(run) for _, run in itertools.groupby(pattern.came, key=lambda link: id(link[2]))]
         for run in runs if kinds else [pattern.came]:  # kind by kind links come call by call, else machine by machine

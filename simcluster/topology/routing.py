@@ -47,8 +47,8 @@ class Router:
         self.ways = ways = Ways(graph, gpus)
         self._place = [int(graph.nodes[gpu].get("local", number)) for number, gpu in enumerate(gpus)]
         self._nics = math.lcm(*(max(1, len({port.node for port in ports})) for ports in ways.near.exits))
-        self._outsides: dict[tuple[int, Signature], tuple[int | None, list[FabricPort]]] = {}
-        self._gates: dict[tuple[str, int], list[tuple[str, Signature]]] = {}
+        self._outsides: dict[tuple[int, Signature, bool], tuple[int | None, list[FabricPort]]] = {}
+        self._gates: dict[tuple[str, int, bool], list[tuple[str, Signature]]] = {}
         self._fabrics: dict[tuple[str, int, int], list[str]] = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._sprays: dict[object, tuple[tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]] = {}
@@ -128,17 +128,14 @@ class Router:
 
     def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[FabricPort]]:
         """Hops of the shortest way over the fabric, None if there is none, and the ports by which it can leave."""
-        signature = doors.signatures[dst]
-        known = self._outsides.get((src, signature)) if doors is self.ways.near else None
-        if known is not None:
-            return known
-        distance = self.ways.hops_across(signature)
-        costs = [(port.hops + 1 + distance[port.switch], port) for port in doors.exits[src] if port.switch in distance]
-        best = min((cost for cost, _ in costs), default=None)
-        found = best, [port for cost, port in costs if cost == best]
-        if doors is self.ways.near:
-            self._outsides[src, signature] = found
-        return found
+        key = src, doors.signatures[dst], doors is self.ways.near
+        if key not in self._outsides:
+            distance = self.ways.hops_across(doors.signatures[dst])
+            ports = [port for port in doors.exits[src] if port.switch in distance]
+            costs = [port.hops + 1 + distance[port.switch] for port in ports]
+            best = min(costs, default=None)
+            self._outsides[key] = best, [port for port, cost in zip(ports, costs, strict=True) if cost == best]
+        return self._outsides[key]
 
     def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
         """The GPU joined to the sender by NVLink by whose NICs the destination is nearest, after its hops (or None)."""
@@ -245,18 +242,16 @@ class Router:
 
     def _entries(self, switch: str, dst: int, doors: Doors) -> list[tuple[str, Signature]]:
         """The NICs (or the GPU) by which the destination is entered soonest from the switch, each with where it is."""
-        known = self._gates.get((switch, dst)) if doors is self.ways.near else None
-        if known is not None:
-            return known
+        key = switch, dst, doors is self.ways.near
+        if key in self._gates:
+            return self._gates[key]
         of_node: dict[str, list[FabricPort]] = {}
         for port in doors.entries[dst]:
             of_node.setdefault(port.node, []).append(port)
         best = self.ways.hops_across(doors.signatures[dst])[switch]
         gates = [(node, signature_of(ports)) for node, ports in of_node.items()]
-        gates = [gate for gate in gates if self.ways.hops_across(gate[1]).get(switch) == best]
-        if doors is self.ways.near:
-            self._gates[switch, dst] = gates
-        return gates
+        self._gates[key] = [gate for gate in gates if self.ways.hops_across(gate[1]).get(switch) == best]
+        return self._gates[key]
 
     def _links(self, nodes: Sequence[str]) -> list[int]:
         index = self.link_index

@@ -128,16 +128,8 @@ class Choice:
 
     def table(self) -> list[dict[str, str | float]]:
         """All candidates for this size, fastest first: algorithm, protocol, seconds, latency, bandwidth (tuner)."""
-        return [
-            {
-                "algorithm": one.algorithm,
-                "protocol": one.protocol,
-                "seconds": one.seconds,
-                "latency": one.latency,
-                "bandwidth": one.bandwidth,
-            }
-            for one in self.candidates
-        ]
+        names = ("algorithm", "protocol", "seconds", "latency", "bandwidth")
+        return [{name: getattr(one, name) for name in names} for one in self.candidates]
 
 
 def choose(
