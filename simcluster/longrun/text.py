@@ -121,6 +121,6 @@ def format_power(watts: float) -> str:
     return f"{watts / scale:.4g} {unit}"
 
 
-def format_flop(compute: float) -> str:
-    """Return FLOP with four digits: "3.15e23 FLOP"."""
-    return f"{compute:.4g} FLOP".replace("e+", "e")
+def format_flop(compute: float, digits: int = 4) -> str:
+    """Return FLOP as papers print them: "3.15e23 FLOP"."""
+    return f"{compute:.{digits}g} FLOP".replace("e+", "e")

@@ -19,6 +19,7 @@ from simcluster.base.shown import Shown
 from simcluster.base.units import DAY, HOUR, format_bytes
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
+from simcluster.longrun.text import format_flop
 from simcluster.model.recipes import Recipe, recipe_named, state_bytes
 from simcluster.show.blocks import Answer, Fact, Figures, Lines
 from simcluster.studies.state_ladder import DEFAULT_RECIPE
@@ -221,7 +222,7 @@ def _time_and_cost(run: Walls) -> Iterator[Fact]:
     if run.flops is None or run.gpu_hours is None:
         return
     days = "" if run.days is None else f"; {_days(run.days)} on {_gpus(run.gpus)}"
-    yield Fact("time", f"{_plain(run.flops, 4)} FLOP", " (6 x parameters x tokens; attention not counted)")
+    yield Fact("time", format_flop(run.flops), " (6 x parameters x tokens; attention not counted)")
     yield Fact("", f"{_how(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
     if run.gpus_needed is not None:
         yield Fact("", f"in {run.days_wanted:g} days: {_gpus(run.gpus_needed)}")
@@ -243,7 +244,7 @@ def _budget(run: Walls) -> Iterator[Fact]:
     hours = f" at ${run.price:.2f} buys {run.bought_gpu_hours:,.0f} GPU-hours{days}"
     yield Fact("budget", format_dollars(run.budget), hours)
     tokens = format_count(run.bought_tokens or 0.0)
-    yield Fact("", f"{_how(run)}: {_plain(run.bought_flops or 0.0, 5)} FLOP, {tokens} tokens{share}")
+    yield Fact("", f"{_how(run)}: {format_flop(run.bought_flops or 0.0, 5)}, {tokens} tokens{share}")
     yield from _lost(run)
 
 
@@ -272,8 +273,3 @@ def _days(days: float) -> str:
 
 def _percent(part: float) -> str:
     return f"{100 * part:.4g}%"
-
-
-def _plain(number: float, digits: int) -> str:
-    """Return a number as papers print it: 3.15e23."""
-    return f"{number:.{digits}g}".replace("e+", "e")

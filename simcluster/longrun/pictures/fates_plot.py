@@ -41,20 +41,6 @@ LOOKS: Mapping[str, tuple[str, Colour]] = {
 """Words and colour of each fate, in the order of legends."""
 
 
-def frame(
-    axes: Axes, x: str, y: str, *, size: float = 9, ticks: float | None = 8.5, grid: str = "", width: float = 0.7
-) -> None:
-    """Label both axes, draw a grid of that colour below everything, and leave out the frame at the top and right."""
-    axes.set_xlabel(x, fontsize=size, color=TEXT)
-    axes.set_ylabel(y, fontsize=size, color=TEXT)
-    if ticks is not None:
-        axes.tick_params(labelsize=ticks)
-    if grid:
-        axes.grid(color=grid, linewidth=width)
-        axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def put_title(figure: Figure, text: str, size: float = 11.5) -> None:
     """Put a title at the left above all axes."""
     figure.suptitle(text, fontsize=size, color=TEXT, x=0.01, ha="left")

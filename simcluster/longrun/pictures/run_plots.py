@@ -15,12 +15,12 @@ from simcluster.base.arrays import Floats, opens
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.pictures.fates_plot import LOOKS, frame, percent, put_title, weekly_goodput
+from simcluster.longrun.pictures.fates_plot import LOOKS, percent, put_title, weekly_goodput
 from simcluster.longrun.studies.run_costs import RunEnergy
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.distribution import half_width
-from simcluster.show.bars import bar_rows
+from simcluster.show.bars import bar_rows, label_axes
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, rgb, tinted
 
 _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
@@ -126,7 +126,7 @@ def _closed_form(training: TrainingRun) -> float | None:
 
 def _finish(axes: Axes, x: str, y: str) -> None:
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
-    frame(axes, x, y, ticks=8)
+    label_axes(axes, x, y)
 
 
 def _goodputs(stages: Sequence[TrainingRun], wall: Floats) -> Floats:
@@ -194,7 +194,7 @@ def _draw_step(axes: Axes, energy: RunEnergy, scale: float, unit: str) -> None:
     mean = (energy.pue * energy.curve.mean + energy.standing_by) / scale
     axes.axhline(mean, color=TEXT, linewidth=1.2, linestyle="--", label=f"mean of the step {mean:.4g} {unit}")
     axes.set_xlim(0, end)
-    frame(axes, "time within a step (s)", f"power of the job ({unit})")
+    label_axes(axes, "time within a step (s)", f"power of the job ({unit})", ticks=8.5)
     axes.legend(loc="upper center", ncols=4, fontsize=8.5, frameon=False)
 
 
@@ -223,8 +223,8 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
     names = {fate: "training: what a step goes through" if fate == "productive" else LOOKS[fate][0] for fate in seen}
     handles = [Patch(facecolor=colour, label=names[fate]) for fate, colour in seen.items()]
     axes.legend(handles=handles, loc="upper center", ncols=3, fontsize=8, frameon=False)
-    words = "time (min); the line is the mean of each step"
-    frame(axes, f"the first {shown} of the first run: {words}", f"power of the job ({unit})")
+    words = f"the first {shown} of the first run: time (min); the line is the mean of each step"
+    label_axes(axes, words, f"power of the job ({unit})", ticks=8.5)
 
 
 def _window(training: TrainingRun) -> tuple[str, float, float]:

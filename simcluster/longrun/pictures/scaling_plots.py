@@ -13,8 +13,9 @@ from matplotlib.ticker import LogLocator
 from simcluster.base.counts import format_count, format_dollars
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.budget.loss_laws import ModelSize
-from simcluster.longrun.pictures.fates_plot import frame, note, put_title
+from simcluster.longrun.pictures.fates_plot import note, put_title
 from simcluster.longrun.scaling.scale import Scaling
+from simcluster.show.bars import label_axes
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, tinted
 
 _CURVE, _PATH, _OWN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"]), rgb(COMPUTE_KINDS["optimizer"])
@@ -87,7 +88,7 @@ def _limits(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
         words = f" beyond the runs of the fit: above {format_count(fitted[1])}"
         axes.annotate(words, (begin, 0.015), xycoords=("data", "axes fraction"), fontsize=8.5, color=QUIET_TEXT)
     axes.xaxis.set_major_formatter(lambda value, _: format_count(value))
-    frame(axes, "parameters", "loss (nats a token)", size=9.5, ticks=None, grid="#DDE0E3", width=0.6)
+    label_axes(axes, "parameters", "loss (nats a token)", size=9.5, ticks=10, grid="#DDE0E3")
 
 
 @checked
@@ -132,7 +133,7 @@ def _sizes(axes: Axes, found: Scaling) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     many = f"{found.asked.rate.gpus:,} GPUs" if found.asked.rate.gpus else "one GPU"
-    frame(axes, "loss (nats a token), falling", f"days on {many}", size=9.5, grid="#ECEEF0")
+    label_axes(axes, "loss (nats a token), falling", f"days on {many}", size=9.5, ticks=8.5, grid="#ECEEF0")
     axes.legend(fontsize=8.5, frameon=False, title="parameters", title_fontsize=8.5, loc="upper left")
     if found.asked.price is not None:
         each = found.asked.price * 24 * (found.asked.rate.gpus or 1)
@@ -170,7 +171,6 @@ def _batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
     axes.set_xlim(float(played["days"].min()) / 1.4, float(played["days"].max()) * 4)
     axes.set_ylim(0, 1.25 * float(cost.max()))
     axes.yaxis.set_major_formatter(lambda value, _: format_dollars(value) if priced else f"{value:,.0f}")
-    axes.set_title(f"to a loss of {found.asked.loss:g}: days against {'dollars' if priced else 'GPU-hours'}",
-                   fontsize=9.5, color=TEXT, loc="left")  # fmt: skip
-    frame(axes, "days of steps", "", size=9.5, grid="#ECEEF0")
+    title = f"to a loss of {found.asked.loss:g}: days against {'dollars' if priced else 'GPU-hours'}"
+    label_axes(axes, "days of steps", "", title, size=9.5, ticks=8.5, grid="#ECEEF0")
     axes.legend(fontsize=8.5, frameon=False, loc="lower left")

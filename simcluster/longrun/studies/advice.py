@@ -13,6 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.tables import frame_of
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.ending import check_end
@@ -32,7 +33,6 @@ from simcluster.longrun.studies.policies import (
     goodput_table,
     half_width,
     paired,
-    table_of,
 )
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.text import duration, percent, points
@@ -195,7 +195,7 @@ def behind(bench: PolicyBench) -> Advice:
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s behind it"
     picture = _over_intervals(seconds["blocking"], marks, lines=tuple(lines))
     notes = (f"{'; '.join(stops)}, {written}", *left_out_note(autos["blocking"]))
-    return bench.advice("behind", sentence, table_of(rows), picture, notes)
+    return bench.advice("behind", sentence, frame_of(rows), picture, notes)
 
 
 def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:

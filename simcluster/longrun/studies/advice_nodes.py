@@ -10,6 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.tables import frame_of
 from simcluster.base.units import DAY
 from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Spares
 from simcluster.longrun.studies.in_theory import (
@@ -29,7 +30,6 @@ from simcluster.longrun.studies.policies import (
     half_width,
     paired,
     share_of,
-    table_of,
 )
 from simcluster.longrun.text import duration, percent, points, within
 
@@ -93,7 +93,7 @@ def spares(bench: PolicyBench) -> Advice:
     holds = "Erlang B is the share in a long run"
     if not repairs.single:
         holds = "Erlang B does not hold where a failure takes several nodes, and is not shown"
-    return bench.advice("spares", sentence, table_of(rows), picture, (f"runs begin with all spares there; {holds}",))
+    return bench.advice("spares", sentence, frame_of(rows), picture, (f"runs begin with all spares there; {holds}",))
 
 
 def fewest_spares(run: LongRun, most: int) -> int | None:
@@ -170,7 +170,7 @@ def nine(bench: PolicyBench) -> Advice:
     )
     mark = AdviceMark(10.0, last["goodput"], f"one more nine: worth {value}")
     picture = AdvicePicture("times", "parts last so many times as long", marks=(mark,), log="x")
-    return bench.advice("nine", sentence, table_of(rows), picture, left_out_note(runs[1.0]))
+    return bench.advice("nine", sentence, frame_of(rows), picture, left_out_note(runs[1.0]))
 
 
 # --- defective nodes --------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFr
             row[f"failures_{way}"] = float(after.strikes[:, chosen].sum(axis=1).mean())
             row[f"healthy_{way}"] = sum(healthy_retired(run, cause, failures, limit, wall) for cause in run.causes)
         rows.append(row)
-    return table_of(rows)
+    return frame_of(rows)
 
 
 def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:

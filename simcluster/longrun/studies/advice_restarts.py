@@ -10,6 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.tables import frame_of
 from simcluster.longrun.run import NOW, FailureMode, LongRun, Outcomes
 from simcluster.longrun.studies.in_theory import (
     break_even_hours,
@@ -27,7 +28,6 @@ from simcluster.longrun.studies.policies import (
     half_width,
     paired,
     share_of,
-    table_of,
 )
 from simcluster.longrun.text import duration, percent, points
 from simcluster.scenario.run_failures import FailureSpec
@@ -149,7 +149,7 @@ def _without_each_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.Data
         gap = paired(now, without[name])
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
-    return table_of(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
+    return frame_of(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
 
 
 # --- a slow node ------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
         if price is not None:
             row |= {f"{way}_dollars": row[way] * price for way in ("left", *replaced)}
         rows.append(row)
-    return table_of(rows)
+    return frame_of(rows)
 
 
 def _slowed(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:

@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.shown import Shown
+from simcluster.base.tables import frame_of
 from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import Name, RunPlayer
@@ -189,13 +190,6 @@ class PolicyBench:
         return Advice(question, self.scenario.name, sentence, table, picture, self.played, notes, second)
 
 
-def table_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table."""
-    import pandas as pd
-
-    return pd.DataFrame(rows)
-
-
 def goodput_table(
     goodput: Mapping[Name, Floats],
     base: Name,
@@ -208,4 +202,4 @@ def goodput_table(
         gap = paired(goodput[base], values)
         measured = {"goodput": float(values.mean()), "half_width": half_width(values), "closed_form": closed_form(name)}
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
-    return table_of(rows)
+    return frame_of(rows)
