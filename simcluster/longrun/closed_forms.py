@@ -12,12 +12,12 @@ _LARGEST = 709.0  # of exponents whose power of e is a float
 
 
 def grown(exponent: float) -> float:
-    """e to the exponent; infinite where no float holds it: what is tried again for so long never ends."""
+    """Return e to the exponent; infinite where no float holds it: what is tried again for so long never ends."""
     return math.exp(exponent) if exponent < _LARGEST else math.inf
 
 
 def gained(exponent: float) -> float:
-    """The same less 1, exact for small exponents."""
+    """Return e to the exponent less 1, exact for small exponents."""
     return math.expm1(exponent) if exponent < _LARGEST else math.inf
 
 
@@ -31,12 +31,12 @@ class Moments:
 
 
 def young(checkpoint: float, mu: float) -> float:
-    """Work between two checkpoints that loses least, to first order; for C much below mu.  Young 1974."""
+    """Return the work between two checkpoints that loses least, to first order; for C much below mu.  Young 1974."""
     return math.sqrt(2 * checkpoint * mu)
 
 
 def daly(checkpoint: float, mu: float) -> float:
-    """The higher order of Daly 2006 (eq. 37), for C < 2 mu; mu beyond."""
+    """Return the same to the higher order of Daly 2006 (eq. 37), for C < 2 mu; mu beyond."""
     if checkpoint >= 2 * mu:
         return mu
     half = checkpoint / (2 * mu)
@@ -44,7 +44,7 @@ def daly(checkpoint: float, mu: float) -> float:
 
 
 def best_interval(checkpoint: float, mu: float) -> float:
-    """The exact optimum for exponential failures: mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters.
+    """Return the exact optimum for exponential failures: mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters.
 
     Near the branch point of W, where C/mu is lost beside 1, by W's series there.
     """
@@ -57,31 +57,31 @@ def best_interval(checkpoint: float, mu: float) -> float:
 
 
 def segment(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
-    """Mean time of work and its checkpoint: (mu + D) e^(rate R) (e^(rate (w + C)) - 1).  Exact, exponential."""
+    """Return the mean time of a segment: (mu + D) e^(rate R) (e^(rate (w + C)) - 1).  Exact, exponential."""
     return (1 / rate + down) * grown(rate * recovery) * gained(rate * (work + checkpoint))
 
 
 def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
-    """The share of time that is work which is kept.  Exact for exponential failures."""
+    """Return the share of time that is work which is kept.  Exact for exponential failures."""
     if not rate:
         return work / (work + checkpoint)
     return work / segment(work, checkpoint, recovery, down, rate)
 
 
 def first_order_efficiency(work: float, checkpoint: float, restart: float, mu: float) -> float:
-    """1 - C/w - (w/2 + R + D)/mu: for all of them much below mu."""
+    """Return 1 - C/w - (w/2 + R + D)/mu: for all of them much below mu."""
     return 1 - checkpoint / work - (work / 2 + restart) / mu
 
 
 def _lost(length: float, rate: float) -> tuple[float, float]:
-    """Mean and variance of the time to a failure, given that it comes within the length."""
+    """Return mean and variance of the time to a failure, given that it comes within the length."""
     kept, failed = math.exp(-rate * length), -math.expm1(-rate * length)
     mean = 1 / rate - length * kept / failed
     return mean, 2 / rate**2 - kept * (length**2 + 2 * length / rate) / failed - mean**2
 
 
 def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
-    """Until a length without a failure: each costs what was lost and something extra (mean, variance), then anew."""
+    """Return the time until a length without a failure: each costs what was lost and ``extra`` (mean, variance)."""
     kept = math.exp(-rate * length)
     times, spread = (1 - kept) / kept, (1 - kept) / kept**2
     mean, variance = _lost(length, rate)
@@ -90,7 +90,7 @@ def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
 
 
 def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> Moments:
-    """Mean, variance and failures of a segment, those in recoveries included.  Exact for exponential failures.
+    """Return mean, variance and failures of a segment, those in recoveries included.  Exact for exponential failures.
 
     Of a run of K segments all three are K times as much.
     """
@@ -100,7 +100,7 @@ def segment_moments(work: float, checkpoint: float, recovery: float, down: float
 
 
 def ettr(rate: float, restart: float, interval: float) -> float:
-    """Meta's effective training time ratio (arXiv:2410.21680), to first order in rate (restart + interval / 2).
+    """Return Meta's effective training time ratio (arXiv:2410.21680), to first order in rate (restart + interval / 2).
 
     Of a long run that waits for no start.  Negative where it does not hold any more.
     """
@@ -117,7 +117,7 @@ class TwoLevels:
 
 
 def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: float) -> TwoLevels:
-    """The best pattern where failures at ``memory_rate`` are survived by copies in memory, at ``storage_rate`` not.
+    """Return the best pattern if failures at ``memory_rate`` are survived by copies in memory, at ``storage_rate`` not.
 
     First order (Benoit, Cavelan, Robert and Sun): overhead sqrt(2 l1 C1) + sqrt(2 l2 C2).
     """
@@ -128,12 +128,12 @@ def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: 
 
 
 def behind_interval(stall: float, write: float, slowed: float, mu: float) -> float:
-    """The best interval of checkpoints written behind training: max(B, sqrt(2 (S + x B) mu)).  First order."""
+    """Return the best interval of checkpoints written behind training: max(B, sqrt(2 (S + x B) mu)).  First order."""
     return max(write, math.sqrt(2 * (stall + slowed * write) * mu))
 
 
 def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """The share of work that is kept with them.  Exact for exponential failures, none in restarts, w >= B."""
+    """Return the share of work that is kept with them.  Exact for exponential failures, none in restarts, w >= B."""
     exponent = (work + stall + slowed * write) / mu
     return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
@@ -141,7 +141,7 @@ def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu
 def kept_share(
     work: float, stall: float, write: float, slowed: float, recovery: float, down: float, rate: float
 ) -> float:
-    """The share of work that is kept, with a write behind training or (0) without.  Exact for exponential failures."""
+    """Return the share of kept work, with a write behind training or (0) without.  Exact for exponential failures."""
     if not rate:
         return work / (work + stall + slowed * write)
     if not write:
@@ -151,12 +151,12 @@ def kept_share(
 
 
 def behind_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """The share lost with them, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
+    """Return the share lost with them, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
     return (stall + slowed * write) / work + (restart + work / 2 + write) / mu
 
 
 def verified_interval(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
-    """The best interval where a verification precedes each checkpoint: sqrt((V + C)/(ls + lf/2)).  First order.
+    """Return the best interval where a verification precedes each checkpoint: sqrt((V + C)/(ls + lf/2)).  First order.
 
     What is silent loses the whole segment, hence no half.
     """
@@ -164,7 +164,7 @@ def verified_interval(verify: float, checkpoint: float, silent_rate: float, rate
 
 
 def erlang_b(servers: int, load: float) -> float:
-    """The share of time in which all servers are busy; insensitive to the law of service.  Erlang 1917."""
+    """Return the share of time in which all servers are busy; insensitive to the law of service.  Erlang 1917."""
     blocked = 1.0
     for server in range(1, servers + 1):
         blocked = load * blocked / (server + load * blocked)
@@ -172,7 +172,7 @@ def erlang_b(servers: int, load: float) -> float:
 
 
 def stalled(spares: int, rate: float, repair: float, crews: int | None = None) -> float:
-    """The share of time for which a job is short of machines, which stops it and its failures.
+    """Return the share of time for which a job is short of nodes, which stops it and its failures.
 
     ``rate`` is that of the whole job, ``repair`` the mean.  Exact with as many crews as it takes (Erlang B with one
     server more than spares) for any law, with fewer for exponential ones (a birth-death chain).
@@ -186,14 +186,14 @@ def stalled(spares: int, rate: float, repair: float, crews: int | None = None) -
 
 
 def none_left(spares: int, load: float) -> float:
-    """The probability of more failures than spares, of a Poisson number with that mean: no repair in the meantime."""
+    """Return the probability of more failures than spares, of a Poisson number with that mean, without repair."""
     from scipy.stats import poisson
 
     return float(poisson.sf(spares, load))
 
 
 def poisson_interval(count: int, level: float = 0.95) -> tuple[float, float]:
-    """The means with which so many events are not unlikely: the exact (Garwood) interval."""
+    """Return the exact (Garwood) interval of the mean of a Poisson count."""
     from scipy.stats import chi2
 
     tail = (1 - level) / 2

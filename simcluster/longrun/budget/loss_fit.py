@@ -127,7 +127,7 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
 
 
 def _terms(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
-    """(residuals of the logarithm of the loss, their derivatives [row, constant])."""
+    """Return residuals of the logarithm of the loss, and their derivatives [row, constant]."""
     a, b, e, alpha, beta = point
     sizes, tokens = logs[:, 0], logs[:, 1]
     terms = np.stack([a - alpha * sizes, b - beta * tokens, np.full_like(sizes, e)])
@@ -147,7 +147,7 @@ def _huber(point: Floats, logs: Floats) -> tuple[float, Floats]:
 
 
 def _exp(power: float) -> float:
-    """e to a power; InputError for one beyond all numbers, where rows do not decide a constant."""
+    """Return e to a power; InputError for one beyond all numbers, where rows do not decide a constant."""
     if not power < _MOST_POWER:
         raise InputError(
             "the rows do not decide the constants: without some of them one is beyond all numbers; give runs of more "
@@ -157,7 +157,7 @@ def _exp(power: float) -> float:
 
 
 def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
-    """Standard errors by bootstrap: the rows drawn again with replacement, the fit begun where the whole one ended."""
+    """Return standard errors by bootstrap: rows drawn with replacement, each fit begun where the whole one ended."""
     from scipy.optimize import minimize
 
     generator = np.random.Generator(np.random.Philox(0))
@@ -171,7 +171,7 @@ def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
 
 
 def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
-    """By parameters, tokens, compute and loss the column that has it; None where none does."""
+    """Return the column of parameters, tokens, compute and loss, by these names; None where there is none."""
     return {
         name: next((column for column in rows[0].texts if column.strip() in spellings), None)
         for name, spellings in _NAMES.items()
@@ -179,7 +179,7 @@ def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
 
 
 def positive(row: Row, column: str | None, source: str) -> float:
-    """The number of a row in a column; InputError where it is none above zero."""
+    """Return the number of a row in a column; InputError unless it is above zero."""
     assert column is not None
     value = row.cells[column]
     if not is_number(value) or value <= 0:
@@ -212,26 +212,26 @@ class ComputeLaw:
     errors: Mapping[str, float] = field(default_factory=dict)
 
     def loss(self, compute: float) -> float:
-        """Nats a token of the best model of so many FLOP."""
+        """Return the loss (nats per token) of the best model of that many FLOP."""
         return float(self.L_inf + self.a * compute**-self.alpha)
 
     def compute_to(self, loss: float) -> float | None:
-        """FLOP to a loss; None where no compute reaches it."""
+        """Return the FLOP to a loss; None where no compute reaches it."""
         if loss <= self.L_inf:
             return None
         power = math.log(self.a / (loss - self.L_inf)) / self.alpha
         return math.exp(power) if power < 700 else None
 
     def beyond(self, compute: float) -> float:
-        """How many times the compute lies outside the runs of the fit; 1 within them."""
+        """Return how many times the compute lies outside the runs of the fit; 1 within them."""
         return max(1.0, compute / self.compute[1], self.compute[0] / compute)
 
     def formula(self) -> str:
-        """With its constants."""
+        """Return the law with its constants."""
         return f"L = {self.L_inf:.5g} + {self.a:.5g} / C^{self.alpha:.4f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, scaling's ``fit``."""
+        """Return the JSON: CONTRACT.md, scaling's ``fit``."""
         return {
             **{name: getattr(self, name) for name in CONSTANTS}, "errors": dict(self.errors), "rows": self.rows,
             "left_out": self.left_out, "objective": self.objective, "largest_error": self.worst,
@@ -240,7 +240,7 @@ class ComputeLaw:
 
 
 def of_compute_alone(rows: Sequence[Row]) -> bool:
-    """Have these rows compute and loss, and neither parameters nor tokens?"""
+    """Return whether the rows have compute and loss, and neither parameters nor tokens."""
     found = columns_of_rows(rows)
     return found["compute"] is not None and found["parameters"] is None and found["tokens"] is None
 
@@ -269,7 +269,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
 
 
 def _fitted_to_compute(table: Floats, left_out: int) -> ComputeLaw:
-    """In u = ln C less its mean, L = L_inf + b exp(-alpha u): constants of like size."""
+    """Fit L = L_inf + b exp(-alpha u) in u = ln C less its mean: constants of like size."""
     from scipy.optimize import least_squares
 
     middle, logs = float(np.log(table[:, 0]).mean()), np.log(table[:, 1])

@@ -82,37 +82,37 @@ class LossLaw(Spec):
     source: str = ""
 
     def formula(self) -> str:
-        """The law with its constants, in one line."""
+        """Return the law with its constants, in one line."""
         both = f"{self.A:.5g} / N^{self.alpha:.4g} + {self.B:.5g} / D^{self.beta:.4g}"
         ahead = f"{self.E:.5g} + " if self.E else ""
         return f"L = {ahead}{both}" if self.power == 1 else f"L = {ahead}({both})^{self.power:.4g}"
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """L(N, D); of endless tokens it is the floor."""
+        """Return L(N, D); of endless tokens it is the floor."""
         return float(self.E + (self.A / parameters**self.alpha + self.B / tokens**self.beta) ** self.power)
 
     def floor(self, parameters: float) -> float:
-        """What a model of this size never gets below, however many tokens it sees."""
+        """Return the loss that a model of this size never gets below, however many tokens it sees."""
         return self.loss(parameters, math.inf)
 
     def tokens_to(self, loss: float, parameters: float) -> float:
-        """Tokens until a model of this size reaches a loss; infinite where it never does."""
+        """Return the tokens until a model of this size reaches a loss; infinite where it never does."""
         left = self._room(loss) - self.A / parameters**self.alpha
         return _inverse(self.B, left, self.beta)
 
     def optimum(self, compute: float) -> ModelSize:
-        """The model of the lowest loss for so many FLOP: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
+        """Return the model of lowest loss for that many FLOP: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
         both = self.alpha + self.beta
         pairs = compute / FLOP_PER_TOKEN
         found = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both) * pairs ** (self.beta / both)
         return ModelSize(found, pairs / found, self.loss(found, pairs / found))
 
     def best_for_tokens(self, tokens: float) -> float:
-        """Parameters for which so many tokens are the optimum's."""
+        """Return the parameters for which that many tokens are the optimum's."""
         return _inverse(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
 
     def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
-        """The model that reaches a loss for the least FLOP, those of serving so many tokens included; None: never.
+        """Return the model that reaches a loss for the least FLOP, those of serving tokens included; None: never.
 
         The least of 6 N D(N, L) + 2 N served.  Without serving it is the optimum, in closed form; with it the model is
         smaller and trained longer, and where the derivative is zero is found by bisection.
@@ -141,15 +141,15 @@ class LossLaw(Spec):
         return size(high)
 
     def beyond(self, size: ModelSize) -> str:
-        """What of a model lies outside the law's range, as in "N x 3.3, D x 12"; empty where nothing does."""
+        """Return what of a model lies outside the law's range, as in "N x 3.3, D x 12"; empty where nothing does."""
         return _outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
 
     def range_words(self) -> str:
-        """The range of the runs that it was fitted on."""
+        """Return the range of the runs that the law was fitted on."""
         return _range_words({"parameters": self.parameters, "tokens": self.tokens})
 
     def _room(self, loss: float) -> float:
-        """What is left to both terms; negative below the least loss of all."""
+        """Return what is left to both terms; negative below the least loss of all."""
         above = loss - self.E
         return float(above ** (1 / self.power)) if above > 0 else -1.0
 
@@ -167,20 +167,20 @@ class TokenLaw(Spec):
     source: str = ""
 
     def formula(self) -> str:
-        """The law with its constants, in one line."""
+        """Return the law with its constants, in one line."""
         return f"D = {self.A:.4g} C^{self.alpha:.4g}"
 
     def optimum(self, compute: float) -> ModelSize:
-        """Its tokens for so many FLOP, and the parameters that are left."""
+        """Return its tokens for that many FLOP, and the parameters that are left."""
         tokens = self.A * compute**self.alpha
         return ModelSize(compute / (FLOP_PER_TOKEN * tokens), tokens)
 
     def beyond(self, size: ModelSize) -> str:
-        """The same as of a law of loss, for compute."""
+        """Return how far the compute of a model lies outside the law's range."""
         return _outside({"C": (size.compute, self.compute)})
 
     def range_words(self) -> str:
-        """The range of the runs that it was fitted on."""
+        """Return the range of the runs that the law was fitted on."""
         return _range_words({"FLOP": self.compute})
 
 
@@ -200,7 +200,7 @@ class KaplanConstants(Spec):
     source: str = ""
 
     def as_law(self) -> LossLaw:
-        """The same law in the form of the others."""
+        """Return the same law in the form of the others."""
         ratio = self.alpha_n / self.alpha_d
         same = {name: getattr(self, name) for name in ("name", "parameters", "tokens", "counts", "also", "source")}
         return LossLaw(E=0.0, A=self.Nc**ratio, alpha=ratio, B=self.Dc, beta=1.0, power=self.alpha_d, **same)
@@ -212,7 +212,7 @@ _FORMS: dict[str, type[LossLaw | TokenLaw | KaplanConstants]] = {
 
 
 def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | TokenLaw:
-    """A law by its name, or one's own as a mapping with ``form`` and its constants; InputError for any other."""
+    """Return a law by its name, or from a mapping with ``form`` and its constants; InputError for any other."""
     if isinstance(what, LossLaw | TokenLaw):
         return what
     if isinstance(what, str):
@@ -231,7 +231,7 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
 
 
 def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
-    """The same where a loss is asked for: InputError for a law that knows none."""
+    """Return a law of loss in the same way; InputError for a law that knows no loss."""
     law = any_law(what)
     if isinstance(law, TokenLaw):
         raise InputError(f"the law {law.name} ({law.formula()}) says how many tokens are best, and knows no loss")
@@ -239,7 +239,7 @@ def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
 
 
 def law_names() -> tuple[str, ...]:
-    """The laws that ship, in the order of the catalogue."""
+    """Return the names of the built-in laws, in the order of the catalogue."""
     return tuple(presets("loss_laws.yaml"))
 
 
@@ -255,7 +255,7 @@ def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
 
 
 def _inverse(constant: float, left: float, exponent: float) -> float:
-    """x with constant / x^exponent = left; infinite where nothing is left."""
+    """Return x with constant / x^exponent = left; infinite where nothing is left."""
     if left <= 0:
         return math.inf
     try:
