@@ -116,7 +116,7 @@ def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str,
 _HEADS = {
     "interval_s": "interval, s", "interruption_s": "interruption, s", "mean_s": "mean, s", "hours": "slow, h",
     "left": "left, GPU-h", "at_once": "at once, GPU-h", "checkpoint": "checkpoint, GPU-h", "gpus_plain": "whole GPUs",
-    "gpus": "GPUs", "short": "short of nodes", "erlang_b": "Erlang B", "gain_per_min": "gain a minute",
+    "gpus": "GPUs", "short": "short of machines", "erlang_b": "Erlang B", "gain_per_min": "gain a minute",
 }  # fmt: skip
 _SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", "gain_per_min", "blocking", "snapshot")
 
