@@ -16,7 +16,6 @@ from simcluster.schedules import Schedule, make_schedule
 from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
-    End,
     Items,
     Sent,
     StepTemplate,
@@ -36,7 +35,8 @@ def fixed(seconds: float) -> CommunicationKind:
 
 
 def simulated(items: Items, costs: list[Costs], stages: int) -> float:
-    return step_seconds(StepTemplate(items, shapes_of(costs), stages), costs, [], Kept(1))
+    shapes, kinds = shapes_of(costs)
+    return step_seconds(StepTemplate(items, shapes, stages), costs, kinds, [], Kept(1))
 
 
 def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *, overlap: bool) -> list[float]:
@@ -81,13 +81,10 @@ def test_a_step_is_the_longest_path_of_its_schedule(
     """Sends are short or long, so that they queue; an action is one op, or three with one on a side lane."""
     schedule = make_schedule(order[0], stages, stages * rounds, order[1])
     items = schedule_items(schedule, overlap=overlap, casts=False)
-    seconds, costs = {}, []
+    seconds, costs = {}, list[Costs]()
     for work in items.works:
-        if isinstance(work, End):
-            costs.append(())
-            continue
         draw = st.integers(0, 40) if isinstance(work, Sent) else st.integers(9, 30)
-        seconds[work] = on_grid(data.draw(draw) / 10)
+        seconds[work] = on_grid(data.draw(draw) / 100)  # steps beyond 512 s are on a coarser grid
         if isinstance(work, Sent):
             lane = f"send {work.kind}" if overlap else MAIN
             costs.append((TimedOp(communication=fixed(seconds[work]), lane=lane),))
@@ -98,6 +95,7 @@ def test_a_step_is_the_longest_path_of_its_schedule(
             side = TimedOp(third) if form == "side lane" else TimedOp(communication=fixed(third))
             side = side._replace(lane="side", after=(0,))
             costs.append((TimedOp(third), side, TimedOp(seconds[work] - 2 * third, after=(1,))))
+    costs += [()] * stages
     expected = longest_path(schedule, seconds, overlap=overlap)
     assert simulated(items, costs, stages) == max(expected)
 
@@ -108,7 +106,7 @@ def test_stages_meet_in_ends_of_one_name(before: list[int], meeting: list[int]) 
     stages = len(before)
     none = np.zeros(0, dtype=np.int64)
     works = [ActionWork("F", stage, 0, arrives=False) for stage in range(stages)]
-    items = Items((*works, *map(End, range(stages))), np.arange(2 * stages), none, none)
+    items = Items(tuple(works), np.arange(2 * stages), none, none)
     together = [CommunicationKind(stages, (Traffic((), 0.0, 1, float(each)),)) for each in meeting]
     meetings = [TimedOp(communication=each, meeting=("all", number)) for number, each in enumerate(together)]
     costs: list[Costs] = [(TimedOp(float(each)),) for each in before]

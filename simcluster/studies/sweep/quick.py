@@ -119,16 +119,16 @@ class QuickSteps:
                 f"{order.schedule} has copies of stages, whose gradients are reduced during the backward"
             )
         layout, drawn = shared.stages(scenario, order, passes)
-        sends = drawn.sends(order.sends, send_bytes_of(scenario, passes.passes), overlap=overlap.pipeline)
+        sends, quiet = drawn.sends(order.sends, send_bytes_of(scenario, passes.passes), overlap.pipeline)
         alone = passes.alone(passes.collectives(order.kinds), drawn)
         of_parts = name, layout.cut, passes.repeats, alone
         parts: _Parts = self._orders.once(
             of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats)
         )
-        costs = [*passes.of(parts, alone, drawn, whole=sends.quiet), *sends.costs, *layout.ends(drawn)]
-        shapes = shapes_of(costs)
+        costs = [*passes.of(parts, alone, drawn, whole=quiet), *sends, *layout.ends(drawn)]
+        shapes, kinds = shapes_of(costs)
         template: StepTemplate = self._templates.once((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
-        seconds = step_seconds(template, costs, drawn.capacity, shared.kept)
+        seconds = step_seconds(template, costs, kinds, drawn.capacity, shared.kept)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
         return seconds
@@ -175,10 +175,9 @@ class _OnCluster(NamedTuple):
             return found
 
         stages, collectives = with_zero(parallel.zero), passes.collectives(order.kinds)
-        every = [
-            stages,
-            *([with_zero(0 if parallel.zero else 1)] if network.blank else []),
-        ]  # which are likely to follow
+        every = [stages]
+        if network.blank:  # variants with another ZeRO are likely to follow
+            every.append(with_zero(0 if parallel.zero else 1))
 
         def of_passes() -> Iterator[StageOp]:
             return ((stage, Op(work, "", "", "")) for stage in range(parallel.pp) for work in collectives)
@@ -251,11 +250,7 @@ class _PassCosts:
 
         An action is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
-        if not whole:
-            return [self._ops(*action, drawn) for action in parts.actions]
-        first = [self._whole(*parts.actions[at], alone, drawn) for at in parts.first]
-        if all(first):
-            return [first[number] for number in parts.number]
+        first = [self._whole(*parts.actions[at], alone, drawn) if whole else () for at in parts.first]
         numbered = zip(parts.number, parts.actions, strict=True)
         return [first[number] or self._ops(*action, drawn) for number, action in numbered]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -55,13 +54,6 @@ Alone = tuple[tuple[float | None, float], ...]
 """The seconds (None: they depend on others) and the pressure of collectives."""
 
 
-class SendCosts(NamedTuple):
-    """The costs of sends; ``quiet`` if none interferes with computation."""
-
-    costs: list[Costs]
-    quiet: bool
-
-
 class RepresentativeCalls:
     """The communication of the stages' representatives on a cluster without faults.
 
@@ -77,8 +69,7 @@ class RepresentativeCalls:
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(ranks)])}
         self._shared = find_shared(classes, communicators.seen)
         self._costs: dict[Hashable, CommunicationKind] = {}
-        self._sends: dict[Hashable, SendCosts] = {}
-        self.alone = cache(self._find_alone)
+        self.alone, self.sends = cache(self._find_alone), cache(self._find_sends)
 
     def ops(self, stage: int, segment: Segment) -> Costs:
         """Return every op of a segment with its own cost."""
@@ -91,18 +82,12 @@ class RepresentativeCalls:
             return timed
         return timed._replace(meeting=(self.communication(stage, op)[0], key))
 
-    def sends(self, hops: tuple[Sent, ...], size: float, *, overlap: bool) -> SendCosts:
-        """Return the costs of sends."""
-        name = hops, size, overlap
-        if name not in self._sends:
-            lanes = [hop.lane(overlap=overlap) for hop in hops]
-            ops = [
-                Op(Transfer(hop.target, size), "pp", "", "", lane=lane) for hop, lane in zip(hops, lanes, strict=True)
-            ]
-            timed = [self._timed(hop.stage, op, op.lane)[1] for hop, op in zip(hops, ops, strict=True)]
-            quiet = not any(kind and (kind.pressure or kind.drag) for _, _, kind, *_ in timed)
-            self._sends[name] = SendCosts([(each,) for each in timed], quiet)
-        return self._sends[name]
+    def _find_sends(self, hops: tuple[Sent, ...], size: float, overlap: bool) -> tuple[list[Costs], bool]:
+        """Return the costs of sends, and whether none interferes with computation."""
+        ops = [Op(Transfer(hop.target, size), "pp", "", "", lane=hop.lane(overlap=overlap)) for hop in hops]
+        costs = [self.ops(hop.stage, Segment((op,))) for hop, op in zip(hops, ops, strict=True)]
+        kinds = [kind for (op,) in costs if (kind := op.communication)]
+        return costs, not any(kind.pressure or kind.drag for kind in kinds)
 
     def seconds(self, stage: int, segment: Segment) -> float | None:
         """Return the duration of a segment without computation or traffic outside it; None if it depends on others."""
@@ -113,8 +98,9 @@ class RepresentativeCalls:
         if any(cost.communication for _, cost in timed):  # it slows down computation
             costs, none = [tuple([cost for _, cost in timed])], np.zeros(0, dtype=np.int64)
             items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
-            template = StepTemplate(items, shapes_of(costs), self.num_stages)
-            return step_seconds(template, costs, self.capacity, Kept(1))
+            shapes, kinds = shapes_of(costs)
+            template = StepTemplate(items, shapes, self.num_stages)
+            return step_seconds(template, costs, kinds, self.capacity, Kept(1))
         over, free = list[float](), defaultdict[str, float](float)
         for _, op in timed:
             free[op.lane] = max([free[op.lane], *map(over.__getitem__, op.after)]) + op.seconds
@@ -237,18 +223,13 @@ class _AnySize(Communicators):
 
     def alike(self) -> bool:
         """Return whether groups of one kind and stage have one form, so that all sizes treat them equally."""
-        forms = np.array(self._form_of)
-        for name in dict.fromkeys(kind.name for kind in self.kinds):
-            form_of = np.full(int(self.stage_of.max()) + 1, -1, dtype=np.int64)  # of some group of every stage
-            pairs = []
-            for kind in self.named(name):
-                stage = self.stage_of[kind.table[:, :1] if isinstance(kind.name, tuple) else kind.table]
-                form = np.broadcast_to(forms[kind.seen + kind.those.told][:, None], stage.shape)
-                form_of[stage] = form
-                pairs.append((stage, form))
-            if any((form_of[stage] != form).any() for stage, form in pairs):
-                return False
-        return True
+        forms, found = np.array(self._form_of), set[tuple[Hashable, int]]()
+        many = len(self._forms)
+        for kind in self.kinds:
+            stage = self.stage_of[kind.table[:, :1] if isinstance(kind.name, tuple) else kind.table]
+            pairs = stage * many + forms[kind.seen + kind.those.told][:, None]
+            found |= {(kind.name, each) for each in np.unique(pairs).tolist()}
+        return len(found) == len({(name, each // many) for name, each in found})
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """Return the method of this group for a collective of any size."""
@@ -274,22 +255,17 @@ class _AnySize(Communicators):
 
 def _programs(num_stages: int, calls: Sequence[StageOp]) -> list[StageProgram]:
     """Return programs in which every stage makes its calls once, and receivers wait for what is sent."""
-    programs = []
+    programs, sends = [], [(stage, op.work.to_stage, op) for stage, op in calls if isinstance(op.work, Transfer)]
     for stage in range(num_stages):
-        ahead = [Op(Compute(1.0), "compute", "", "")]
-        after, lanes = ahead[:], dict[str, list[Item]]({MAIN: []})
-        for op in (op for caller, op in calls if caller == stage):
-            if isinstance(op.work, Transfer):
-                item = Item(Segment((op,)), ("sent", stage, op.work.to_stage), (Need(stage, ("ahead", stage)),))
-                lanes.setdefault(op.lane, []).append(item)
-            else:
-                (ahead if op.work.axis == "tp" else after).append(op)
-        lanes[MAIN].insert(0, Item(Segment(tuple(ahead)), ("ahead", stage)))
-        senders = dict.fromkeys(
-            sender for sender, op in calls if isinstance(op.work, Transfer) and op.work.to_stage == stage
-        )
-        needs = tuple([Need(sender, ("sent", sender, stage)) for sender in senders])
+        rest = [op for caller, op in calls if caller == stage and not isinstance(op.work, Transfer)]
+        ahead = [Op(Compute(1.0), "compute", "", ""), *(op for op in rest if op.work.axis == "tp")]
+        lanes = defaultdict[str, list[Item]](list, {MAIN: [Item(Segment(tuple(ahead)), ("ahead", stage))]})
+        for sender, target, op in sends:
+            if sender == stage:
+                lanes[op.lane].append(Item(Segment((op,)), ("sent", stage, target), (Need(stage, ("ahead", stage)),)))
+        needs = dict.fromkeys(Need(one, ("sent", one, stage)) for one, target, _ in sends if target == stage)
+        after = [ahead[0], *(op for op in rest if op.work.axis != "tp")]
         for number, op in enumerate(after):
-            lanes[MAIN].append(Item(Segment((op,)), ("after", number), () if number else needs))
-        programs.append(StageProgram(stage, lanes))
+            lanes[MAIN].append(Item(Segment((op,)), ("after", number), () if number else tuple(needs)))
+        programs.append(StageProgram(stage, dict(lanes)))
     return programs

@@ -55,20 +55,14 @@ class Sent(NamedTuple):
         return f"send {self.kind}" if overlap else MAIN
 
 
-class End(NamedTuple):
-    """The work of a stage after its last action."""
-
-    stage: int
-
-
-Work: TypeAlias = ActionWork | Sent | End
+Work: TypeAlias = ActionWork | Sent
 
 
 class Items(NamedTuple):
     """Actions and sends, stage by stage in program order, then the ends of all stages.
 
-    ``works`` are those of actions, of sends and of ends; ``work`` has the number of each item in ``works``; each
-    ``waiting`` item waits for the ``awaited`` one besides the item before it on its lane.
+    ``works`` are those of actions, then of sends; ``work`` has the number of each item among them and the stages' ends;
+    each ``waiting`` item waits for the ``awaited`` one besides the item before it on its lane.
     """
 
     works: tuple[Work, ...]
@@ -104,8 +98,8 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
         waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, over[sends])
     works = sorted(numbers, key=lambda each: isinstance(each, Sent))
     place = np.argsort([numbers[each] for each in works])
-    ends = [*map(End, range(schedule.num_stages))]
-    return Items((*works, *ends), np.append(place[items], np.arange(len(ends)) + len(works)), waiting, awaited)
+    ends = np.arange(schedule.num_stages) + len(works)
+    return Items(tuple(works), np.append(place[items], ends), waiting, awaited)
 
 
 def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> Ints:
@@ -169,22 +163,25 @@ Shape = tuple[tuple[str, tuple[int, ...], int], ...]
 """Of each op of a work the lane, what it waits for, and the number of its kind of communication (-1: none)."""
 
 
-def shapes_of(costs: Sequence[Costs]) -> tuple[Shape, ...]:
-    """Return all that the places of works' ops in a template depend on."""
-    kinds: dict[Hashable, int] = {}
+def shapes_of(costs: Sequence[Costs]) -> tuple[tuple[Shape, ...], list[CommunicationKind]]:
+    """Return all that the places of works' ops in a template depend on, and the kinds of communication."""
+    numbers, kinds = dict[Hashable, int](), list[CommunicationKind]()
 
     def kind_of(op: TimedOp) -> int:
         if op.communication is None:
             return -1
-        return kinds.setdefault(len(kinds) if op.meeting is None else op.meeting, len(kinds))
+        number = numbers.setdefault(len(kinds) if op.meeting is None else op.meeting, len(kinds))
+        if number == len(kinds):
+            kinds.append(op.communication)
+        return number
 
-    return tuple([tuple([(op.lane, op.after, kind_of(op)) for op in ops]) for ops in costs])
+    return tuple([tuple([(op.lane, op.after, kind_of(op)) for op in ops]) for ops in costs]), kinds
 
 
 class StepTemplate:
     """Ops of a step in program order, and what each waits for, without costs.
 
-    The ops of all works are its units: ``unit`` has that of each op, ``first_of_kind`` that of each kind.
+    The ops of all works are its units: ``unit`` has that of each op.
     """
 
     def __init__(self, items: Items, shapes: Sequence[Shape], stages: int) -> None:
@@ -193,18 +190,16 @@ class StepTemplate:
         op_first = firsts(size)
         begins = op_first[:-1]
         self.unit = np.repeat(firsts(counts)[items.work] - begins, size) + np.arange(op_first[-1], dtype=np.int32)
-        units = [(each, *unit) for each, shape in zip(items.works, shapes, strict=True) for unit in shape]
-        first: dict[int, int] = {}
-        for number, (*_, kind) in enumerate(units):
-            first.setdefault(kind, number)
-        self.first_of_kind = [number for kind, number in first.items() if kind >= 0]
-        work = int32s([kind for *_, kind in units])[self.unit]
+        stage_of = [*(each.stage for each in items.works), *range(stages)]
+        units = [(stage, *unit) for stage, shape in zip(stage_of, shapes, strict=False) for unit in shape]
+        kinds = int32s([kind for *_, kind in units])
+        work = kinds[self.unit]
         place = np.cumsum(work >= 0, dtype=np.int32)
-        ends = len(place) - sum(isinstance(each, End) for each, *_ in units)
-        meetings, kinds = int(place[-1]) + 1, len(self.first_of_kind)
+        ends = len(place) - sum(map(len, shapes[len(items.works) :]))
+        meetings, many = int(place[-1]) + 1, int(kinds.max()) + 1
         place[ends:] = meetings + work[ends:]
         lanes = {(stage, MAIN): stage for stage in range(stages)}
-        numbers = [lanes.setdefault((each.stage, lane), len(lanes)) for each, lane, *_ in units]
+        numbers = [lanes.setdefault((stage, lane), len(lanes)) for stage, lane, *_ in units]
         lane = np.array(numbers, dtype=np.int16)[self.unit]  # sorted by radix
         waits = [(begins[items.waiting], op_first[items.awaited + 1] - 1)]
         for number, shape in enumerate(shapes):
@@ -231,7 +226,7 @@ class StepTemplate:
             lane_rank=int32s([stage for stage, _ in lanes]),
         )
         self.instances = one_instance(self.templates, range(stages))._replace(own_seconds=int32s([0]))
-        self.groups = Groups(int32s([0, meetings + kinds]), int32s([0, kinds]), int32s(range(kinds)))
+        self.groups = Groups(int32s([0, meetings + many]), int32s([0, many]), int32s(range(many)))
 
     @cached_property
     def ops(self) -> object:
@@ -239,10 +234,12 @@ class StepTemplate:
         return read_ops(self.templates, self.instances)
 
 
-def step_seconds(template: StepTemplate, costs: Sequence[Costs], capacity: Sequence[float], kept: Kept) -> float:
+def step_seconds(
+    template: StepTemplate, costs: Sequence[Costs], kinds: Sequence[CommunicationKind], capacity: Sequence[float],
+    kept: Kept,
+) -> float:  # fmt: skip
     """Return the time of a step whose works have these costs; ``kept`` has tables of communications."""
     ops = [*chain.from_iterable(costs)]
-    kinds = [kind for number in template.first_of_kind if (kind := ops[number].communication)]
     templates, read = template.templates, None
     if any(kind.pressure or kind.drag for kind in kinds):
         templates = templates._replace(sensitivity=np.array([op.sensitivity for op in ops])[template.unit])
