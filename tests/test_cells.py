@@ -13,8 +13,8 @@ from test_window import CLUSTERS, SeenJob, assert_same, documents, seen_job
 from test_window import both as through_a_window
 
 from simcluster import load_cluster
+from simcluster.base.clock import Window
 from simcluster.base.link_columns import LinkValues
-from simcluster.base.profiles import Window
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay, simulate
 from simcluster.symmetry.communicators import Communicators

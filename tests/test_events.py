@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import simpy
 
-from simcluster.base.clock import BeyondGridError, on_fitting_grid, on_grid
+from simcluster.base.clock import BeyondGridError, Profile, Spells, Window, on_fitting_grid, on_grid
 from simcluster.base.errors import DeadlockError, InputError
-from simcluster.base.profiles import Profile, Spells, Window
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import CommunicationKind, HopRounds

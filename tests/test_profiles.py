@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_interference import Row, program, spans, times_of, transfer
 
-from simcluster.base.clock import TICK
+from simcluster.base.clock import STEADY, TICK, Profile, Spells, Window, product, stretched
 from simcluster.base.errors import DeadlockError
-from simcluster.base.profiles import STEADY, Profile, Spells, Window, product, stretched
 from simcluster.engine.explicit import ExplicitProgram
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)

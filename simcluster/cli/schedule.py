@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.schedule_report import comparison, document, report
-from simcluster.documents.own_words import OwnWord
-from simcluster.scenario.schedule_files import function_in, is_csv, is_function, schedule_in_csv
+from simcluster.documents.own_words import OwnWord, names_function
+from simcluster.scenario.schedule_files import function_in, is_csv, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages, refuse_too_many
 from simcluster.schedules.interleaved import interleaved
@@ -133,10 +133,10 @@ def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule
     if is_csv(name):
         return _from_csv_file(name, args)
     chunks = args.chunks or 1
-    if several and not is_function(name):
+    if several and not names_function(name):
         chunks = (args.chunks or 2) if name in schedules_with("takes_chunks") else 1
     stages, microbatches = _counts(args, chunks)
-    if is_function(name):
+    if names_function(name):
         return make_schedule(function_in(OwnWord(name)), stages, microbatches, chunks)
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.profiles import Profile
+from simcluster.base.clock import Profile
 from simcluster.engine.tables import (
     CommunicationKind,
     Groups,

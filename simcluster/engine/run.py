@@ -13,10 +13,9 @@ import numpy as np
 
 from simcluster.base import clock
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import BeyondGridError
+from simcluster.base.clock import BeyondGridError, Profile, first_open
 from simcluster.base.compilation import check_compiled
 from simcluster.base.errors import DeadlockError
-from simcluster.base.profiles import Profile, first_open
 from simcluster.base.telling import phase, require_few
 from simcluster.engine import events
 from simcluster.engine.events import Engine

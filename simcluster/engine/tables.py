@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
-from simcluster.base.profiles import Profile
+from simcluster.base.clock import Profile
 from simcluster.traffic.traffic import Traffic
 
 

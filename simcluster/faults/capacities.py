@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simcluster.base.profiles import Profile, product
+from simcluster.base.clock import Profile, product
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.topology import Cluster
 

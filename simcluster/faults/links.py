@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simcluster.base.clock import Profile, Spells
 from simcluster.base.errors import InputError
-from simcluster.base.profiles import Profile, Spells
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.faults.draws import stream
 from simcluster.faults.pace import Paced

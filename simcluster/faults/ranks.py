@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.profiles import Profile, product
+from simcluster.base.clock import Profile, product
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.spec import Batch, FaultSpec, Setting, acting

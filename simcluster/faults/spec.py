@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.clock import Profile, Window
 from simcluster.base.errors import InputError
-from simcluster.base.profiles import Profile, Window
 from simcluster.collectives.relayed import RelayedLinks, TokenRoutes
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec

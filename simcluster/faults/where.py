@@ -8,9 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.base.clock import on_grid, tick
+from simcluster.base.clock import Profile, Window, on_grid, tick
 from simcluster.base.errors import InputError
-from simcluster.base.profiles import Profile, Window
 from simcluster.base.units import Seconds
 from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.spec import FaultSpec

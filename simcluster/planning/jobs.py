@@ -12,8 +12,8 @@ from functools import cache, cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.clock import Profile
 from simcluster.base.link_columns import TreeFlows
-from simcluster.base.profiles import Profile
 from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.perturbations import Computations, Disturbances

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.profiles import Profile
+from simcluster.base.clock import Profile
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import simpy
 from simpy.events import EventPriority
 
-from simcluster.base.clock import exact_until, on_grid
-from simcluster.base.profiles import Profile, first_open
+from simcluster.base.clock import Profile, exact_until, first_open, on_grid
 from simcluster.base.telling import require_few
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.traffic.traffic import Traffic

@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 import simpy
 
-from simcluster.base.clock import BeyondGridError, on_grid
+from simcluster.base.clock import STEADY, BeyondGridError, Profile, on_grid
 from simcluster.base.errors import DeadlockError
-from simcluster.base.profiles import STEADY, Profile
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.network import AtEndOfInstant, FluidNetwork, FluidTransfer, Process, process_events
 from simcluster.reference.nodes import Lanes, Node

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Int32s, Ints
-from simcluster.base.profiles import Profile
+from simcluster.base.clock import Profile
 from simcluster.planning.ops import MAIN, MemoryChange
 from simcluster.traffic.traffic import Traffic
 

@@ -8,8 +8,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from simcluster.base.arrays import Int32s
-from simcluster.base.clock import on_grid
-from simcluster.base.profiles import Profile
+from simcluster.base.clock import Profile, on_grid
 from simcluster.base.telling import phase
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints, begins
-from simcluster.base.clock import all_on_grid, on_grid
-from simcluster.base.profiles import Profile, stretched
+from simcluster.base.clock import Profile, all_on_grid, on_grid, stretched
 from simcluster.reference.record import Ops, OpTimes
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.base.version import sources_digest
+from simcluster.documents.own_words import names_function
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder
 from simcluster.scenario.scenario import Base, Variant, scenario_path
-from simcluster.scenario.schedule_files import is_function
 
 _SHIPPED = ("topologies", "scenarios")
 _NAMING = ("", ".yaml", ".yml")  # endings of files that may name others; Python files do so by what they import
@@ -155,7 +155,7 @@ def _folder_of(base: Base) -> Path:
 def _files_of(text: str, folder: Path) -> Iterator[Path]:
     """The files that a text leads to: its path from a folder or from here, FILE.py:FUNCTION, the name of a shipped
     document."""
-    names = [text, text.rpartition(":")[0]] if is_function(text) else [text]
+    names = [text, text.rpartition(":")[0]] if names_function(text) else [text]
     paths = [place / name for place in dict.fromkeys((folder, Path())) for name in names if name]
     if not {"/", "\\"} & set(text):
         paths += [shipped_folder(kind) / f"{text}.yaml" for kind in _SHIPPED]

@@ -22,14 +22,14 @@ from simcluster.documents.csv_numbers import histogram_in, speeds_in
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.given_files import what_else
 from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
-from simcluster.documents.own_words import OwnWord
+from simcluster.documents.own_words import OwnWord, names_function
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
 from simcluster.scenario.data import no_longer_measured
 from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.scenario.rules import oversize
-from simcluster.scenario.schedule_files import is_csv, is_function, schedule_in_csv
+from simcluster.scenario.schedule_files import is_csv, schedule_in_csv
 from simcluster.scenario.short_forms import named_alone, schedule_alone, short_name, short_names
 from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
@@ -273,7 +273,7 @@ def _resolve_schedule(document: Document) -> Document:
     section = document.data.get("pipeline")
     where: KeyPath = ("pipeline", "schedule")
     name = section.get("schedule") if isinstance(section, Mapping) else None
-    if not isinstance(name, str) or not (is_csv(name) or is_function(name)):
+    if not isinstance(name, str) or not (is_csv(name) or names_function(name)):
         return document
     path = _folder(document, where) / name
     schedule: Any = OwnWord(path) if isinstance(name, OwnWord) else str(path)

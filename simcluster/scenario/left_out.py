@@ -5,9 +5,10 @@ from __future__ import annotations
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.diagnostics import RuleError
+from simcluster.documents.own_words import names_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.rules import oversize
-from simcluster.scenario.schedule_files import function_in, is_function
+from simcluster.scenario.schedule_files import function_in
 from simcluster.scenario.sections import Parallel, Pipeline
 from simcluster.schedules import SCHEDULES, make_schedule, schedules_with
 from simcluster.schedules.specs import Rows
@@ -50,7 +51,7 @@ def pipeline_of(scenario: ScenarioFields) -> Pipeline:
     except InputError as error:
         raise RuleError([(("pipeline", "layout"), str(error))]) from None
     name, together = pipeline.schedule, scenario.parallel.dp * training.micro_batch
-    if not isinstance(name, str) or not is_function(name):
+    if not isinstance(name, str) or not names_function(name):
         return pipeline
     if not together or training.global_batch % together:
         return pipeline  # the rules complain

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint, did_you_mean, listed
 from simcluster.documents.kinds import not_modelled
+from simcluster.documents.own_words import names_function
 from simcluster.documents.suggestions import near_divisors
 from simcluster.model.choices import CONTEXT_METHODS, absent_modules
 from simcluster.model.layers import LAYER_KINDS
 from simcluster.model.transformer import split_widths
-from simcluster.scenario.schedule_files import is_csv, is_function
+from simcluster.scenario.schedule_files import is_csv
 from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with
 from simcluster.schedules.specs import Rows
@@ -188,7 +189,7 @@ def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _unknown(name: str) -> str:
-    if is_csv(name) or is_function(name):
+    if is_csv(name) or names_function(name):
         return f"{name} is read from a file, which needs a scenario that is loaded (simcluster.load) and can be planned"
     return f"unknown schedule {name!r}{did_you_mean(name, SCHEDULES)}; known: {', '.join(SCHEDULES)}"
 

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
 from simcluster.documents.given_files import decode, read_bytes, why_missing
-from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
+from simcluster.documents.own_words import VARIABLE, OwnWord, python_allowed
 from simcluster.schedules import Action, Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import from_csv
@@ -19,11 +19,6 @@ from simcluster.schedules.torch_csv import from_csv
 def is_csv(name: str) -> bool:
     """Does the name mean a CSV file?"""
     return name.endswith(".csv")
-
-
-def is_function(name: str) -> bool:
-    """Does the name mean FILE.py:FUNCTION?"""
-    return names_function(name)
 
 
 def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:

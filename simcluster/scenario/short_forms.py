@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simcluster.documents.own_words import names_function
 from simcluster.documents.reading import Document
-from simcluster.scenario.schedule_files import is_function
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
 
@@ -26,7 +26,7 @@ def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     given = dict(overrides)
     schedule = given.get("pipeline.schedule")
     name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
-    takes = name in schedules_with("takes_chunks") or (isinstance(name, str) and is_function(name))
+    takes = name in schedules_with("takes_chunks") or names_function(name)
     if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
         return overrides
     return [*overrides, ("pipeline.chunks", 1)]

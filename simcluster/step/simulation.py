@@ -14,10 +14,9 @@ from typing import Literal, NamedTuple, assert_never
 import numpy as np
 
 from simcluster.base.arrays import Ints, Numbers
-from simcluster.base.clock import on_fitting_grid
+from simcluster.base.clock import Profile, first_open, on_fitting_grid
 from simcluster.base.compilation import engine_is_compiled
 from simcluster.base.errors import DeadlockError
-from simcluster.base.profiles import Profile, first_open
 from simcluster.base.telling import in_words, note, require_begun
 from simcluster.base.units import format_seconds
 from simcluster.engine.job_record import simulate_job

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Ints, firsts, mixed, numbered, ordered, places
+from simcluster.base.clock import Profile
 from simcluster.base.link_columns import LinkValues, PerLink
-from simcluster.base.profiles import Profile
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.classes import flow_sums
 from simcluster.symmetry.communicators import Communicators

@@ -17,11 +17,11 @@ from urllib.parse import parse_qsl, quote
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.given_files import files_in
+from simcluster.documents.own_words import names_function
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.interactive.controls.settings import Settings, checked, in_order, overrides
 from simcluster.scenario.scenario import Origin, Scenario
-from simcluster.scenario.schedule_files import is_function
 
 MOST_LINK = 4096
 """Characters of a link; what is longer is none."""
@@ -149,7 +149,7 @@ def _made(path: Path, changed: int, state: StudioState) -> Scenario:
     pipeline = document.data.get("pipeline")
     schedule = pipeline.get("schedule") if isinstance(pipeline, Mapping) else None
     replaced = any(key == "pipeline.schedule" for key, _ in state.settings)
-    if isinstance(schedule, str) and is_function(schedule) and not replaced:
+    if isinstance(schedule, str) and names_function(schedule) and not replaced:
         raise InputError(
             f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it "
             "as rows: simcluster schedule --csv"
