@@ -1,4 +1,4 @@
-"""Pictures whose rows are bars: the critical path, communication, sensitivities, why steps differ."""
+"""Pictures whose rows are bars: critical path, communication, sensitivities and differences between steps."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _CRITICAL_ROW = 0.36
 
 @checked
 def critical(result: Result, free: Sequence[Free] | None = None, *, title: str | None = None) -> Figure:
-    """Left: seconds per step of the critical path by kind of op.  Right: the step time if a kind were free, played; a
-    tick marks what the path alone says.
+    """Draw the critical path by kind of op (left) and the step time if a kind took no time (right).
 
-    ``free`` is what `simcluster.what_if_free` found; left out, it is played now.
+    Left: seconds per step. Right: simulated step times; a tick marks the estimate from the critical path alone.
+    ``free`` is the answer of `simcluster.what_if_free` (default: simulate it now).
     """
     free = what_if_free(result) if free is None else free
     by_kind, step_time = result.critical_path.by_kind(), result.step_time
@@ -54,8 +54,8 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     path, what_if = figure.subplots(1, 2)
     _path(path, by_kind, step_time)
     _what_if(what_if, free, step_time)
-    told = title or f"{result.scenario.title}: what its {format_seconds(step_time)} a step wait for"
-    figure.suptitle(told, fontsize=11, color=TEXT)
+    heading = title or f"{result.scenario.title}: critical path of the {format_seconds(step_time)} step"
+    figure.suptitle(heading, fontsize=11, color=TEXT)
     return figure
 
 
@@ -82,13 +82,13 @@ def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
         text = format_seconds(value) + (f"  {value / step_time - 1:+.1%}" if row else "")
         axes.text(max(value, step_time) + 0.015 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.3 * step_time)
-    bar_rows(axes, names, "step time if it cost nothing (seconds), played")
+    bar_rows(axes, names, "simulated step time without it (seconds)")
     axes.legend(marks, ["step less its share of the path"], loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8,
                 frameon=False)  # fmt: skip
 
 
 def _colour(kind: str) -> Colour:
-    """As in the timeline: of compute by its kind, of communication by its axis."""
+    """Return the timeline's colour of an op: by kind for compute, by axis for communication."""
     if kind == COMMUNICATION:
         return rgb(STREAMS["dp"])
     axis, _, rest = kind.partition(" ")
@@ -110,9 +110,9 @@ class _Row:
 
 @checked
 def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
-    """Of one run a bar for every collective; of several a bar for each axis and run, side by side.
+    """Draw how much communication overlaps with compute: one bar per collective, or per axis and run for several runs.
 
-    Seconds a step, mean over ranks.  InputError where nothing communicates, and for no run.
+    Bars are seconds per step, averaged over ranks. InputError if nothing communicates, and without a run.
     """
     rows = _collectives(named[0][1]) if len(named) == 1 else _axes_of(named)
     if not rows:
@@ -123,14 +123,14 @@ def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     title = "Communication of a step: hidden, exposed, waiting (mean over ranks)"
     if len(named) == 1:
         name, run = named[0]
-        title = f"{name}: {run.overlap.fraction:.1%} of communication is beside compute (mean over ranks)"
+        title = f"{name}: {run.overlap.fraction:.1%} of communication overlaps with compute (mean over ranks)"
     axes.set_title(title, fontsize=11, color=TEXT, loc="left")
     figure.legend(handles=list(_overlap_legend(rows)), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
 def _collectives(run: Run) -> list[_Row]:
-    """Return the longest ones, axis by axis; what is short goes together."""
+    """Return the longest collectives, axis by axis; short ones are summed in one row."""
     values = {key: value for key, value in run.overlap.mean.items() if key.kind}
     longest = sorted(values, key=lambda key: -(values[key].wire + values[key].waiting))[:_MOST_ROWS]
     rows: list[_Row] = []
@@ -174,7 +174,7 @@ def _draw_overlap(axes: Axes, rows: Sequence[_Row]) -> None:
 def _overlap_legend(rows: Iterable[_Row]) -> Iterable[Patch]:
     full = rgb(STREAMS.get(next(iter(rows)).axis, COMPUTE_KINDS["other"]))
     yield Patch(color=full, label="exposed")
-    yield Patch(color=tinted(full, _HIDDEN_TINT), label="hidden behind compute")
+    yield Patch(color=tinted(full, _HIDDEN_TINT), label="overlaps with compute")
     yield Patch(facecolor=WAITING, hatch="////", edgecolor=WAITING_HATCH, lw=0, label="waiting for a late member")
 
 
@@ -191,9 +191,9 @@ _LOOKS = {
 
 @checked
 def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
-    """Percent of the step for each percent of a resource, longest bar first; InputError for nothing.
+    """Draw the percent of step time that one percent of each resource changes, longest bar first.
 
-    The thick bar is what more of it saves, the thin one below what less of it costs.
+    The thick bar is the gain from more of the resource, the thin bar the loss from less. InputError for no resource.
     """
     if not found:
         raise InputError("nothing to draw: name at least one resource")
@@ -218,7 +218,11 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
         linewidth=1.0, zorder=3, label="by the critical path alone",
     )  # fmt: skip
     names = [RESOURCES[each.resource] + (" (less)" if each.resource in TIMES else "") for each in ordered]
-    label_axes(axes, "% of the step for each 1 %, as played: saved by more (thick), lost by less (thin)", ticks=9.5)
+    label_axes(
+        axes,
+        "% of step time per 1 % of the resource, simulated: gain from more (thick), loss from less (thin)",
+        ticks=9.5,
+    )
     axes.set_yticks(range(len(names)), names, color=TEXT)
     axes.set_xlim(min(0.0, min(each.gain for each in ordered)), widest * 1.28)
     axes.tick_params(axis="y", length=0)
@@ -233,10 +237,10 @@ _WATERFALL_ROW = 0.34
 
 @checked
 def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
-    """A panel for every variant but the first: its step time reached from the first one's, a bar for every cause.
+    """Draw how each variant's step time follows from the first one's, with one bar per cause.
 
-    ``step_times`` are in seconds by variant; ``causes`` is the table of `simcluster.differences`.  The time axis does
-    not begin at 0.  InputError without two variants.
+    ``step_times`` are in seconds by variant; ``causes`` is the table of `simcluster.differences`. The time axis does
+    not begin at 0. InputError without two variants.
     """
     others = list(causes.index[1:])
     if not others:

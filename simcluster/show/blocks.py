@@ -1,4 +1,4 @@
-"""Answers as data: a sequence of blocks, built once; rendered here as text, by ``show.report.html`` as HTML."""
+"""An answer as data: a sequence of blocks, rendered here as text and by ``show.report.html`` as HTML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcluster.base.texts import on_a_line
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value with its name; without a name it continues the fact above.
+    """A named value; a fact without a name continues the one above.
 
     ``tail`` continues the value, ``aside`` is a remark on both, and ``part`` (0 to 1) is drawn as a gauge in text.
     """
@@ -25,7 +25,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Values that are read first: lines of a text below a ``title``, large figures of a page."""
+    """The headline values of an answer: lines below a ``title`` in text, large figures on a page."""
 
     facts: Sequence[Fact]
     title: str = ""
@@ -33,7 +33,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class TableBar:
-    """A bar from ``start`` to ``end`` on the scale of its table, and the class of its fill."""
+    """A bar from ``start`` to ``end`` on its table's scale, with the CSS class of its fill."""
 
     start: float
     end: float
@@ -42,10 +42,10 @@ class TableBar:
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """Rows of cells, the first ``left`` of them text and the others numbers.
+    """A table whose first ``left`` columns are text and the others numbers.
 
-    ``title`` are lines above, ``notes`` lines below.  A page draws ``bars``, one per row, on a scale that reaches
-    ``whole`` at least; a text does so only in a ``chart``, without a header.  It indents its rows by ``indent``.
+    ``title`` has the lines above, ``notes`` those below. A page draws ``bars``, one per row, on a scale that reaches
+    ``whole`` at least; text draws them only in a ``chart``, without a header. Text indents rows by ``indent``.
     """
 
     header: Sequence[str]
@@ -61,8 +61,11 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of text: a ``head`` (title, then details), ``plain`` lines, each a ``warning``, or ``layout``, whose spaces
-    count; a page folds those of a ``list`` below the first."""
+    """Lines of text of one kind.
+
+    Kinds: ``head`` (title, then details), ``plain``, ``warning`` (one per line), ``layout`` (spaces count). A page
+    folds the lines of a ``list`` below the first.
+    """
 
     lines: Sequence[str]
     style: Literal["head", "plain", "warning", "list", "layout"] = "plain"
@@ -70,7 +73,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A text that a page folds away, and that a text leaves out."""
+    """A text that a page folds away and that the text form omits."""
 
     title: str
     text: str
@@ -78,7 +81,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawing of pages alone: a function that returns its markup."""
+    """A drawing that only pages show: a function that returns its markup."""
 
     draw: Callable[[], str]
 
@@ -140,7 +143,7 @@ def _fact(fact: Fact) -> str:
 
 
 def _with_bars(table: TableBlock) -> Sequence[Sequence[str]]:
-    """Return the rows, with a bar behind each where the text draws them."""
+    """Return the rows, each followed by its bar if text draws them."""
     if not table.chart:
         return table.rows
     longest = max(bar.end for bar in table.bars)

@@ -1,4 +1,4 @@
-"""How answers write things: metrics by their unit, parts of a step, causes, and how a job is laid out."""
+"""Formats that all answers share: metrics with units, parts of a step, causes and layouts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
 UNKNOWN = "?"
 NO_TIME = 1e-12
 """Seconds: what is less is nothing."""
-_SMALL = 0.005  # of the largest change of a step: what is smaller is told together
+_SMALL = 0.005  # of the largest change of a step: smaller causes are summed
 PARTS = {
     "forward": "forward",
     "backward": "backward",
@@ -51,33 +51,33 @@ PARTS = {
 
 
 def written(unit: Unit, value: float) -> str:
-    """Return a number in its unit, for people."""
+    """Format a number in its unit for people."""
     return _WRITTEN[unit](value)
 
 
 def change(seconds: float) -> str:
-    """Return seconds more or less with a unit that keeps the number readable: +38.66 us; less than 1 ps is 0."""
+    """Format a change in seconds with its sign and a readable unit (+38.66 us); below 1 ps it is 0."""
     return "0" if abs(seconds) <= NO_TIME else format_change(seconds)
 
 
 def short_seconds(seconds: float) -> str:
-    """Return seconds with their unit; "-" for none."""
+    """Format seconds with their unit; "-" for None."""
     return format_seconds(seconds) if seconds > NO_TIME else "-"
 
 
 def cause_class(cause: str) -> str:
-    """Return the class of a cause's fill: that of the part of a step which it is of."""
+    """Return the CSS class of a cause's bar, which is that of its part of the step."""
     part = f"exposed_{re.split('[_ ]', cause)[0]}"
     return f"k-{part if part in BREAKDOWN else cause if cause in BREAKDOWN else 'other'}"
 
 
 def headings(table: Table) -> list[str]:
-    """Of a table's columns."""
+    """Return the headings of a table's columns."""
     return [metric.heading for metric in columns_of(table).values()]
 
 
 def cells(table: Table, row: Mapping[Any, Any]) -> list[str]:
-    """A row of a table from its numbers by name; memory that does not fit is marked (!), what is not known is "?"."""
+    """Format one row of a table; "!" marks memory above the GPU's capacity, "?" an unknown value."""
     found = []
     for name, metric in columns_of(table).items():
         value = row.get(name)
@@ -88,7 +88,7 @@ def cells(table: Table, row: Mapping[Any, Any]) -> list[str]:
 
 
 def told(causes: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Causes of a difference that matter, in their order; what is left goes together at the end, as "rest"."""
+    """Return the causes that matter in their order, with the sum of the others as "rest"."""
     largest = max(abs(seconds) for seconds in causes.values())
     found = [(name, seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
     rest = sum(causes.values()) - sum(seconds for _, seconds in found)
@@ -96,20 +96,22 @@ def told(causes: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def gpus_of_cluster(scenario: Scenario) -> str:
-    """How many GPUs of which cluster: 64 GPUs of DGX H100, or 64 GPUs (b200) of DGX H100 where its name tells another
-    device than it has, or none."""
+    """Return the number of GPUs and the cluster's name: "64 GPUs of DGX H100".
+
+    The device is added if the cluster's name does not give it: "64 GPUs (b200) of DGX H100".
+    """
     cluster = scenario.cluster
     name, device = cluster.built.name, cluster.device.name
     family = re.escape(device.partition("-")[0])
-    told = re.search(rf"(?<![a-z0-9]){family}(?![a-z0-9])", name, re.IGNORECASE)
-    return f"{scenario.gpus:,} GPUs{'' if told else f' ({device})'} of {name}"
+    named = re.search(rf"(?<![a-z0-9]){family}(?![a-z0-9])", name, re.IGNORECASE)
+    return f"{scenario.gpus:,} GPUs{'' if named else f' ({device})'} of {name}"
 
 
 def layout(scenario: Scenario) -> str:
-    """Return every axis: tp 8 (sequence parallel), cp 2 (ring), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4.
+    """Return the degrees of a layout: "tp 8 (sequence parallel), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4".
 
-    tp, pp and dp are always there; with cp, where there is one, their product is the GPUs.  Groups of ep x etp ranks,
-    etp of which split an expert, are of the tp x cp x dp of a stage.
+    tp, pp and dp are always given; their product with cp is the number of GPUs. The ep x etp ranks of an expert group
+    belong to the tp x cp x dp ranks of a stage; etp of them share an expert.
     """
     parallel, pipeline = scenario.parallel, scenario.pipeline
     parts = [f"tp {parallel.tp}" + (" (sequence parallel)" if parallel.sequence_parallel else "")]

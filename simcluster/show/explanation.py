@@ -1,4 +1,4 @@
-"""Why a step takes as long as it does: communication, critical path, the step if a kind were free; its replicas."""
+"""Tables that explain a step time: communication, critical path, steps without a kind of op, and replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_RANKS = 16
 
 
 def explanation(run: Run, free: Sequence[Free]) -> Answer:
-    """Return all tables; ``free`` is what ``whatif.what_if_free`` found."""
+    """Return all tables that explain a run; ``free`` is the answer of ``whatif.what_if_free``."""
     parts = [path_table(run.critical_path), _what_if(free, run.step_time)]
     if run.overlap.mean[Key()].calls:
         parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
@@ -35,14 +35,14 @@ def _overlap(mean: Mapping[Key, OverlapSeconds]) -> TableBlock:
         name = "all" if not key.axis else key.axis if not key.kind else f"  {key.kind} {key.name}"
         rows.append([name, f"{value.calls:,.4g}", *_times(value), short_seconds(value.contention)])
     notes = [
-        "  on the wire: last arrival to end, hidden beside compute or exposed; waiting: own arrival to last arrival;",
+        "  on the wire: last arrival to end, overlapped with compute or exposed; waiting: own arrival to last arrival;",
         "  shared: the part on the wire that free links would spare",
     ]
     return TableBlock(header, rows, notes=notes, indent=2)
 
 
 def _traffic(traffic: Sequence[AxisTraffic]) -> list[TableBlock]:
-    """Return bytes by axis; nothing where durations were given."""
+    """Return tables of bytes by axis; none if durations were given."""
     header = ["traffic (a step, mean GPU)", "calls", "buffers", "sent", "across machines", "on the wire", "hidden"]
     rows = [
         [each.axis or "all", f"{each.calls:,.4g}", *(format_bytes(size) for size in (each.buffer, each.sent)),
@@ -77,7 +77,7 @@ def _what_if(free: Sequence[Free], step_time: float) -> TableBlock:
          f"{each.step_time / step_time - 1:+.1%}"]
         for each in free
     ]  # fmt: skip
-    header = ["if this were free", "on the path", "step less that", "step, played", "change"]
+    header = ["without", "on the path", "step less that", "step, simulated", "change"]
     return TableBlock(header, rows, notes=[f"  {each.kind} free: {each.note}" for each in free if each.note], indent=2)
 
 
@@ -94,7 +94,7 @@ def _times(value: OverlapSeconds) -> list[str]:
 def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answer:
     """Return the blocks about replicas of a step.
 
-    ``off`` is how far replicas of a sweep are from events, as parts of their steps.
+    ``off`` has the error of the fast replicas against events, as a fraction of the step.
     """
     mean, (low, high) = found.mean, found.interval
     parts = {"p5": 0.05, "median": 0.5, "p95": 0.95}
@@ -106,7 +106,7 @@ def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answe
             f"95 % interval of the mean {low:.6g} to {high:.6g} s",
         ),
         Fact("", ", ".join(f"{name} {found.quantile(part):.6g} s" for name, part in parts.items())),
-        Fact("played as", how if found.method == "sweep" else "events, one after the other"),
+        Fact("simulated by", how if found.method == "sweep" else "events, one after the other"),
     ]  # fmt: skip
     if any(off):
         facts.append(Fact("", f"links and interference as without chance: {some} from events with the same draws"))
@@ -115,7 +115,7 @@ def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answe
 
 
 def mean_difference_answer(found: MeanDifference) -> Answer:
-    """Return the blocks about the difference of two sets of replicas."""
+    """Return the blocks about the difference between the means of two sets of replicas."""
     low, high = found.interval
     return [
         Lines([
@@ -126,7 +126,7 @@ def mean_difference_answer(found: MeanDifference) -> Answer:
 
 
 def path_table(path: CriticalPath) -> TableBlock:
-    """Return the seconds of every kind of op on the critical path."""
+    """Return a table of the seconds of each kind of op on the critical path."""
     kinds = path.by_kind()
     rows = [[kind, short_seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in kinds.items()]
     bars = [TableBar(0.0, seconds, cause_class(kind)) for kind, seconds in kinds.items()]

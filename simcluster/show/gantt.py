@@ -1,7 +1,7 @@
-"""Gantt pictures of timelines: who computes what when, what the links carry meanwhile, who waits.
+"""Gantt pictures of timelines: what each rank computes, what the links carry, and who waits.
 
-A row is a rank (or the rank that stands for a stage): its compute stream as a high lane, under it a slim lane for every
-communication stream, so that what is hidden under compute and what is exposed are both seen.  White is idle.
+A row is a rank (or a stage's representative): a high lane for its compute stream, and below it a slim lane per
+communication stream, so that hidden and exposed communication are visible. White is idle.
 
 Figures are matplotlib Figure objects without pyplot: nothing global is kept and no display is needed.
 """
@@ -26,10 +26,11 @@ _SIZES = {"width": (5.0, 60.0), "height": (2.0, 60.0)}  # inches: below, labels 
 
 
 class HasTimeline(Protocol):
-    """A result of a simulation, or anything else that carries a timeline."""
+    """Any object with a timeline, such as a result."""
 
     @property
-    def timeline(self) -> pd.DataFrame: ...
+    def timeline(self) -> pd.DataFrame:
+        """One row per span."""
 
 
 @checked
@@ -47,15 +48,15 @@ def gantt(
     num_ranks: int | None = None,
     breaks: bool = True,
 ) -> Figure:
-    """Draw a timeline, or a result's timeline: a row per rank (or per stage), time to the right.
+    """Draw a timeline: one row per rank (or per stage), time to the right.
 
-    `ranks` selects rows and `window` = (from, to) in seconds a part of the time.  With more than `max_rows` ranks, and
-    none selected, representatives are drawn and a caption says which; `num_ranks` is the size of the job where the
-    timeline holds one rank for many equal ones.  `labels` writes microbatch numbers, if all of them fit, and names in a
-    zoom.  `width` and `height` are in inches; a height follows from the rows if none is given.  With `breaks` most of a
-    long steady phase is left out, if no window is given, and how many microbatches that is stands in its place.
-    Spans closer than the picture resolves are joined per action, as the caption says.  Raises InputError for an empty
-    timeline, missing columns, and a selection that it does not have.
+    `ranks` selects rows and `window` = (from, to) in seconds a part of the time. With more than `max_rows` ranks, and
+    none selected, representatives are drawn and a caption names them; `num_ranks` is the size of the job if the
+    timeline holds one rank for many equal ones. `labels` writes microbatch numbers, if all of them fit, and names in a
+    zoom. `width` and `height` are in inches (default height: it follows from the rows). With `breaks` and no window,
+    most of a long steady phase is cut out, and the number of omitted microbatches is written in its place. Spans closer
+    than the picture's resolution are joined per action, as the caption says. InputError for an empty timeline, missing
+    columns, and a selection that it does not contain.
     """
     weights = getattr(timeline, "weights", None)
     if num_ranks is None and weights is not None:
@@ -86,10 +87,10 @@ def compare_gantts(
     said: Sequence[tuple[str, str]] | None = None,
     breaks: bool = True,
 ) -> Figure:
-    """Draw timelines under each other on one time axis, each from its own beginning, with its length at the right.
+    """Draw timelines under each other on one time axis, each from its own beginning, with its duration at the right.
 
-    The second figure there is the difference from the first timeline; `said` are two other texts for each.  `window` is
-    in seconds from the beginning; `max_rows` counts for each timeline.  Otherwise as `gantt`.
+    The second figure there is the difference from the first timeline; `said` replaces both texts of each timeline.
+    `window` is in seconds from the beginning; `max_rows` counts for each timeline. All else is as in `gantt`.
     """
     if not named_timelines:
         raise InputError("nothing to compare: give at least one (name, timeline)")
@@ -119,7 +120,7 @@ def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
 
 
 def _with_break(panels: Sequence[Drawn], shown: Window, *, breaks: bool) -> tuple[Sequence[Drawn], list[Window]]:
-    """Return what is drawn, and the parts of the time axis, broken where all timelines are steady for long."""
+    """Return the panels and the parts of the time axis, with a break where all timelines are steady for long."""
     steady = [steady_of(each.timeline, each.choice.ranks, each.origin) for each in panels] if breaks else []
     cut = cut_of(steady, shown)
     if cut is None:
@@ -170,7 +171,7 @@ def _checked_window(window: Window | None, whole: Window) -> Window:
 
 
 def _extent(timeline: pd.DataFrame) -> Window:
-    """Return from when the first op could start to when the last ended, in seconds."""
+    """Return the times at which the first op could start and the last one ended, in seconds."""
     begin = min(float(timeline["ready"].min()), float(timeline["start"].min()))
     return begin, float(timeline["end"].max())
 
@@ -183,7 +184,7 @@ def _title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str:
 
 
 def _part(title: str, whole: Window, shown: Window) -> str:
-    """Return a title that says in its first line which part of the time is drawn, where that is not all of it."""
+    """Return a title whose first line names the part of the time that is drawn, if it is not all of it."""
     if not title or shown == whole:
         return title
     first, *others = title.split("\n")

@@ -27,11 +27,11 @@ _ARRAYS = ("row", "lane", "paint", "microbatch", "start", "end", "share", "recom
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """One box each: where (row, lane, seconds), what (an index into `paints`), and of how many spans it is made.
+    """Columns of boxes: where each is (row, lane, seconds), its paint (an index into `paints`) and its number of spans.
 
-    lane 0 is compute, lane i > 0 the stream `streams[i]`.  `share` is the part of the box's time that work (or
-    waiting) fills; `recompute` the part of that work that is recompute inside a backward.  `source` is the position in
-    the timeline of a box of one span, else -1 (a joined box, or waiting).  Sorted by row, lane and start.
+    Lane 0 is compute, lane i > 0 the stream `streams[i]`. `share` is the fraction of the box's time that is work (or
+    waiting); `recompute` the fraction of that work that is recompute inside a backward. `source` is the position in the
+    timeline of a box of one span, else -1 (a joined box, or waiting). Sorted by row, lane and start.
     """
 
     paints: tuple[Paint, ...]
@@ -62,7 +62,7 @@ class Boxes:
 def boxes_of(
     timeline: pd.DataFrame, ranks: tuple[int, ...], window: tuple[float, float], streams: tuple[str, ...]
 ) -> Boxes:
-    """Return one box for each span of `ranks` inside `window`, and one for the waiting before it, clipped to it.
+    """Return a box for each span of `ranks` inside `window` and for the waiting before it, clipped to the window.
 
     Row i is `ranks[i]`; `streams` are the streams that have a lane, "compute" first.
     """
@@ -72,7 +72,7 @@ def boxes_of(
     first = np.minimum(ready, start)
     here = np.flatnonzero((row >= 0) & (lane >= 0) & (end > window[0]) & (first < window[1]))
     here = here[np.lexsort((start[here], lane[here], row[here]))]
-    # Waiting is drawn only where its lane is free: an early-posted receive waits behind the spans before it.
+    # Waiting is drawn only where its lane is free: an early-posted receive waits after the spans before it.
     waits_from = np.maximum(first[here], _previous_end(row[here], lane[here], end[here]))
     of = np.concatenate([here, here])
     waits = np.repeat([False, True], len(here))
@@ -101,9 +101,9 @@ def boxes_of(
 
 
 def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
-    """Return `boxes` with the small ones joined: compute inside an action, communication wherever it is dense.
+    """Return the boxes with small ones joined: compute within an action, communication wherever it is dense.
 
-    A joined box has the paint that fills most of its time; `share` says how much of the box was really filled.
+    A joined box has the paint that fills most of its time; `share` is the fraction of the box that was filled.
     """
     if len(boxes) == 0:
         return boxes
@@ -130,7 +130,7 @@ def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
 
 
 def _splits(boxes: Boxes, seconds_per_pixel: float) -> Bools:
-    """Return for each box but the first whether it stays apart from the one before it."""
+    """Return for each box after the first whether it stays separate from the box before it."""
     gap = (boxes.start - _previous_end(boxes.row, boxes.lane, boxes.end))[1:] / seconds_per_pixel  # inf in a new lane
     width = (boxes.end - boxes.start) / seconds_per_pixel
     wider, narrower = np.maximum(width[1:], width[:-1]), np.minimum(width[1:], width[:-1])
@@ -145,7 +145,7 @@ def _splits(boxes: Boxes, seconds_per_pixel: float) -> Bools:
 
 
 def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tuple[Paint, ...]]:
-    """Return for each group the paint with the most time, or that of several kinds of one communication stream."""
+    """Return each group's paint with the most time, or the paint of mixed communication of a stream."""
     num_paints = len(boxes.paints)
     size = (int(group[-1]) + 1) * num_paints
     totals = np.bincount(group * num_paints + boxes.paint, weights=seconds, minlength=size).reshape(-1, num_paints)
@@ -165,7 +165,7 @@ def direction(paint: Paint) -> str:
 
 
 def _previous_end(row: Ints, lane: Ints, end: Floats) -> Floats:
-    """Return for spans sorted by row, lane and start the latest end before each in its lane, -inf for the first."""
+    """Return the latest end before each span in its lane (-inf for the first), for sorted spans."""
     lanes = pd.Series(end).groupby([row, lane], sort=False)
     previous = lanes.cummax().groupby([row, lane], sort=False).shift(1).fillna(-np.inf)
     return np.asarray(previous.to_numpy(), dtype=np.float64)

@@ -1,7 +1,6 @@
-"""The layout of a Gantt picture: panels under each other on one time axis, which may have a break, legend and caption.
+"""The layout of a Gantt picture: panels on one time axis, which may have a break, a legend and a caption.
 
-All sizes are in typographic points from the top, so that a picture of more rows is higher and its
-texts are not smaller.
+Sizes are in points from the top, so that a picture with more rows is higher and its texts are not smaller.
 """
 
 from __future__ import annotations
@@ -31,13 +30,16 @@ _TITLE_FONT = 11.0
 _STEP_TIME = 74.0  # points of width, right of compared panels
 _SIDE = 12.0  # points
 _BREAK = 34.0  # points of width that a break in the time axis takes
-_LOWEST = 0.22  # of their usual height: lower lanes cannot be told apart
+_LOWEST = 0.22  # of their usual height: lower lanes are not distinguishable
 _TICKS = 14  # over the whole width, at most
 
 
 class Drawn(NamedTuple):
-    """A timeline with its rows; `origin` is the second that its time axis calls zero, `left_out` the number of
-    microbatches in the picture's break, `header` its name above it and two texts at its right."""
+    """A timeline with its rows, ready to be drawn.
+
+    `origin` is the time (s) at which its axis is zero, `left_out` the number of microbatches in the picture's break,
+    and `header` the name above it with two texts at its right.
+    """
 
     timeline: pd.DataFrame
     choice: RowChoice
@@ -49,9 +51,9 @@ class Drawn(NamedTuple):
 def gantt_figure(
     drawn: Sequence[Drawn], shown: Sequence[Window], title: str, *, labels: bool, size: tuple[float, float | None]
 ) -> Figure:
-    """Draw timelines on one time axis: one part of it, or two with a break between them, in seconds behind each origin.
+    """Draw timelines on one time axis: one part of it, or two with a break between them, in seconds after each origin.
 
-    `size` is in inches; the height may follow from the rows.  InputError where they do not fit into it.
+    `size` is in inches (default height: it follows from the rows). InputError if the rows do not fit into it.
     """
     across = size[0] * 72
     left = max(text_width(label, 8.0) for each in drawn for label in each.choice.labels) + _SIDE + 6.0
@@ -70,7 +72,7 @@ def gantt_figure(
     if len(shown) > 1:
         counts = sorted({each.left_out for each in drawn})
         many = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-        left_out = f"The break stands for {many} microbatches that go as those beside it."
+        left_out = f"The break omits {many} microbatches like those next to it."
     if size[1] is not None:
         foot = footer_of(flat, width=right - _SIDE, numbered=True, left_out=left_out).height
         _fit_lanes(panels, size[1], top + foot + _AXIS + header * len(panels))
@@ -118,7 +120,7 @@ def _panels(
 
 
 def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) -> None:
-    """Make lanes as high as a height in inches lets them be, of which all else takes points."""
+    """Choose the height of lanes for a picture of ``height`` inches, of which all else takes ``others`` points."""
     lanes = sum(parts[0].height for parts in panels)
     scale = (height * 72 - others) / lanes
     if scale < _LOWEST:
@@ -133,7 +135,7 @@ def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) 
 
 
 def _draw_time(axes: Axes, *, named: bool, ticks: int) -> None:
-    """Draw ticks in the axis's unit, written where the axis is ``named``."""
+    """Draw the time axis's ticks, with labels if it is ``named``."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10]))
     formatter = ScalarFormatter(useOffset=False)
     formatter.set_scientific(False)
@@ -143,7 +145,7 @@ def _draw_time(axes: Axes, *, named: bool, ticks: int) -> None:
 
 
 def _draw_break(figure: Figure, across: Window, at: float, panel: Panel, left_out: int) -> None:
-    """Write between two parts how many microbatches are not drawn, and draw slanted strokes at every row."""
+    """Write the number of omitted microbatches between two parts, and draw slanted strokes at every row."""
     points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
     lanes = panel.lanes
     for row in range(len(panel.choice.ranks)):
@@ -159,7 +161,7 @@ def _draw_break(figure: Figure, across: Window, at: float, panel: Panel, left_ou
 
 
 def _draw_header(parts: Sequence[Axes], panel: Panel, name: str, length: str, change: str) -> None:
-    """Write the name above a compared panel, its length at the right, and draw a line where it ends."""
+    """Write the name above a compared panel and its duration at the right, and draw a line at its end."""
     parts[0].annotate(
         name, (0, 1), xytext=(0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=9, weight="bold"
     )

@@ -1,7 +1,7 @@
 """One timeline drawn into one matplotlib Axes: lanes and boxes.
 
-Time runs to the right in a unit chosen by the caller; the vertical axis counts typographic points from the top, so that
-a lane's height is known before anything is drawn.
+Time runs to the right in the caller's unit; the vertical axis counts points from the top, so that a lane's height is
+known before anything is drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEIGHTS = ((4, (22.0, 9.0, 9.0)), (10, (18.0, 6.0, 7.0)), (32, (13.0, 4.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class LaneHeights:
-    """Heights in points of the lanes of one row; `streams[0]` is compute."""
+    """Heights of a row's lanes in points; `streams[0]` is compute."""
 
     streams: tuple[str, ...]
     compute: float
@@ -40,17 +40,18 @@ class LaneHeights:
 
     @property
     def pitch(self) -> float:
+        """Height of a row in points, with the gap to the next one."""
         return self.gap + self.compute + self.slim * (len(self.streams) - 1)
 
     def edges(self, row: Ints, lane: Ints) -> tuple[Floats, Floats]:
-        """Return top and bottom of lanes from the top of the picture, without the hairline between two lanes."""
+        """Return the top and bottom of lanes from the top of the picture, without the hairline between lanes."""
         below = np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
         top: Floats = row * self.pitch + (self.gap / 2 + below)
         return top, top + np.where(lane == 0, self.compute, max(self.slim - 0.8, 0.5 * self.slim))
 
 
 def lane_heights(timeline: pd.DataFrame, ranks: tuple[int, ...], num_rows: int) -> LaneHeights:
-    """Return lanes for compute and the streams that these ranks use, higher where the picture has fewer rows."""
+    """Return lanes for compute and the streams that these ranks use; they are higher in a picture with fewer rows."""
     used = set(timeline["stream"].to_numpy()[np.isin(timeline["rank"].to_numpy(np.int64), ranks)])
     known = [stream for stream in palette.STREAMS if stream in used]
     sizes = next(sizes for most, sizes in _HEIGHTS if num_rows <= most)
@@ -59,7 +60,7 @@ def lane_heights(timeline: pd.DataFrame, ranks: tuple[int, ...], num_rows: int) 
 
 @dataclass
 class Panel:
-    """A part of a timeline ready to be drawn: its rows, its boxes, and the picture's scale."""
+    """A part of a timeline that is ready to be drawn: its rows, its boxes, and the picture's scale."""
 
     timeline: pd.DataFrame
     choice: RowChoice
@@ -71,36 +72,37 @@ class Panel:
 
     @property
     def height(self) -> float:
-        """Points."""
+        """Height of the panel in points."""
         return self.lanes.pitch * len(self.choice.ranks)
 
     @property
     def seconds_per_pixel(self) -> float:
+        """Seconds that a pixel of the picture spans."""
         return (self.window[1] - self.window[0]) / self.columns
 
     def shown(self, seconds: Floats) -> Floats:
-        """Return seconds as the time axis counts them."""
+        """Return times (s) in the unit and origin of the time axis."""
         return (seconds - self.origin) / self.unit
 
     @cached_property
     def spans(self) -> Boxes:
-        """Return a box for each span of the chosen ranks."""
+        """One box for each span of the chosen ranks."""
         return boxes_of(self.timeline, self.choice.ranks, self.window, self.lanes.streams)
 
     @cached_property
     def boxes(self) -> Boxes:
-        """Return the boxes that can be seen, with the small ones joined."""
+        """Visible boxes, with small ones joined."""
         return joined(self.spans, self.seconds_per_pixel)
 
 
 def draw_panel(axes: Axes, panel: Panel, *, named: bool = True) -> None:
-    """Draw `panel` on `axes`, its rows named or not, without the texts in its boxes."""
+    """Draw `panel` on `axes`, with row names if `named`, without the texts in its boxes."""
     _draw_rows(axes, panel, named=named)
     _draw_boxes(axes, panel)
 
 
 def _draw_rows(axes: Axes, panel: Panel, *, named: bool) -> None:
-    """Draw white lanes on a tinted ground: what stays white is idle."""
+    """Draw white lanes on a tinted background; lanes that stay white are idle."""
     lanes, num_rows = panel.lanes, len(panel.choice.ranks)
     start, end = panel.shown(np.array(panel.window)).tolist()
     lane = np.tile(np.arange(len(lanes.streams)), num_rows)
@@ -145,8 +147,10 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
 
 
 def _seen(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
-    """Return where boxes end in the picture: communication and gaps that are shorter than a pixel would be seen or not
-    as they happen to fall on one, so the former is a pixel long and the latter are closed."""
+    """Return the drawn ends of boxes, so that what is shorter than a pixel does not appear at random.
+
+    Communication is drawn one pixel long at least, and gaps below a pixel are closed.
+    """
     end = np.where((boxes.lane > 0) & ~waiting, np.maximum(end, start + pixel), end)
     next_start = np.concatenate([start[1:], [np.inf]])
     same = np.concatenate([(boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1]), [False]])
@@ -155,7 +159,7 @@ def _seen(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float
 
 
 def _add(axes: Axes, start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:
-    """Add rectangles without outlines: antialiasing and lines would colour the gaps between them."""
+    """Add rectangles without outlines, since antialiasing and lines would colour the gaps between them."""
     corners: Any = np.stack([start, top, end, top, end, bottom, start, bottom], axis=1).reshape(-1, 4, 2)
     collection = PolyCollection(
         corners, facecolors=colour, linewidths=0, antialiaseds=False, rasterized=len(start) > VECTOR_UP_TO

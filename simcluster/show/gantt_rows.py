@@ -1,6 +1,6 @@
-"""Which ranks a Gantt picture has as rows, and where it may leave out microbatches of a steady phase.
+"""The choice of a Gantt picture's rows, and of the microbatches of a steady phase that it may omit.
 
-Pure: reads a timeline, draws nothing.
+Pure: it reads a timeline and draws nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTABLE = 1e-3  # of the timeline's length: less is not seen, and symmetric ran
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """The ranks to draw, top row first, their labels, and a sentence on what was left out ("" if nothing was)."""
+    """The ranks to draw, top row first, their labels, and a sentence about omitted ranks ("" for none)."""
 
     ranks: tuple[int, ...]
     labels: tuple[str, ...]
@@ -37,13 +37,12 @@ class RowChoice:
 def choose_rows(
     timeline: pd.DataFrame, *, ranks: Sequence[int] | None, rows: Rows, max_rows: int, num_ranks: int | None
 ) -> RowChoice:
-    """Rows for `timeline`: every rank, or one rank per stage, or representatives where that is more than `max_rows`.
+    """Choose the rows for `timeline`: every rank, or one rank per stage, or representatives beyond `max_rows`.
 
-    Ranks that are asked for are all drawn.  Representatives are the lowest rank of every stage (of evenly spaced stages
-    if there are more of them than rows), the rank that computes longest compared with the median of its stage, and the
-    rank that waits longest likewise.
-    `num_ranks` is the size of the job where the timeline holds only representatives of equal ranks.
-    Raises InputError for ranks that the timeline does not have.
+    Ranks that the caller names are all drawn. Representatives are the lowest rank of every stage (of evenly spaced
+    stages if there are more of them than rows), the rank that computes longest compared with the median of its stage,
+    and the rank that waits longest likewise. `num_ranks` is the size of the job if the timeline holds only
+    representatives of equal ranks. InputError for ranks that the timeline does not have.
     """
     stages_of: dict[int, Stages] = {}
     for rank, stage in sorted(timeline[["rank", "stage"]].drop_duplicates().to_numpy(np.int64).tolist()):
@@ -76,7 +75,7 @@ def choose_rows(
 
 
 def _wanted(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
-    """Return the ranks asked for, each once, in the order asked for."""
+    """Return the ranks that the caller named, without repetitions, in the caller's order."""
     missing = [rank for rank in ranks if rank not in stages_of]
     if missing or not ranks:
         have = ", ".join(map(str, list(stages_of)[:8])) + (", ..." if len(stages_of) > 8 else "")
@@ -88,7 +87,7 @@ def _wanted(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
 
 
 def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tuple[int, str]]:
-    """Return the rank that computes longest and the one that waits longest for their stage, if they stand out."""
+    """Return the ranks that compute and wait longest compared with their stage, if they stand out."""
     ready, start, end = (timeline[name].to_numpy(np.float64) for name in ("ready", "start", "end"))
     computed = np.where((timeline["stream"] == "compute").to_numpy(), end - start, 0.0)
     ranks = [rank for members in groups.values() for rank in members]
@@ -104,7 +103,7 @@ def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tu
 
 
 def evenly(ranks: list[int], count: int) -> list[int]:
-    """Return at most `count` of `ranks`, the first and the last among them."""
+    """Return at most `count` of `ranks`, evenly spaced, including the first and the last."""
     if len(ranks) <= count:
         return list(ranks)
     return [ranks[at] for at in np.linspace(0, len(ranks) - 1, count).round().astype(int).tolist()]
@@ -117,7 +116,7 @@ def _lowest_of(count: int, num_groups: int) -> str:
 
 
 def _label(rank: int, stages: Stages) -> str:
-    """Return "rank 8 · stage 1", in every picture in this order."""
+    """Return the label of a row: "rank 8 · stage 1"."""
     shown = [str(stage) for stage in (stages if len(stages) <= 3 else stages[:2])]
     text = ", ".join(shown) + (f" … {stages[-1]}" if len(stages) > 3 else "")
     return f"rank {rank}" + (f" · stage{'s' if len(stages) > 1 else ''} {text}" if stages else "")
@@ -135,8 +134,10 @@ _WORTH = 0.5  # of the time: a break that leaves out less is not drawn
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """A stretch of time in which every pass of every row comes again after `period` seconds; `begins` is when
-    microbatches enter it on the first row, each of which stands for `each` microbatches of the job."""
+    """A steady phase: a stretch of time in which every pass of every row recurs after `period` seconds.
+
+    `begins` are the times at which microbatches enter it on the first row; each represents `each` microbatches.
+    """
 
     start: float
     end: float
@@ -147,25 +148,25 @@ class Steady:
 
     @property
     def inner(self) -> Window:
-        """Return it without some whole periods at both ends, which show what is in it."""
+        """The steady phase without a few whole periods at both ends, which show what it consists of."""
         kept = self.period * max(1, -(-_KEPT // self.per_period))
         return self.start + kept, self.end - kept
 
     def whole_periods(self) -> Window:
-        """Return the inner part from the beginning of a pass to that of one some periods later."""
+        """Return the inner part, cut to a whole number of periods that begins with a pass."""
         start, end = self.inner
         inside = self.begins[(self.begins >= start) & (self.begins <= end)]
         last = (len(inside) - 1) // self.per_period * self.per_period
         return (float(inside[0]), float(inside[last])) if len(inside) else (start, start)
 
     def microbatches(self, cut: Window) -> int:
-        """Return how many begin in a part of it."""
+        """Return the number of microbatches that begin in a window of the phase."""
         start, end = np.searchsorted(self.begins, np.array(cut) - 1e-6 * self.period)
         return round(float(end - start) * self.each)
 
 
 def steady_of(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0) -> Steady | None:
-    """Return the steady phase of one step of the job, as these ranks are in it, in seconds behind `origin`."""
+    """Return the steady phase of one step of these ranks, in seconds after `origin`; None if there is none."""
     series = [begins - origin for begins in _passes(timeline, ranks)]
     shortest = min(map(len, series), default=0)
     for shift in range(1, min(_LONGEST, shortest // 4) + 1):
@@ -179,10 +180,9 @@ def steady_of(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0)
 
 
 def cut_of(steady: Sequence[Steady | None], whole: Window) -> Window | None:
-    """Return what pictures that share a time axis leave out: a part of the steady phases of all of them; None where
-    that is not worth a break.
+    """Return the window that pictures on one time axis can omit, common to all steady phases; None if it is too short.
 
-    Alone, whole periods, so that the picture goes on behind the break as it was before.
+    For a single picture it has whole periods, so that the picture continues after the break as before it.
     """
     found = [each for each in steady if each is not None]
     if not found or len(found) < len(steady):
@@ -194,7 +194,7 @@ def cut_of(steady: Sequence[Steady | None], whole: Window) -> Window | None:
 
 
 def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
-    """Return when the passes of every rank, stage and direction begin, in order; nothing for several steps."""
+    """Return the start times of passes by rank, stage and direction; empty for several steps."""
     if "step" in timeline.columns and timeline["step"].nunique() > 1:
         return []
     here = (
@@ -214,14 +214,14 @@ def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
 
 
 def _typical(begins: Floats, shift: int) -> float:
-    """Return seconds from one pass to that `shift` later, in the middle of the step."""
+    """Return the typical seconds between a pass and the one `shift` passes later, from the middle of the step."""
     apart = begins[shift:] - begins[:-shift]
     quarter = len(apart) // 4
     return float(np.median(apart[quarter : len(apart) - quarter]))
 
 
 def _steadiest(begins: Floats, shift: int, period: float) -> Window:
-    """Return from when to when passes come again after a period, at the longest."""
+    """Return the longest window in which passes recur after a period."""
     steady: Bools = np.abs(begins[shift:] - begins[:-shift] - period) <= _UNEVEN * period / shift
     edges = np.flatnonzero(np.diff(np.concatenate([[False], steady, [False]])))
     runs = list(pairwise(edges.tolist()))[::2]

@@ -27,7 +27,7 @@ _LEAST_NAMED = 14.0  # points: no name is narrower
 
 
 class BoxText(NamedTuple):
-    """A text in the box at a place of a panel's boxes; ``numbered``: it is a microbatch's number or begins with one."""
+    """A text for the box at ``at`` of a panel; ``numbered`` if it begins with a microbatch's number."""
 
     box: int
     words: str
@@ -36,10 +36,10 @@ class BoxText(NamedTuple):
 
 
 def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
-    """Return the texts of panels of one timeline.
+    """Return the texts of the panels of one timeline.
 
-    A number stands in every pass that is wholly in the picture, in one of its boxes, or in none; names of single spans
-    and of communication stand wherever they fit.
+    Microbatch numbers are written either in every pass that is wholly in the picture, or in none; names of single spans
+    and of communication are written wherever they fit.
     """
     rooms = [_Room(panel) for panel in panels]
     named = [room.names() for room in rooms]
@@ -51,7 +51,7 @@ def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
 
 
 def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
-    """Write texts in the middle of their boxes, dark or light as the fill asks."""
+    """Write texts in the middle of their boxes, dark or light depending on the fill."""
     boxes = panel.boxes
     top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
     middle = panel.shown((boxes.start + boxes.end) / 2)
@@ -64,7 +64,7 @@ def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
 
 
 class _Room:
-    """The room that a panel's boxes have for texts, in points, and the passes that are seen whole."""
+    """The room for texts in a panel's boxes, in points, and the passes that are wholly visible."""
 
     def __init__(self, panel: Panel) -> None:
         self.panel, boxes = panel, panel.boxes
@@ -89,7 +89,7 @@ class _Room:
     def _fitting(
         self, at: int, texts: Iterable[tuple[str, bool]], sizes: Sequence[float]
     ) -> Iterator[tuple[int, BoxText]]:
-        """Yield the first of the texts that fits into a box, in its largest size."""
+        """Yield the first of the texts that fits into a box, in the largest size that fits."""
         for words, numbered in texts:
             for size in sizes:
                 if size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]:
@@ -97,12 +97,12 @@ class _Room:
                     return
 
     def names(self) -> dict[int, BoxText]:
-        """Return boxes of single spans with the most specific name that fits."""
+        """Return the most specific name that fits into each box of a single span."""
         wide = np.flatnonzero(self.width >= _LEAST_NAMED).tolist()
         return dict(found for at in wide for found in self._fitting(at, _names(self.panel, at), _NAME_SIZES))
 
     def numbers(self, size: float) -> dict[int, BoxText]:
-        """Return boxes of compute that their microbatch's number fits in."""
+        """Return the compute boxes that have room for their microbatch's number."""
         return dict(
             found
             for at, (*_, number) in self.keys.items()
@@ -111,7 +111,7 @@ class _Room:
 
 
 def _names(panel: Panel, at: int) -> Iterator[tuple[str, bool]]:
-    """Yield what a box of one span could be called, and whether that begins with the microbatch's number."""
+    """Yield possible names for the box of one span, and whether each begins with the microbatch's number."""
     boxes = panel.boxes
     stream, kind, _ = boxes.paints[boxes.paint[at]]
     microbatch, source = int(boxes.microbatch[at]), int(boxes.source[at])
@@ -152,7 +152,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Footer:
-    """Legend and caption, ready to be drawn."""
+    """The legend and the caption of a Gantt picture, ready to be drawn."""
 
     entries: Sequence[tuple[str, tuple[Patch, ...]]]
     columns: int
@@ -160,16 +160,16 @@ class Footer:
 
     @property
     def foot(self) -> float:
-        """Return the points of the caption."""
+        """Height of the caption in points."""
         return _CAPTION_LINE * len(self.caption) + 4.0
 
     @property
     def height(self) -> float:
-        """Return the points of both."""
+        """Height of legend and caption in points."""
         return _LINE * -(-len(self.entries) // self.columns) + 6.0 + self.foot
 
     def draw(self, figure: Figure, *, left: float) -> None:
-        """Draw both at the figure's foot, `left` points from its side."""
+        """Draw legend and caption at the bottom of the figure, `left` points from its side."""
         points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
         handles: list[Any] = [patches for _, patches in self.entries]  # tuples of patches, which HandlerTuple draws
         figure.legend(
@@ -186,8 +186,10 @@ class Footer:
 
 
 def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out: str) -> Footer:
-    """Return an entry for every paint of the panels, in as few lines as fit into `width` points; `numbered`: there are
-    microbatch numbers; `left_out` is the sentence about a break."""
+    """Return the legend and caption of some panels, in as few lines as fit into `width` points.
+
+    `numbered` if boxes have microbatch numbers; `left_out` is the sentence about a break.
+    """
     entries = _entries(panels)
     widths = np.array([text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries])
     fits = (  # a legend is filled one column after the other
@@ -216,7 +218,7 @@ def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out
 
 
 def _entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
-    """Return compute kinds with the shades of their chunks, communication by stream and kind, waiting, idle."""
+    """Return the legend's entries: compute kinds by chunk, communication by stream and kind, waiting, idle."""
     paints = sorted({panel.spans.paints[at] for panel in panels for at in np.unique(panel.spans.paint)})
     streams = ["compute", *palette.STREAMS, *sorted({stream for stream, _, _ in paints})]
     kinds = [*palette.COMPUTE_KINDS, *(kind for _, kind, _ in paints)]
@@ -237,7 +239,7 @@ def _entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
 
 
 def _entry_name(stream: str, kind: str, chunks: list[int]) -> str:
-    """Return "tp all-reduce", or "forward (F), chunks 0, 1, 2"."""
+    """Return the name of a legend's entry: "tp all-reduce", or "forward (F), chunks 0, 1, 2"."""
     usual = kind.replace("_", " ") if stream == "compute" else f"{stream} {kind.replace('_', '-')}"
     name = _NAMES.get((stream, kind), usual)
     if chunks == [0]:

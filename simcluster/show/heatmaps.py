@@ -1,4 +1,4 @@
-"""Squares of cells with bars at two sides: how much longer a step takes by each worker, and who waits for whom."""
+"""Heatmaps with bars at two sides: the slowdown by each worker, and which rank waits for which."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ _NAMES = {
 
 @checked
 def stragglers(result: Result, found: Stragglers) -> Figure:
-    """The slowdown of a result by each worker over (dp rank, stage), as the trace's estimator has it; `found` is what
-    `simcluster.stragglers(result)` gave."""
+    """Draw the slowdown of a step by each worker over (dp rank, stage), as the trace's estimator gives it.
+
+    `found` is the answer of `simcluster.stragglers(result)`.
+    """
     estimated = found.estimated
     longer = f"a step takes {found.slowdown - 1:.1%} longer than without faults"
     return straggler_heatmap(
@@ -57,11 +59,10 @@ def straggler_heatmap(
     row: str = "stage",
     rows: Sequence[str] = (),
 ) -> Figure:
-    """``slowdown[dp rank, stage]`` (1 is none) as a picture: stages downwards, dp ranks to the right.
+    """Draw ``slowdown[dp rank, stage]`` (1 is none): stages downwards, dp ranks to the right.
 
-    ``column`` and ``row`` say what they are instead, and ``rows`` what each row is.
-
-    The margins show the slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.
+    ``column`` and ``row`` name the axes, ``rows`` each row, if they are not dp ranks and stages. The margins show the
+    slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.
     """
     replicas, stages = slowdown.shape
     width = min(max(6.5, 2.9 + 0.42 * replicas), 18.0)
@@ -104,13 +105,13 @@ def _axes(figure: Figure, *, widths: list[float], heights: list[float]) -> tuple
 
 
 def _scale(excess: Floats) -> Normalize:
-    """From nothing to the most; where all cells have much, from the least of them."""
+    """Return the colour scale, from 0 to the largest excess, or from the smallest one if all cells have much."""
     most, least = max(_LEAST, float(excess.max())), float(excess.min())
     return Normalize(min(least, most - _SPREAD) if least > most / 3 else 0.0, most, clip=True)
 
 
 def _cells(axes: Axes, values: Floats, fill: Colormap, norm: Normalize, *, line: float) -> QuadMesh:
-    """Return the first row on top; lines between cells, if they have a width."""
+    """Draw the cells, first row on top, with lines between them if ``line`` is not 0."""
     across, down = (np.arange(count + 1) - 0.5 for count in (values.shape[1], values.shape[0]))
     axes.set_ylim(down[-1], -0.5)
     edges = WAITING if line else "face"
@@ -128,7 +129,7 @@ def _margins(
     top: Axes, side: Axes, values: tuple[Sequence[float], Sequence[float]], sizes: tuple[float, float],
     titles: tuple[str, str],
 ) -> None:  # fmt: skip
-    """Bars above and beside the cells: small quiet numbers, and no names, which the cells have."""
+    """Draw bars above the cells and at their right, with small numbers and without names."""
     top.bar(range(len(values[0])), values[0], color=rgb(STREAMS["dp"]), width=sizes[0])
     side.barh(range(len(values[1])), values[1], color=rgb(STREAMS["dp"]), height=sizes[1])
     for axes, title in zip((top, side), titles, strict=True):
@@ -141,17 +142,17 @@ def _margins(
 
 @checked
 def waits(result: Result) -> Figure:
-    """Who waited for whom in a result: every rank, or where there are too many every worker, machine or stage."""
+    """Draw which rank waits for which in a result; for many ranks, which worker, node or stage."""
     return plot_waits(result.wait_matrix, title=f"{result.scenario.title}: who waits for whom")
 
 
 def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
-    """Draw the matrix, with what each row waited in all (right) and what each column was waited for (top)."""
+    """Draw a matrix of waits, with the total that each row waited (right) and that each column was waited for (top)."""
     count = len(matrix.names)
     figure = Figure(figsize=(9.4, 9.0), layout="constrained")
     top, main, side = _axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])
     most = float(matrix.seconds.max()) or 1e-9
-    norm = PowerNorm(0.5, 0.0, most)  # what is short beside the longest wait is seen, too
+    norm = PowerNorm(0.5, 0.0, most)  # short waits stay visible next to the longest
     heat = _cells(main, matrix.seconds, _WAITING, norm, line=0.4 if count <= _GRID else 0.0)
     _label(main, matrix)
     size = 0.8 if count <= _GRID else 1.0

@@ -1,6 +1,6 @@
-"""Objects in a line each: what ``repr`` gives, from numbers that are known already.
+"""One-line texts of objects, as ``repr`` shows them, from numbers that are known without simulating.
 
-To add one: a function here, by the name of its class; without it a line has the fields that are numbers or words.
+To add one, write a function here, by the name of its class; other objects show their fields that are numbers or words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = 70  # characters of a name
 
 
 def named(it: object, name: str, *parts: str) -> str:
-    """ "Class(name: part, part)"."""
+    """Return "Class(name: part, part)"."""
     return f"{type(it).__name__}({clipped(name, NAME)}: {', '.join(part for part in parts if part)})"
 
 
@@ -100,7 +100,7 @@ def _schedule(played: PlayedSchedule) -> str:
 
 
 def _found(found: Found) -> str:
-    counts = f"{found.played:,} of {found.total:,} combinations played"
+    counts = f"{found.played:,} of {found.total:,} combinations simulated"
     if not found.best:
         return named(found, found.base.name, counts)
     place = found.best[0].layout
@@ -114,7 +114,7 @@ def _stragglers(found: Stragglers) -> str:
 
 
 def _records(found: Sequence[object]) -> str:
-    """Return a list that is a table, too: how many of what, and the first."""
+    """Return the number of records in a table and the first one."""
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in found)) or "nothing"
     first = f": {found[0]!r}{', ...' if len(found) > 1 else ''}" if found else ""
     return f"Records({len(found):,} x {kinds}{first})"

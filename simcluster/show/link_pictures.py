@@ -1,4 +1,4 @@
-"""Pictures of links at work: the hottest over time, and how full the levels of a cluster are."""
+"""Pictures of links: the hottest over time, and the load of each level of a cluster."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ALIKE = 1e-3  # of the capacity: both directions of a link with less between th
 
 @checked
 def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
-    """The ``n`` hottest links of a result, a row each: utilisation over time on the left, mean and peak on the right.
+    """Draw the ``n`` hottest links of a result: utilisation over time on the left, mean and peak on the right.
 
-    A row stands for all links with equal numbers between equal kinds of node ("x64"), and is named by the first.  The
-    figure belongs to no window: ``savefig`` it.  InputError where no link carries anything.
+    A row represents all links with equal numbers between equal kinds of node ("x64"), named by the first. InputError if
+    no link carries anything.
     """
     table, edges, matrix = hottest_over_time(result, n, bins)
     if table.empty:
@@ -48,9 +48,9 @@ def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = N
 
 
 def plot_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) -> Figure:
-    """Links, a row each as in ``hottest``; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s).
+    """Draw links, a row each as in ``hottest``; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s).
 
-    Both directions of links that are alike are one row.
+    Two directions of a link with equal numbers are one row.
     """
     rows, matrix = _both_ways(rows, matrix)
     figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(rows)), layout="constrained")
@@ -66,7 +66,7 @@ def plot_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) 
 
 
 def _both_ways(rows: pd.DataFrame, matrix: Floats) -> tuple[pd.DataFrame, Floats]:
-    """The rows without those that are another's way back with the same numbers at any time; "both" says which."""
+    """Merge rows that are the two directions of a link with the same numbers at all times; "both" marks them."""
     places = {ends: at for at, ends in enumerate(zip(rows["link_from"], rows["link_to"], strict=True))}
     numbers = rows[["links", "capacity", "utilisation", "peak_utilisation"]].to_numpy(np.float64)
     both, kept = np.zeros(len(rows), np.bool_), []
@@ -95,7 +95,7 @@ def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> Non
     # above 1 only by counting spans at their mean rates: the link was full
     most = float(np.minimum(matrix, 1.0).max())
     top = next(each for each in _TOPS if each >= most - 1e-9)
-    norm = PowerNorm(0.5, 0.0, top)  # a few percent are seen beside a link that is full
+    norm = PowerNorm(0.5, 0.0, top)  # a few percent stay visible next to a full link
     heat = axes.pcolormesh(edges * scale, rows, np.minimum(matrix, 1.0), cmap=_HEAT_FILL, norm=norm)
     heat.set_rasterized(True)
     axes.hlines(rows[1:-1], 0.0, edges[-1] * scale, color=LANE_SURROUND, linewidth=0.6)
@@ -129,10 +129,10 @@ _BOX = (1.4, 0.46)
 
 
 class LinkLevel(NamedTuple):
-    """Links from nodes of one kind to nodes of another: ``links`` of ``capacity`` B/s each (the mean).
+    """The links from nodes of one kind to nodes of another: ``links`` of ``capacity`` B/s each (the mean).
 
-    ``mean`` and ``most`` are utilisation over the step, of all of them and of the fullest, ``peak`` is the highest of
-    any instant; ``used`` carry anything.
+    ``mean`` and ``most`` are the utilisation over the step of all links and of the fullest, ``peak`` the highest at any
+    instant; ``used`` of them carry anything.
     """
 
     ends: tuple[str, str]
@@ -145,7 +145,7 @@ class LinkLevel(NamedTuple):
 
 
 def levels_of(result: Result) -> list[LinkLevel]:
-    """Return the levels of a result's cluster, in the order of its links; also those on which nothing moves."""
+    """Return the levels of a result's cluster in the order of its links, including unused ones."""
     graph = compute_part(result.scenario.cluster.built.graph)
     load = link_table(result).set_index(["link_from", "link_to"])[["utilisation", "peak_utilisation"]]
     links = pd.DataFrame(
@@ -162,7 +162,7 @@ def levels_of(result: Result) -> list[LinkLevel]:
 
 @checked
 def link_levels(result: Result, *, title: str | None = None) -> Figure:
-    """Each kind of node a box, GPUs at the bottom; each level two arrows, one each way, coloured by its fullest link.
+    """Draw each kind of node as a box, GPUs at the bottom, and each level as two arrows coloured by its fullest link.
 
     InputError for a single GPU.
     """
@@ -192,13 +192,13 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     bar.set_ticks([0.0, 0.05, 0.2, 0.5, 1.0], labels=["idle", "5 %", "20 %", "50 %", "full"], fontsize=8)
     bar.set_label("the level's fullest link, over the step", fontsize=8.5, color=TEXT)
     bar.outline.set_edgecolor(QUIET_TEXT)
-    told = title or f"{result.scenario.title}: how full the links are over a step"
-    figure.suptitle(told, fontsize=11, color=TEXT)
+    heading = title or f"{result.scenario.title}: link utilisation over a step"
+    figure.suptitle(heading, fontsize=11, color=TEXT)
     return figure
 
 
 def _places(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, Point]:
-    """Where each kind of node stands: as high as it is links away from a GPU; what leads no further stands aside."""
+    """Return the place of each kind of node: its height is its distance from a GPU in links; dead ends stand aside."""
     near: nx.DiGraph[str] = nx.DiGraph()
     near.add_nodes_from(kinds)
     near.add_edges_from(level.ends for level in levels)
@@ -220,7 +220,7 @@ def _places(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, 
 
 
 def _pair(axes: Axes, there: LinkLevel, back: LinkLevel | None, places: Mapping[str, Point], largest: float) -> None:
-    """Both directions of a level as two arrows, with their numbers on the side that is free."""
+    """Draw both directions of a level as two arrows, with their numbers on the free side."""
     start, end = places[there.ends[0]], places[there.ends[1]]
     links = f"{there.links:,} × {format_bytes_per_second(there.capacity)}"
     if start == end:
@@ -245,7 +245,7 @@ def _text(level: LinkLevel) -> str:
 
 
 def _arrow(axes: Axes, level: LinkLevel, start: Point, end: Point, largest: float) -> None:
-    """One direction, on the left of the line between the boxes; as wide as the root of what all links carry at most."""
+    """Draw one direction at the left of the line between the boxes; its width is the root of the total capacity."""
     colour = _LEVEL_FILL(_NORM(level.most)) if level.used else LANE_SURROUND
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     left = (-(end[1] - start[1]) / length, (end[0] - start[0]) / length)

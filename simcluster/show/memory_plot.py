@@ -1,4 +1,4 @@
-"""A picture of memory over time: model state below, what comes and goes on it, the capacity, and the op at the peak."""
+"""A picture of memory over time: model state, activations and buffers on top of it, the capacity, and the peak."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _VECTOR_UP_TO = 20_000  # steps of a curve: above, an SVG or PDF holds a picture
 
 @checked
 def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None) -> Figure:
-    """Memory of some ranks over a run, a panel each on one scale; at most 12.
+    """Draw the memory of some ranks over a run, one panel each on one scale; at most 12.
 
-    Left out, ``ranks`` are the one that holds most and, evenly over the pipeline, three others.  ``window`` is in
-    seconds.  InputError for too many ranks and for a run in which nothing is allocated.
+    Default ``ranks``: the one that holds most and three others, evenly over the pipeline. ``window`` is in seconds.
+    InputError for too many ranks, and for a run that allocates nothing.
     """
     if not len(result.memory_timeline):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The colours of every figure: one hue for a kind of work, told apart also by colour-blind readers.
+"""The colours of all pictures: one hue per kind of work, distinct for colour-blind readers, too.
 
 Hues are those of Okabe and Ito, "Color Universal Design" (2008), completed by four of Paul Tol's muted scheme
 (SRON/EPS/TN/09-002); a test holds them apart for readers who lack a cone.
@@ -57,17 +57,17 @@ QUIET_TEXT = "#5A5A5A"
 _CHUNK_TINTS = (0.0, 0.32, 0.55, 0.72)
 # Kinds of one stream: what gathers, or receives, is lighter than what scatters, or sends; below 0 it is darker.
 _KIND_TINTS = {"all_reduce": -0.42, "several": 0.18, "all_gather": 0.45, "recv": 0.45, "broadcast": 0.7}
-# A snapshot, the lighter write behind it, and what else training stands for.
+# A snapshot, the lighter write after it, and other stops of training.
 _CHECKPOINT_TINTS = {"storage": 0.4, "host": 0.7}
 # What comes back is the lighter one.
 _COPY_TINTS = {"h2d": 0.45}
 
 
 def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
-    """RGB in 0..1 of a span of `kind` on `stream`; on the compute stream shaded by `chunk` (-1 means none).
+    """Return the RGB colour (0 to 1) of a `kind` of span on `stream`; `chunk` shades compute (-1 for none).
 
-    The kind "waiting" has one colour on all streams, "several" is mixed communication; an unknown kind or stream
-    has the colour of "other".
+    The kind "waiting" has one colour on all streams, "several" is mixed communication; an unknown kind or stream has
+    the colour of "other".
     """
     if kind == "waiting":
         return rgb(WAITING)
@@ -84,23 +84,23 @@ def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
 
 
 def text_on(colour: Colour) -> str:
-    """Black or white, whichever has the higher contrast on `colour`."""
+    """Return black or white, whichever has the higher contrast on `colour`."""
     return TEXT if luminance(colour) > 0.19 else "#FFFFFF"
 
 
 def luminance(colour: Colour) -> float:
-    """Return relative luminance (WCAG 2.2)."""
+    """Return the relative luminance of a colour (WCAG 2.2)."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
     return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 
 
 def tinted(colour: Colour, tint: float) -> Colour:
-    """`colour` mixed with white: 0 leaves it, 1 is white; or with black, where `tint` is below 0: -1 is black."""
+    """Return `colour` mixed with white (`tint` from 0 to 1) or with black (0 to -1)."""
     red, green, blue = (part + (1.0 - part) * tint if tint > 0 else part * (1.0 + tint) for part in colour)
     return red, green, blue
 
 
 def rgb(code: str) -> Colour:
-    """RGB in 0..1 of "#RRGGBB"."""
+    """Return the RGB colour (0 to 1) of "#RRGGBB"."""
     red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return red, green, blue

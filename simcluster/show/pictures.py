@@ -1,6 +1,6 @@
-"""Every picture by name: which function draws it, in the core or in a satellite.
+"""All pictures by name, with the function that draws each, in the core or in a satellite.
 
-matplotlib and the picture's module are imported when one is drawn.
+matplotlib and the picture's module are imported when a picture is drawn.
 """
 
 from __future__ import annotations

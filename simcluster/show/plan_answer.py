@@ -1,4 +1,4 @@
-"""The answer of a search for layouts: the table of the best, why they are, where the scenario's own layout is."""
+"""The answer of a search for layouts: a table of the best, the reasons, and the rank of the scenario's own layout."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ _STOPPED_BY = {"time limit": "by the time limit", "interrupt": "by an interrupt"
 
 
 def plan_answer(found: Found, width: int | None = None) -> Answer:
-    """Return the blocks about a search, on a terminal of ``width`` columns (None: there is room)."""
+    """Return the blocks about a search, for a terminal of ``width`` columns (None: any width)."""
     which = "the best" if found.gap == 0 else "the best so far"
     options = overrides(found.base, found.best[0].layout).items()
     table = layout_table(found, width)
     key = [words for name, words in _KEY.items() if name in table.header]
     notes = [*([table.share] if table.share else []), *_in_lines(key), *_remarks(found)]
     bars = [TableBar(0.0, seconds) for seconds in table.seconds]
-    counts = [*sorted(found.counts.items(), key=lambda item: -item[1]), ("played", found.played)]
+    counts = [*sorted(found.counts.items(), key=lambda item: -item[1]), ("simulated", found.played)]
     return [
         Lines([f"{found.base.name}: {which} of {found.total:,} combinations"]),
         TableBlock(table.header, table.rows, notes=notes, bars=bars),
         *(Lines([paragraph]) for paragraph in (*not_proven(found), *standing(found), *why(found))),
         Lines(held_from_one_gpu_up(found), "layout"),
-        Lines(["combinations  why not, or played", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
+        Lines(["combinations  reason, or simulated", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
         Lines([f"{name_of_first(found)}: {' '.join(f'--{path} {written(value)}' for path, value in options)}"]),
         Lines(found.left_out.in_words()),
     ]
@@ -72,7 +72,7 @@ def plan_answer(found: Found, width: int | None = None) -> Answer:
 
 
 class LayoutTable(NamedTuple):
-    """A table of layouts with their step times (s), and the values that they ``share``."""
+    """A table of layouts with their step times (s), and the values that all rows share."""
 
     header: list[str]
     rows: list[list[str]]
@@ -81,20 +81,20 @@ class LayoutTable(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Return the characters of its longest line."""
+        """Number of characters of the longest line."""
         columns = zip(self.header, *self.rows, strict=True)
         return sum(max(map(len, column)) + 2 for column in columns) - 2
 
     def of(self, places: Sequence[int]) -> LayoutTable:
-        """Return the table with the columns at these places."""
+        """Return the table with only the columns at ``places``."""
         rows = [[row[place] for place in places] for row in self.rows]
         return self._replace(header=[self.header[place] for place in places], rows=rows)
 
 
 def layout_table(found: Found, width: int | None = None) -> LayoutTable:
-    """Return the best and the next that were simulated, behind those that are faster and leave less memory free.
+    """Return a table of the best layouts and the next simulated ones, after faster ones that leave less memory free.
 
-    Some columns are left out where a terminal of ``width`` columns has no room for all.
+    Some columns are omitted if they do not fit into ``width`` columns of a terminal.
     """
     ranked = [("", each) for each in found.tight] + [(str(place), each) for place, each in enumerate(found.best, 1)]
     ranked += [(f"({place})", each) for place, each in enumerate(found.behind, len(found.best) + 1)]
@@ -123,7 +123,7 @@ def _numbers(found: Found, each: Ranked) -> list[str]:
 
 
 def _order_cell(each: Ranked) -> str:
-    """Return which of dp and pp has the nearer ranks; "either" where that makes no difference."""
+    """Return which of dp and pp has the nearer ranks; "either" if that makes no difference."""
     if each.layout.pp == 1 or each.layout.dp == 1:
         return NONE
     orders = _orders((each.layout, *each.same))
@@ -131,7 +131,7 @@ def _order_cell(each: Ranked) -> str:
 
 
 def _share_words(shared: dict[str, str]) -> str:
-    """Return what all rows have in common, but for what they do without."""
+    """Return the values that all rows share, without features that none of them uses."""
     micro = {"micro": "micro batch"}
     words = {"GPUs": f"{shared.get('GPUs')} GPUs", "sp": "sequence parallel", "order": f"order {shared.get('order')}"}
     without = {("cp", "1"), ("ep", "1"), ("sp", "no"), ("ZeRO", "0")}
@@ -143,7 +143,7 @@ def _share_words(shared: dict[str, str]) -> str:
 
 
 def _in_lines(parts: Sequence[str]) -> list[str]:
-    """Return parts with semicolons between them, in lines of 80 characters at most."""
+    """Join parts with semicolons, in lines of at most 80 characters."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + len(part) + 2 <= 80:
@@ -154,7 +154,7 @@ def _in_lines(parts: Sequence[str]) -> list[str]:
 
 
 def _remarks(found: Found) -> Iterator[str]:
-    """Yield what marks in the table mean, and the limit of memory."""
+    """Yield the explanations of marks in the table, and the memory limit."""
     part = found.limit.headroom
     of = f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
     yield f"memory: at most {found.capacity / 1e9:.1f} GB a GPU{of}"
@@ -162,7 +162,7 @@ def _remarks(found: Found) -> Iterator[str]:
         count = len(found.best)
         which = "1 is proven to be the best" if count == 1 else f"1 to {count} are proven to be the best"
         if found.behind:
-            yield f"{which}; in brackets the next that had to be played (?: no account of its time was made)"
+            yield f"{which}; in brackets: also simulated (?: not broken down)"
             yield f"others may lie between these: --top {LISTED} proves {LISTED}"
         else:
             yield f"{which}; --top {LISTED} proves the {LISTED} best"
@@ -176,12 +176,12 @@ def _remarks(found: Found) -> Iterator[str]:
 
 
 def name_of(ranked: Ranked) -> str:
-    """Return a layout in a few words: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
+    """Return a short name of a ranked layout: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
     return name_of_layout(ranked.layout, ranked.same)
 
 
 def name_of_layout(place: Layout, same: Sequence[Layout] = ()) -> str:
-    """Return the same of a layout, whose program those are that are the ``same`` but for the order of ranks."""
+    """Return a short name of a layout; the ``same`` layouts have its program and differ in the order of ranks only."""
     parts = [f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"]
     parts += [f"cp {place.cp} ({place.cp_comm.replace('_', ' ')})"] if place.cp > 1 else []
     parts += [f"ep {place.ep}"] if place.ep > 1 else []
@@ -205,7 +205,7 @@ def _orders(layouts: Sequence[Layout]) -> set[tuple[str, ...]]:
 
 
 def name_of_first(found: Found) -> str:
-    """Return what the first is: the winner, once it is proven to be the best."""
+    """Return how to call the first layout: "the winner" once it is proven to be the best."""
     return "the winner" if found.gap == 0 else "the best so far"
 
 
@@ -213,11 +213,11 @@ def name_of_first(found: Found) -> str:
 
 
 def why(found: Found) -> list[str]:
-    """Return the winner against others that were played, and what those that were not can reach at most."""
+    """Return sentences that compare the winner with other simulated layouts and with bounds of those not simulated."""
     winner, everyone = found.best[0], (*found.best[1:], *found.others)
     next_played = [each for each in found.others if each.layout not in winner.same] if len(found.best) == 1 else []
     rivals = [("the second", each) for each in found.best[1:2]]
-    rivals += [("the next that was played", each) for each in next_played[:1]]
+    rivals += [("the next simulated one", each) for each in next_played[:1]]
     for axis in ("tp", "pp"):
         size = getattr(winner.layout, axis)
         others = [each for each in everyone if getattr(each.layout, axis) != size]
@@ -235,7 +235,7 @@ def why(found: Found) -> list[str]:
 
 
 def _difference(found: Found, other: Ranked | OwnLayout) -> str:
-    """Return why another takes longer than the first; "" where no account of either was made."""
+    """Return why another layout takes longer than the first; "" without a breakdown of either."""
     winner = found.best[0]
     if "account" not in winner.row or "account" not in other.row:
         return ""
@@ -244,7 +244,7 @@ def _difference(found: Found, other: Ranked | OwnLayout) -> str:
 
 
 def _elsewhere(found: Found) -> Iterator[str]:
-    """Yield what can be reached with sizes of which no layout had to be played."""
+    """Yield the best bounds of degrees for which no layout had to be simulated."""
     best = found.best[0].score
     parts = [
         f"{axis} {size} at least {bound / best - 1:.1%} more" for (axis, size), bound in sorted(found.elsewhere.items())
@@ -255,14 +255,14 @@ def _elsewhere(found: Found) -> Iterator[str]:
 
 
 def not_proven(found: Found) -> list[str]:
-    """Return what is proven all the same where a search was stopped."""
+    """Return sentences about what a stopped search has proven."""
     if not found.stopped:
         return []
     after = f"stopped {_STOPPED_BY[found.stopped]} after {format_seconds_round(found.seconds)}"
     if found.proven:
         return [f"Proven, but {after}: where the time of the best goes is not known of all."]
     if found.gap is None:
-        return [f"Not proven ({after}): no bound is known yet of what was not played."]
+        return [f"Not proven ({after}): no bound is known yet for layouts that were not simulated."]
     if found.gap:
         left = f"; {found.left:,} have not had their turn" if found.left else ""
         return [f"Not proven: gap {found.gap:.1%} ({after}): none can be more than that better than the first{left}."]
@@ -274,10 +274,10 @@ def not_proven(found: Found) -> list[str]:
 
 
 def standing(found: Found) -> list[str]:
-    """Return where the scenario's own layout is among the others, and why."""
+    """Return sentences about the rank of the scenario's own layout, and the reasons."""
     own, winner = found.own, found.best[0]
     if own is None and not found.proven and any(each.layout.gpus == found.base.gpus for each in found.best):
-        return ["Yours was not played before the search was stopped."]
+        return ["Yours was not simulated before the search was stopped."]
     if own is None:
         return [f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."]
     yours, seconds = f"Yours ({layout(found.base)})", format_seconds(own.step_time)
@@ -293,7 +293,7 @@ def standing(found: Found) -> list[str]:
 
 
 def held_from_one_gpu_up(found: Found) -> list[str]:
-    """Return what layouts hold on their fullest GPU, each split further than the one before it, a line each."""
+    """Return lines with the memory of the fullest GPU, for layouts that split the model further and further."""
     width = max(len(rung.words) for rung in found.ladder)
     lines = ["What the fullest GPU holds, the more the job is split (micro batch 1):"]
     for rung in found.ladder:

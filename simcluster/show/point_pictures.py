@@ -1,4 +1,4 @@
-"""Pictures of many runs: layouts by memory and time, step times of replicas, how a job scales."""
+"""Pictures of many runs: layouts by memory and time, step times of replicas, and scaling."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ _FAR = 1.6  # times the most that any layout holds: where less may be used, the 
 
 @checked
 def pareto(found: Found, title: str = "") -> Figure:
-    """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points numbered
-    and named at the side."""
+    """Draw step time against memory of the fullest GPU, with simulated layouts as dots and the Pareto front as steps.
+
+    Points of the front are numbered and named at the side.
+    """
     front = _front(found)
     figure = Figure(figsize=(11.0, 5.2), layout="constrained")
     axes, side = figure.subplots(1, 2, width_ratios=(2.0, 1.05))
     every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
-    axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="played")
+    axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="simulated")
     if found.tight:
         tight = [each.memory / 1e9 for each in found.tight], [each.step_time for each in found.tight]
         axes.scatter(*tight, s=26, facecolor="none", edgecolor=QUIET_TEXT, label="too little left free")
@@ -71,7 +73,7 @@ def pareto(found: Found, title: str = "") -> Figure:
 
 
 def _front(found: Found) -> list[Ranked]:
-    """Return the layouts that were played of which no other is as fast in as little memory, least memory first."""
+    """Return the simulated layouts that no other beats in both time and memory, least memory first."""
     kept: list[Ranked] = []
     for each in sorted((*found.best, *found.others, *found.front), key=lambda one: (one.step_time, one.memory)):
         if not kept or each.memory < kept[-1].memory:
@@ -80,7 +82,7 @@ def _front(found: Found) -> list[Ranked]:
 
 
 def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
-    """Numbers beside some points of the front, evenly chosen, and what they are in a list; the winner is the last."""
+    """Write numbers at evenly chosen points of the front and list their names; the winner is the last."""
     side.axis("off")
     every = max(1, -(-len(front) // _MOST_NAMED))
     left, right = axes.get_xlim()
@@ -104,7 +106,7 @@ def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequenc
 
 @checked
 def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
-    """How many replicas took how long; the mean with its 95 % interval, p5 and p95, and the step without chance."""
+    """Draw the distribution of replicas' step times: mean with 95 % interval, p5, p95, and the step without jitter."""
     times = distribution.step_times
     figure = Figure(figsize=(8.0, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -143,16 +145,16 @@ _SAME = 1e-3  # of the tokens of a step: rounding of a table
 
 @checked
 def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling") -> Figure:
-    """Left: step time; right: tokens/s of a GPU, both over GPUs; a line for each value of the column ``by``.
+    """Draw step time (left) and tokens/s per GPU (right) over the number of GPUs, one line per value of ``by``.
 
-    Dashed is the ideal: the first row's throughput of a GPU at every size.  Strong scaling (the same tokens a step) or
-    weak (the same tokens a step and GPU) is read off the rows and said.
+    The dashed line is ideal: the first row's throughput per GPU at every size. Strong scaling (constant tokens per
+    step) or weak scaling (constant tokens per step and GPU) is detected from the rows and named.
     """
     rows = _rows(table, by)
     series = [(str(name), part) for name, part in rows.groupby(by, sort=False)] if by else [("", rows)]
     if len(series) > len(_LOOKS):
         raise InputError(
-            f"{by} has {len(series)} values; up to {len(_LOOKS)} lines can be told apart: keep some of the rows"
+            f"{by} has {len(series)} values; up to {len(_LOOKS)} lines can be distinguished: keep some of the rows"
         )
     short = [name or "the rows" for name, part in series if part["gpus"].nunique() < 2]
     if short:
@@ -162,7 +164,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
     for number, ((name, part), (colour, marker)) in enumerate(zip(series, _LOOKS, strict=False)):
         _line(times, rates, part, name, colour, marker, above=number == 0 and len(series) > 1)
     _frame(times, rows, "step time", _kind(series))
-    _frame(rates, rows, "tokens/s/GPU", "throughput of a GPU; beside each point: of the ideal")
+    _frame(rates, rows, "tokens/s/GPU", "throughput per GPU; at each point: percent of ideal")
     rates.set_ylim(0, 1.18 * float(rows["tokens_per_s_per_gpu"].max()))
     times.plot([], [], "--", color=QUIET_TEXT, linewidth=1.0, label="ideal")
     times.legend(fontsize=8.5, frameon=False, title=by, title_fontsize=8.5)
@@ -171,7 +173,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
 
 
 def _rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
-    """Return the rows with numbers, by size; of several at one size and ``by`` the fastest."""
+    """Return the rows with numbers, by size, with the fastest of several at one size and value of ``by``."""
     missing = [name for name in (*_NEEDED, *([by] if by else [])) if name not in table.columns]
     if missing:
         raise InputError(
@@ -188,7 +190,7 @@ def _tokens(part: pd.DataFrame) -> pd.Series:
 
 
 def _kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Strong or weak, by the tokens of a step."""
+    """Return "strong" or "weak", depending on the tokens per step."""
     kinds = set()
     for _, part in series:
         tokens = _tokens(part)

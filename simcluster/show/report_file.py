@@ -1,4 +1,4 @@
-"""The report of runs as a file, from Python: what ``simcluster report`` writes."""
+"""``simcluster.report``: the report of runs as an HTML file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def report(
     vary: Mapping[str, Sequence[Any]] | None = None,
     processes: int | None = None,
 ) -> Path:
-    """Write one self-contained page about runs, the first of which the others are compared with; where it lies.
+    """Write one self-contained page about runs and return its path; the others are compared with the first.
 
-    Runs are as in ``compare``: results and scenarios, one or several, or labels with one each.  ``ranks`` are those
-    whose timeline is shown (left out: the simulated ones), of all runs or by label.  With ``vary``, as in
-    ``{"parallel.tp": [1, 2, 4]}``, the only run is a scenario, every combination is played beforehand on so many
-    ``processes`` (left out: every core), and the page has a control for each key.  InputError for no run, more than 12
-    (200 combinations), a rank that a job does not have, and a path that cannot be written.
+    Runs are as in ``compare``: results and scenarios, one or several, or labels with one each. ``ranks`` are those
+    whose timeline is shown (default: the simulated ones), for all runs or by label. With ``vary``, as in
+    ``{"parallel.tp": [1, 2, 4]}``, the only run is a scenario, every combination is simulated beforehand on
+    ``processes`` processes (default: one per core), and the page has a control for each key. InputError for no run,
+    more than 12 (200 combinations), a rank that a job does not have, and a path that cannot be written.
     """
     path = Path(to)
     if path.suffix not in (".html", ".htm") or not path.parent.is_dir():

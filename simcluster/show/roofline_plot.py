@@ -1,4 +1,4 @@
-"""The roofline of a step: each kernel under the roofs of compute and memory, each communication under the network's."""
+"""The roofline of a step: kernels under the roofs of compute and memory, communication under the network's."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _MARKERS = {"forward": "o", "recompute": "D", "input_grad": "s", "weight_grad": 
 
 @checked
 def roofline(result: Result, *, title: str | None = None) -> Figure:
-    """Left: FLOP/s of every kernel against its FLOP for each byte of device memory; an area is its time in the step.
+    """Draw the kernels (left) and the communication (right) of a step under their roofs.
 
-    Kernels without products stand at the left edge, as far below the roof as they are below memory's bandwidth.  Right:
-    FLOP/s of a GPU if a communication took all the time, against the step's FLOP for each of its bytes, under the roofs
-    of the links; communication of less than a thousandth of the step is left out.
+    Left: FLOP/s of every kernel against its FLOP per byte of device memory; an area is its time in the step. Kernels
+    without matmuls are at the left edge, placed by their share of memory bandwidth. Right: FLOP/s per GPU if a
+    communication took all the time, against the step's FLOP per byte of it, under the roofs of the links; communication
+    below a thousandth of the step is omitted.
     """
     found = limits(result)
     figure = Figure(figsize=(13.0, 6.0), layout="constrained")
@@ -89,13 +90,13 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
 
 
 def _look(phase: str) -> tuple[tuple[Colour, float], Colour]:
-    """Fill, through which the points below are seen, and edge: a pass forward often lies where one backward does."""
+    """Return a fill, transparent since forward and backward often coincide, and an edge colour."""
     colour = rgb(COMPUTE_KINDS[phase])
     return (colour, 0.35), tinted(colour, -0.3)
 
 
 def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> None:
-    """Names of the largest points below them: those that lie together in one list, the rightmost list highest."""
+    """Write the names of the largest points below them; close points share one list, the rightmost list is highest."""
     groups: list[list[KernelPoint]] = []
     for each in sorted(points, key=lambda each: -each.flops / each.bytes):
         if groups and _together(groups[-1][0], each):
@@ -119,7 +120,7 @@ def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> N
 
 
 def _together(one: KernelPoint, other: KernelPoint) -> bool:
-    """Do two points lie so near to each other that their names would?"""
+    """Return whether two points are so close that their names would overlap."""
     across = one.flops / one.bytes * other.bytes / other.flops
     upwards = one.flops / one.seconds * other.seconds / other.flops
     return max(across, 1 / across) < 1.6 and max(upwards, 1 / upwards) < 1.6
@@ -175,7 +176,7 @@ class _SlopeName(Annotation):
 
 
 def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
-    """What the flat roof and the slopes are, along them; a slope's name is where it is far from points and names."""
+    """Name the flat roof and the slopes, where there is room between points and names."""
     (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.annotate(f"peak {_flops(peak)}", (high / 1.1, peak), xytext=(0, 4), textcoords="offset points", ha="right",
                   fontsize=8.5, color=TEXT)  # fmt: skip
@@ -197,7 +198,7 @@ def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
 
 
 def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return how far apart two points are on logarithmic axes; up to where a name has room, then it is far enough."""
+    """Return the distance of two points on logarithmic axes, capped where a name has room."""
     return min(math.hypot(math.log10(one[0] / other[0]), math.log10(one[1] / other[1])), 1.6)
 
 

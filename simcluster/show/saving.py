@@ -1,4 +1,4 @@
-"""Pictures as files, laid out for the size that is asked for."""
+"""Figures as files, laid out for a requested size."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _COMPRESSED = 3
 
 @checked
 def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = None, dpi: float | None = None) -> None:
-    """Write a figure as PNG, SVG or PDF, by the ending of `path`; the same figure gives the same bytes.
+    """Write a figure as PNG, SVG or PDF, by the suffix of `path`; the same figure gives the same bytes.
 
-    With a `size` it is laid out anew for it, as far as its texts have room, and made smaller or larger beyond that;
-    `dpi` are pixels an inch.  Raises InputError for another ending, for a folder that does not exist, and for a dpi
-    that no printer has.
+    With a `size` it is laid out again for that size as far as its texts have room, and scaled beyond that; `dpi` is in
+    pixels per inch. InputError for another suffix, a missing folder, and a dpi that no printer has.
     """
     path = Path(path)
     ending = path.suffix.lower().removeprefix(".")
@@ -54,7 +53,7 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
 
 
 def _fitted(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:
-    """Return the figure in its new size, and how it is to be saved."""
+    """Return the options of ``savefig`` for a figure that was laid out for a size."""
     options = {} if dpi is None else {"dpi": dpi}
     if size is None:
         return options

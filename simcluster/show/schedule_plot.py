@@ -1,7 +1,7 @@
-"""Pictures of schedules: who does what when, one panel per schedule under each other, or a page with all of them.
+"""Pictures of schedules: actions by stage over time, one panel per schedule, or a page with all of them.
 
-A row is a stage.  Colours are kinds, lighter shades later chunks, hatching the microbatches that go up the pipeline;
-the two halves of a row are a fused pair.  All panels of a picture share one time axis.
+A row is a stage. Colours are kinds, lighter shades later chunks, hatching the microbatches that go up the pipeline; the
+two halves of a row are a fused pair. All panels of a picture share one time axis.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class _Box(NamedTuple):
 def schedules(
     played: Sequence[PlayedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
 ) -> Figure:
-    """Schedules with given times (`simcluster.play_schedules`), on one time axis under each other or in columns.
+    """Draw schedules (of `simcluster.play_schedules`) on one time axis, under each other or in columns.
 
-    Each with its makespan, bubbles and most activations alive.  ``width`` is in inches.  InputError for none, and for
-    more than 40,000 actions or 64 stages, which nobody can read.
+    Each has its makespan, bubbles and peak of live activations. ``width`` is in inches. InputError for no schedule, and
+    for more than 40,000 actions or 64 stages, which are not readable.
     """
     _require_readable(played)
     counts = [each.schedule.num_stages for each in played]
@@ -86,7 +86,7 @@ def schedules(
 def _draw_all(
     figure: Figure, panels: list[Axes], shown: Sequence[PlayedSchedule], *, size: float, width: float
 ) -> None:
-    """Panels and legend; ``size`` of the numbers and ``width`` of the time axis in points."""
+    """Draw panels and legend; ``size`` of the numbers and ``width`` of the time axis are in points."""
     end = max(float(played.timing.makespan) for played in shown)
     seen: list[_Box] = []
     for panel, played in zip(panels, shown, strict=True):
@@ -142,7 +142,7 @@ def _boxes(played: PlayedSchedule) -> Iterator[_Box]:
 
 
 def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) -> None:
-    """Microbatch numbers in the boxes that have room for all of theirs; ``points`` is a unit of time."""
+    """Write microbatch numbers in boxes, if all of a schedule's numbers fit; ``points`` is a unit of time."""
     for box in boxes:
         fits = size if box.height > _HEIGHT / 2 else size * 0.8
         text = str(box.microbatch)
@@ -166,7 +166,7 @@ def _numbers(played: PlayedSchedule) -> str:
 
 
 def _title(shown: Sequence[PlayedSchedule]) -> str:
-    """Counts and times, where all have the same."""
+    """Return a title with the counts and times that all schedules share."""
     times = shown[0].times
     counts = {(played.schedule.num_stages, played.schedule.num_microbatches) for played in shown}
     head = ""

@@ -1,4 +1,4 @@
-"""Sizes of pictures in files: for a slide, for paper, or so many inches, and pixels per inch."""
+"""Sizes of pictures in files: for a slide, for paper, or in inches, and pixels per inch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DPI = 30.0, 1200.0
 
 @dataclass(frozen=True, slots=True)
 class PictureSize:
-    """Inches across, and high where that does not follow from the picture; and pixels an inch, if not the picture's."""
+    """Width in inches, optional height, and pixels per inch if they are not the picture's default."""
 
     width: float
     height: float | None = None
@@ -28,7 +28,7 @@ SIZES = {"slide": PictureSize(10.0, 5.625, 192.0), "paper": PictureSize(7.0, Non
 
 
 def size_of(text: str) -> PictureSize:
-    """Return a size by name, "16x9" or "12" in inches, or "24 x 12 cm"; InputError for what is none of these."""
+    """Return a size from its name, "16x9" or "12" in inches, or "24 x 12 cm"; InputError for any other text."""
     if text in SIZES:
         return SIZES[text]
     found = _SIZE.fullmatch(text.strip())
@@ -46,6 +46,6 @@ def size_of(text: str) -> PictureSize:
 
 
 def require_dpi(dpi: float | None) -> None:
-    """InputError for pixels an inch that cannot be drawn."""
+    """Raise InputError for a number of pixels per inch that cannot be drawn."""
     if dpi is not None and not _DPI[0] <= dpi <= _DPI[1]:
         raise InputError(f"dpi {dpi:g}: pixels an inch are between {_DPI[0]:g} and {_DPI[1]:g}")

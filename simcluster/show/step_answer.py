@@ -1,4 +1,4 @@
-"""The answer of a step: what was run, the numbers, where the time went, memory, what to beware of."""
+"""The answer of a step: the job, the numbers, where the time went, memory, warnings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def step_answer(result: Result) -> Answer:
 
 
 def run_answer(run: Run) -> Answer:
-    """Return the blocks about a simulated program that belongs to no job."""
+    """Return the blocks about a simulated program that belongs to no scenario."""
     times = run.times
     facts = [
         Fact("step time", format_seconds(run.step_time)),
@@ -61,7 +61,7 @@ def run_answer(run: Run) -> Answer:
 
 
 def job_lines(scenario: Scenario) -> list[str]:
-    """Return what is run, in a few lines: its name, GPUs and split, batches, data and faults."""
+    """Return lines that describe the job: name, GPUs and layout, batches, data and faults."""
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
     if training.recompute != "none" and training.recompute_every > 1:
@@ -78,7 +78,7 @@ def job_lines(scenario: Scenario) -> list[str]:
 
 
 def _data_in_words(data: Data) -> str:
-    """Return documents, packing and loader: "documents lognormal median 1000 sigma 1.6, packing cut"."""
+    """Describe documents, packing and loader: "documents lognormal median 1000 sigma 1.6, packing cut"."""
     drawn = data.drawn
     parts = [] if drawn is None else [*in_words(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
     parts += [f"{data.unique:.4g} unique tokens"] if data.unique else []
@@ -89,12 +89,12 @@ def _data_in_words(data: Data) -> str:
 
 
 def quick_numbers(result: Result) -> dict[str, float]:
-    """Return the numbers of a result but the slowdown by its faults, for which the step is simulated again."""
+    """Return the numbers of a result without the slowdown by its faults, which needs another simulation."""
     return {name: metric.of(result) for name, metric in METRICS.items() if name != _SLOW or result.clean is None}
 
 
 def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Likely | None) -> list[Fact]:
-    """Return what follows from the step time; ``scenario`` and ``likely`` are None where it cannot be read."""
+    """Return the facts that follow from the step time; ``scenario`` and ``likely`` are None if they cannot be read."""
     seconds, mfu = numbers["step_time_s"], numbers["mfu"]
     measured = scenario.measured_step_time if scenario else None
     precision = f" in {scenario.training.precision.removesuffix('-mixed')}" if scenario else ""
@@ -131,14 +131,14 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
 
 
 def padding_facts(numbers: Mapping[str, Any]) -> list[Fact]:
-    """Return what remains of the rates without padding; nothing where there is none."""
+    """Return the rates without padding; none if there is no padding."""
     real = numbers["real_token_fraction"]
     rates = f"{numbers['real_tokens_per_s']:,.0f} tokens/s; their MFU {numbers['real_mfu']:.1%}"
     return [Fact("real tokens", f"{real:.1%}", f", the rest is padding: {rates}")] if real != 1 else []
 
 
 def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
-    """Return bubble, overlap and memory; without ``capacity`` (bytes per GPU) that of the GPU is unknown."""
+    """Return bubble, overlap and memory; ``capacity`` is the GPU's in bytes, 0 if unknown."""
     facts = []
     own = OwnBubble(numbers.get("schedule_bubble_fraction", 0.0), numbers.get("schedule_bubble_formula", ""))
     if own.fraction or numbers["bubble_fraction"]:
@@ -146,7 +146,7 @@ def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
         facts.append(Fact("bubble", f"{numbers['bubble_fraction']:.1%}", what, own.describe() if own.fraction else ""))
     if numbers["communication_s"] > 0:
         whole = format_seconds(numbers["communication_s"])
-        what = f" of {whole} of communication a rank runs beside computation"
+        what = f" of {whole} of communication per rank overlaps with computation"
         facts.append(Fact("overlap", f"{numbers['overlap_fraction']:.1%}", what))
     used = numbers["peak_memory_bytes"]
     of = f" of {capacity / 1e9:.1f}" if capacity else ""
@@ -155,7 +155,7 @@ def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
 
 
 def _measured_words(scenario: Scenario | None, seconds: float) -> str:
-    """Return how far a step is from a measured one: "0.4% below the measured 13.75 s, arXiv:..."; "" without one."""
+    """Return the error against a measured step: "0.4% below the measured 13.75 s, arXiv:..."; "" without one."""
     measured = scenario.measured_step_time if scenario else None
     if scenario is None or scenario.measured is None or measured is None:
         return ""
@@ -165,7 +165,7 @@ def _measured_words(scenario: Scenario | None, seconds: float) -> str:
 
 
 def likely_fact(found: Likely) -> Fact:
-    """Return where a measured time should be, and by which runs."""
+    """Return the likely interval of a measured time, and the runs that it rests on."""
     span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
     if found.far:
         return Fact("no promise", "far", f" from all that was validated: {', '.join(found.far)} (all runs: {span})")
@@ -174,7 +174,7 @@ def likely_fact(found: Likely) -> Fact:
 
 
 def time_breakdown(run: Run) -> TableBlock:
-    """Return where the time of a step went, a row and a bar for each part."""
+    """Return a table of where the step's time went, with one bar per part."""
     breakdown, total = run.times.breakdown, run.step_time
     shown = [name for name in BREAKDOWN if breakdown[name] > 0]
     rows = [
@@ -223,11 +223,11 @@ def _state(result: Result) -> list[Fact]:
 
 
 def _host(result: Result) -> Iterator[Fact]:
-    """Yield what is copied to host memory and back."""
+    """Yield the facts about copies to host memory and back."""
     names = {"d2h": "to the host", "h2d": "back"}
     copies = [
         f"{copy['bytes'] / 1e9:.1f} GB {names[direction]} in {format_seconds(copy['wire_s'])}, "
-        f"{copy['hidden_s'] / copy['wire_s']:.0%} beside computation"
+        f"{copy['hidden_s'] / copy['wire_s']:.0%} overlapped with computation"
         for direction, copy in result.host_copies.items()
     ]
     yield Fact("offload", f"{result.host_memory / 1e9:.1f} GB", " in the fullest host memory")
@@ -235,7 +235,7 @@ def _host(result: Result) -> Iterator[Fact]:
 
 
 def _collectives(result: Result) -> list[str]:
-    """Return what NCCL picks, a line for each axis and kind of collective; nothing where the links alone count."""
+    """Return NCCL's choice for each axis and kind of collective; none if links alone decide."""
     ways: dict[tuple[str, str, str], list[float]] = {}
     for call in result.collectives:
         if call["protocol"]:
@@ -256,7 +256,7 @@ def _stragglers(result: Result) -> list[Fact]:
 
 
 def _remedies(remedies: Remedies) -> list[str]:
-    """Return what would make a job fit that does not."""
+    """Return lines with changes that would make an out-of-memory job fit."""
 
     def command(remedy: MemoryRemedy) -> str:
         return "  ".join(f"--set {text}" for text in remedy.overrides())

@@ -1,4 +1,4 @@
-"""Answers of questions about steps: what differs, and what stragglers cost."""
+"""Answers of two studies: differences between steps, and the cost of stragglers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def difference_answer(found: Difference) -> Answer:
 
 
 def settings_lines(settings: Sequence[ChangedSetting]) -> Lines:
-    """Return what differs in the scenario."""
+    """Return the settings in which two scenarios differ."""
     shown = [f"  {each.path}: {setting_text(each.before)} -> {setting_text(each.after)}" for each in settings]
     more = [f"  and {len(shown) - _MOST_SETTINGS} more"] if len(shown) > _MOST_SETTINGS else []
     head = "what differs in the scenario" if settings else "no setting differs"
@@ -44,7 +44,7 @@ def settings_lines(settings: Sequence[ChangedSetting]) -> Lines:
 
 
 def causes_table(found: Difference) -> list[TableBlock]:
-    """Return where a difference went, cause by cause, each bar beginning where the one before ends; none for none."""
+    """Return the causes of a difference, each bar beginning where the one before ends; no table for no cause."""
     base = found.base.step_time
     causes = {name: seconds for name, seconds in found.causes.items() if abs(seconds) > NO_TIME}
     if not causes:
@@ -82,7 +82,7 @@ def stragglers_answer(found: Stragglers) -> Answer:
     by_trace = "the estimator's: over a step where every op takes what is typical of its type"
     facts = [
         Fact("step time", format_seconds(found.step_time)),
-        Fact("T_ideal", format_seconds(found.clean), aside="without the faults of the scenario, played"),
+        Fact("T_ideal", format_seconds(found.clean), aside="simulated without the scenario's faults"),
         Fact("S", f"{found.slowdown:.4f}", aside="the step over T_ideal"),
         Fact("S, by trace", f"{estimated.slowdown:.4f}", aside=by_trace),
     ]
@@ -90,7 +90,7 @@ def stragglers_answer(found: Stragglers) -> Answer:
 
 
 def straggler_causes(found: Stragglers) -> Block:
-    """Return what each cause costs."""
+    """Return a table of the cost of each cause."""
     if not found.causes:
         return Lines(["nothing straggles: no faults, and no stage that others wait for"])
 

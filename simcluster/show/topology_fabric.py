@@ -1,8 +1,8 @@
-"""The fabric of a cluster as a picture: columns of machines with their switches, and what joins the columns.
+"""A picture of a cluster's fabric: columns of machines with their switches, and the links between columns.
 
-A column is what remains connected when the highest switches are taken away (a unit of a two-level tree, a pod of a
-three-level one), or the links across (a group of a dragonfly); so 1,024 GPUs are read as quickly as 8.  Only the
-network that collectives use.
+A column is what remains connected when the highest switches are removed (a unit of a two-level tree, a pod of a
+three-level one), or the links across (a group of a dragonfly); so 1,024 GPUs are read as quickly as 8. Only the network
+that collectives use is drawn.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STEP = 1.25
 
 @dataclass(frozen=True, slots=True)
 class MachineColumn:
-    """Machines (each the names of its nodes), and the switches over them, tier by tier."""
+    """Machines (each the names of its nodes), and the switches above them, tier by tier."""
 
     machines: Sequence[Sequence[str]]
     tiers: Sequence[Sequence[str]]
@@ -52,10 +52,10 @@ class MachineColumn:
 
 @dataclass(frozen=True, slots=True)
 class FabricColumns:
-    """A cluster's columns in the order of their first GPU, and what joins them.
+    """The columns of a cluster in the order of their first GPU, and what joins them.
 
-    ``top`` are the switches over all columns, in parts that never meet (rails, planes); none where columns are joined
-    by links across (``across``) or not at all.
+    ``top`` are the switches above all columns, in parts that never meet (rails, planes); there are none if columns are
+    joined by links across (``across``) or not at all.
     """
 
     graph: Graph
@@ -65,13 +65,13 @@ class FabricColumns:
 
     @property
     def drawn(self) -> list[int | None]:
-        """Return the numbers of the columns that are drawn; None represents those that are not."""
+        """The numbers of the drawn columns; None represents those that are omitted."""
         count = len(self.columns)
         return list(range(count)) if count <= _MOST_COLUMNS else [0, 1, None, count - 1]
 
     @property
     def word(self) -> str:
-        """Return what a column is called."""
+        """The word for a column: unit, pod, group, ..."""
         return "group" if self.across else "pod" if len(self.columns[0].tiers) > 1 else "unit"
 
 
@@ -108,7 +108,7 @@ def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
 
 
 def draw_fabric(ax: Axes, fabric: FabricColumns, explained: Explained) -> None:
-    """Draw all of it on one axes."""
+    """Draw the columns, their switches, and the links between columns."""
     graph, columns = fabric.graph, fabric.columns
     top = [node for part in fabric.top for node in part]
     rows = ([[node for machine in column.machines for node in machine], *column.tiers, top] for column in columns)
@@ -183,7 +183,7 @@ def _switches(graph: Graph, nodes: Sequence[str]) -> str:
 
 
 def _draw_parts(ax: Axes, fabric: FabricColumns, at: Point, width: float, explained: Explained) -> None:
-    """Draw the switches over all columns where they are several parts that never meet."""
+    """Draw the switches above all columns if they are several parts that never meet."""
     explained.kinds["switch"] = None
     parts = fabric.top
     what = f"{len(parts)} parts that never meet"
@@ -214,8 +214,10 @@ def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: flo
 def _draw_band(
     ax: Axes, start: Point, end: Point, group: Sequence[Bundle], widest: float, explained: Explained
 ) -> None:
-    """Draw a bundle of links as one line with its links written next to it; the root of the bandwidth is its width,
-    which keeps 12 GB/s visible next to 10 TB/s."""
+    """Draw a bundle of links as one line with its description; the width is the root of the bandwidth.
+
+    The root keeps 12 GB/s visible next to 10 TB/s.
+    """
     if not group:
         return
     total = sum(bundle.total for bundle in group)

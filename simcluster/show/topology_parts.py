@@ -1,4 +1,4 @@
-"""What a topology picture is made of: bundles of links, and boxes and lines to draw them with."""
+"""Parts of topology pictures: bundles of links, boxes and lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MEDIA = {
 
 
 class Bundle(NamedTuple):
-    """Links of one rate between two groups of nodes; ``bandwidth`` of each in B/s, one direction."""
+    """Links of one rate between two groups of nodes; ``bandwidth`` is of each link in B/s, one direction."""
 
     medium: str
     bandwidth: float
@@ -51,16 +51,16 @@ class Bundle(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Return B/s of all together."""
+        """Total bandwidth in B/s."""
         return self.number * self.bandwidth
 
     def text(self) -> str:
-        """Return 256 × 48 GB/s."""
+        """The number and rate of the links: "256 × 48 GB/s"."""
         return f"{self.number:,} × {format_bytes_per_second(self.bandwidth)}"
 
 
 def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bundle]:
-    """Return links from ``lower`` to ``upper``, counted by medium and rate."""
+    """Return the links from ``lower`` to ``upper``, counted by medium and rate."""
     ends = frozenset(upper)
     links = (data for node in lower for other, data in graph.adj[node].items() if other in ends)
     counts = Counter((data["medium"], data["bandwidth"]) for data in links)
@@ -68,13 +68,13 @@ def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bu
 
 
 def medium_of(medium: str) -> Look:
-    """Return how links of a medium look."""
+    """Return the look of links of a medium."""
     return _MEDIA.get(medium, Look(medium, rgb("#4D4D4D")))
 
 
 @dataclass
 class Explained:
-    """The kinds of node and the media that the legend of a picture has to explain."""
+    """The kinds of node and the media that a picture's legend explains."""
 
     kinds: dict[str, None] = field(default_factory=dict)
     media: dict[str, None] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fo
 
 
 def frame(ax: Axes, centre: Point, size: Point, kind: str, text: str, above: float) -> None:
-    """Draw a pale box around a group of nodes of a kind, with a text ``above`` its middle."""
+    """Draw a pale box around a group of nodes of one kind, with a text ``above`` its middle."""
     box(ax, centre, size, tinted(NODES[kind].colour, 0.85))
     ax.text(centre[0], centre[1] + above, text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
 

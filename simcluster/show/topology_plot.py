@@ -1,7 +1,7 @@
-"""A picture of a cluster worth putting on a slide: its fabric on the left, one machine of each kind on the right.
+"""A picture of a cluster: its fabric on the left, one machine of each kind on the right.
 
-A machine's GPUs are in a row, what joins them is below, what leads out above.  Of a rack of trays one tray is drawn.
-NICs of networks that collectives do not use are drawn next to the host bridges.
+A machine's GPUs are in a row, with switches and bridges below and links to the fabric above. Of a rack of trays, one
+tray is drawn. NICs of networks that collectives do not use are next to the host bridges.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LEGEND_ENTRY = 1.45
 
 @checked
 def topology(cluster: Cluster) -> Figure:
-    """Draw a cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
-    each kind (two at most) on the right.  A single machine has no fabric, so none is drawn.
+    """Draw a cluster by its hierarchy, readable at thousands of GPUs.
 
-    Rates are payload per direction; line widths grow with the root of the bandwidth.
+    The fabric with its columns is on the left, one machine of each kind (at most two) on the right; a single machine
+    has no fabric. Rates are payload per direction; line widths grow with the root of the bandwidth.
     """
     graph = cluster.graph
     fabric = fabric_of(cluster, compute_part(graph))
@@ -85,13 +85,13 @@ def _caption(figure: Figure, report: TopologyReport) -> None:
     if report.all_reduce:
         facts.append(f"ring all-reduce {rate(report.all_reduce.busbw)}")
     title = f"{report.name}: {report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}){machines}"
-    beside = [f"{network.name} network, {rate(network.per_machine)} a machine" for network in report.networks]
+    others = [f"{network.name} network, {rate(network.per_machine)} per machine" for network in report.networks]
     width = 150 if figure.get_figwidth() > 12 else 100
     lines = [facts[0]]
     for fact in facts[1:]:
         longer = f"{lines[-1]}; {fact}"
         lines[-1:] = [longer] if len(longer) <= width else [lines[-1], fact]
-    lines += [f"apart from it: {'; '.join(beside)}"] if beside else []
+    lines += [f"apart from it: {'; '.join(others)}"] if others else []
     figure.suptitle("\n".join([title, *lines]), fontsize=11, color=TEXT)
 
 
@@ -124,7 +124,7 @@ _LARGEST, _SMALLEST = 7.0, 5.0  # points of a name in a box
 
 
 def _machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
-    """Return one machine of each kind, and how many there are: equal are the links between the same kinds of node."""
+    """Return one machine of each kind and their number; equal machines have equal links between equal kinds of node."""
     kinds: dict[tuple[object, ...], list[Sequence[str]]] = {}
     nodes = graph.nodes
     for machine in machines:
@@ -177,7 +177,7 @@ def _draw_machine(
 
 
 def _one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
-    """Return the machine's nodes, or those of its first tray; and how many trays it has."""
+    """Return the nodes of the machine or of its first tray, and the number of trays."""
     trays = dict.fromkeys(graph.nodes[node]["tray"] for node in machine if "tray" in graph.nodes[node])
     if len(trays) < 2:
         return list(machine), 1
@@ -199,7 +199,7 @@ def _apart(graph: Graph, node: str) -> bool:
 def _places(
     graph: Graph, rows: Mapping[str, Sequence[str]], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
 ) -> dict[str, Point]:
-    """Place GPUs evenly, the others over what they are linked to, in the order that gives; 16 of a row at most."""
+    """Place GPUs evenly and other nodes above or below what they are linked to; at most 16 per row."""
     wish: dict[str, float] = {}
     for kind in ("gpu", "nvswitch", "pcie", "host", "nic"):
         members = compute.get(kind, ())
@@ -238,7 +238,7 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
     nics = (other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _apart(graph, other))
     passed = data["kind"] == "host" and not any(nics)
     width = min(0.9 / in_row, _PASSED if passed else 0.34)  # narrow: the NICs' links pass by
-    # All of the name, or only the number that it ends in, behind the first letter where a row has several names.
+    # All of the name, or only its trailing number, after the first letter if a row has several names.
     name = node.rsplit(".", 1)[-1]
     initial = name[0] * (data["kind"] == "host")
     for text in (name, f"{initial}{name[len(name.rstrip('0123456789')) :]}"):
@@ -253,7 +253,7 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
 def _write_links(
     ax: Axes, graph: Graph, nodes: Sequence[str], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
 ) -> None:
-    """Write next to each gap between rows the links that cross it: between which kinds, how many, how fast."""
+    """Write next to each gap between rows which links cross it: kinds of node, count and rate."""
     texts: dict[float, list[str]] = {}
     for upper, lower in combinations_with_replacement(compute, 2):
         for bundle in bundles(graph, compute[lower], compute[upper]):

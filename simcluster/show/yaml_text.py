@@ -1,4 +1,4 @@
-"""A scenario's document as YAML that a person reads and `simcluster run` takes.  Pure."""
+"""Scenario documents as readable YAML that `simcluster run` accepts. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from simcluster.base.shown import clipped
 
 _WIDE = 100
-_LONGEST = 80  # characters of what a setting is told to be
+_LONGEST = 80  # characters of a setting's value
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _NOT_TEXT = re.compile(r"(?i)(true|false|null|nan|inf|y|n|yes|no|on|off)")
 
 
 def yaml_text(document: Mapping[str, Any]) -> str:
-    """Block style; what fits in a line is on one.  Texts that YAML could take for something else are quoted."""
+    """Return a document as YAML in block style, short values on one line, ambiguous texts quoted."""
     return "\n".join(_lines(document, "")) + "\n"
 
 
@@ -36,7 +36,7 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
 
 
 def flow_text(value: Any) -> str:
-    """Return a value on one line, as YAML has it: {kind: slow_gpu, rank: 3}."""
+    """Return a value as YAML on one line: {kind: slow_gpu, rank: 3}."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_scalar(str(key))}: {flow_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -45,7 +45,7 @@ def flow_text(value: Any) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return what a key of a scenario is set to, on a line: {kind: slow_gpu, rank: 3}; "not set" where nothing is."""
+    """Return the value of a scenario's key on one line: {kind: slow_gpu, rank: 3}; "not set" for None."""
     return "not set" if value is None or value == [] else clipped(flow_text(value), _LONGEST)
 
 

@@ -1,1 +1,1 @@
-"""What ships, by name: every list of things that a scenario or a command can name, and each thing printed."""
+"""All built-in things by name: the list of each kind, and each thing printed."""

@@ -1,6 +1,6 @@
-"""The lists of what ships, by kind: models, devices, topologies, schedules, faults and all others, an entry each.
+"""Lists of built-in things by kind (models, devices, topologies, schedules, faults, ...), one entry each.
 
-To add a list: a function that gives its entries, and a line in KINDS.
+To add a list, write a function that gives its entries, and a line in KINDS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MARKUP = re.compile(r"``|\*")
 
 
 def head_of(path: Path) -> str:
-    """Return the comment at the head of a file, without its marks."""
+    """Return the comment at the head of a file, without comment marks."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -52,7 +52,7 @@ def head_of(path: Path) -> str:
 
 
 def sources_above(path: Path) -> dict[str, str]:
-    """By entry of a catalogue file, the comment above it; of entries without one, that of the entry before."""
+    """Return the comment above each entry of a catalogue file; an entry without one gets that of the entry before."""
     found: dict[str, str] = {}
     block: list[str] = []
     last = ""
@@ -69,7 +69,7 @@ def sources_above(path: Path) -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Up to the first full stop that ends one, or the first empty line, on one line.
+    """Return the first sentence of a text on one line, or its first paragraph.
 
     >>> first_sentence("ZeRO 2.5 of ``arXiv:1.2``.  More.")
     'ZeRO 2.5 of arXiv:1.2.'
@@ -81,7 +81,7 @@ def first_sentence(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShippedEntry:
-    """One thing that can be named: what it is, in a line, and who says so ("" where nobody has to)."""
+    """A built-in thing with its one-line description and its source ("" if it needs none)."""
 
     name: str
     what: str
@@ -90,7 +90,7 @@ class ShippedEntry:
 
 @dataclass(frozen=True, slots=True)
 class KindOfThing:
-    """A list of things: what they are, in words, where a scenario or a command names one, and the entries."""
+    """A kind of built-in things: its description, the key or command that names one, and its entries."""
 
     what: str
     named: str
@@ -99,7 +99,7 @@ class KindOfThing:
 
 @cache
 def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
-    """Return the entries of a kind; InputError with the kinds that there are."""
+    """Return the entries of a kind; InputError for an unknown kind, with the known ones."""
     kind = plain(kind)
     if kind not in KINDS:
         own = [other for other in KINDS if kind in names(other)]
@@ -110,9 +110,9 @@ def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
 
 @checked
 def names(kind: str) -> list[str]:
-    """The names of a kind ("models", "devices", "topologies", "schedules", ...), in the order of its list.
+    """Return the names of a kind ("models", "devices", "topologies", "schedules", ...), in the order of its list.
 
-    InputError with the kinds that there are.
+    InputError for an unknown kind, with the known ones.
 
     >>> names("packing rules")
     ['in_order', 'pad', 'cut', 'first_fit', 'first_fit_decreasing', 'balanced']
@@ -122,7 +122,7 @@ def names(kind: str) -> list[str]:
 
 
 def plain(kind: str) -> str:
-    """Return a kind as KINDS has it: with or without hyphens, in any case."""
+    """Return a kind as KINDS spells it, from any case, with or without hyphens."""
     return "-".join(kind.lower().split())
 
 
@@ -136,7 +136,7 @@ def _scenarios() -> Iterable[ShippedEntry]:
 
 
 def _files(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
-    """Files with a head of comments, which says what they are."""
+    """Return a function that lists files described by the comment at their head."""
 
     def entries() -> Iterable[ShippedEntry]:
         for name in shipped_names(kind):
@@ -200,7 +200,7 @@ def _software() -> Iterable[ShippedEntry]:
 
 
 def _algorithms() -> Iterable[ShippedEntry]:
-    """Algorithms by what their modules say first, or their functions where a module has several."""
+    """Return algorithms with the first line of their module, or of their function if a module has several."""
     of: dict[str, list[str]] = {}
     for collective, known in ALGORITHMS.items():
         for name in known:

@@ -1,4 +1,4 @@
-"""One thing that ships, printed: a file as it is, an entry of a catalogue as YAML with its source."""
+"""Text of one built-in thing: a file as it is, or a catalogue entry as YAML with its source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simcluster.show.yaml_text import yaml_text
 
 
 def kind_of(name: str, kind: str | None = None) -> str:
-    """The list that a name is in, scenarios first; InputError for one in none, or in several without ``kind``."""
+    """Return the kind of a name, scenarios first; InputError if it is unknown, or ambiguous without ``kind``."""
     if kind is not None:
         kind = plain(kind)
         entries_of(kind)
@@ -44,21 +44,21 @@ def kind_of(name: str, kind: str | None = None) -> str:
 
 
 def lists_of(name: str, kind: str | None = None) -> list[str]:
-    """Return the lists that a name is in, scenarios first."""
+    """Return the kinds that have an entry of this name, scenarios first."""
     return [each for each in ([kind] if kind else KINDS) if name in names(each)]
 
 
 def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:
-    """Return what ships under a name, as text: YAML where a file could hold it.
+    """Return a built-in thing as text: YAML if a file could hold it.
 
-    ``full`` is of scenarios and topologies: all keys, with their defaults.  ``changes`` are of those, too, which are
-    then written out; a scenario may be a file of one's own.  InputError for a name that is not there.
+    ``full`` prints a scenario or topology with all keys and their defaults; ``changes`` apply to these, too. A scenario
+    may also be your file. InputError for an unknown name.
     """
     changes = list(changes.items()) if isinstance(changes, Mapping) else list(changes)
     own = kind is None and (name == STDIN or Path(name).is_file())
     of = "scenarios" if own else kind_of(name, kind)
     if of == "scenarios" and (full or changes or own):
-        head = f"# The scenario {name}, with every key: what is left out has its default."
+        head = f"# The scenario {name}, with every key; keys that you omit have their defaults."
         return f"{head}\n{yaml_text(load(name, changes).document())}"
     if of == "topologies" and (full or changes):
         overrides = [pair for pair in changes if isinstance(pair, tuple)]
@@ -100,9 +100,9 @@ def _fault(name: str) -> Iterable[str]:
 
 
 def key_lines(keys: Sequence[ScenarioKey], above: str) -> Iterator[str]:
-    """Yield keys in comments: name, what may stand there, the default, what it says."""
+    """Yield comments that describe keys: name, type, default, description."""
     for key in keys:
-        default = f"; {key.default_text} if left out" if key.default_text else "; required" if key.required else ""
+        default = f"; default: {key.default_text}" if key.default_text else "; required" if key.required else ""
         yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.takes}{default})"
 
 

@@ -1,6 +1,6 @@
-"""One self-contained HTML page about one run or several: what ran, the answer, where the time went, and the timelines.
+"""A self-contained HTML page about one or several runs: the job, the answer, where the time went, the timelines.
 
-``page`` makes it from entries; ``entry_of_result`` and ``entry_of_saved`` make those.  Nothing here prints or writes.
+``page`` builds it from entries; ``entry_of_result`` and ``entry_of_saved`` make those. Nothing here prints or writes.
 """
 
 from simcluster.show.report.entry import Entry, entry_of_result, entry_of_saved

@@ -1,6 +1,6 @@
-"""The palette on the page, as CSS for tables and bars and as lists for the script, and timelines with their colours.
+"""The palette on the page, as CSS for tables and bars and as lists for the script, and coloured timelines.
 
-On dark ground a colour is mixed with white until it stands out: the hue stays.
+On a dark background a colour is mixed with white until it stands out: the hue stays.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ BREAKDOWN_COLOURS = {
 
 
 def contrast(one: Colour, other: Colour) -> float:
-    """Return contrast ratio of two colours (WCAG 2.2), 1 to 21."""
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 def on_dark(colour: Colour, name: str = "") -> Colour:
-    """Return the colour of a stream or kind, mixed with as little white as makes it stand out on dark ground."""
+    """Return a stream's or kind's colour with just enough white to stand out on a dark background."""
     ground = rgb(DARK_GROUND)
     lighter = tinted(colour, _LEAST_TINT.get(name, 0.0))
     tints = (tinted(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
@@ -71,12 +71,12 @@ def on_dark(colour: Colour, name: str = "") -> Colour:
 
 
 def code(colour: Colour) -> str:
-    """ "#RRGGBB"."""
+    """Return a colour as "#RRGGBB"."""
     return "#" + "".join(f"{round(255 * part):02X}" for part in colour)
 
 
 def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
-    """For each (stream, kind, chunk) its colour on light and on dark ground, and that of text on either."""
+    """Return for each (stream, kind, chunk) its colour, and that of text on it, on light and dark backgrounds."""
     light = [colour_of(stream, kind, chunk) for stream, kind, chunk in what]
     names = [kind if stream == "compute" else stream for stream, kind, _ in what]
     dark = [on_dark(colour, name) for colour, name in zip(light, names, strict=True)]
@@ -89,7 +89,7 @@ def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
 
 
 def memory_paints() -> dict[str, dict[str, str]]:
-    """Return the parts of memory, in either theme."""
+    """Return the colours of the parts of memory in both themes."""
     return {
         "light": dict(MEMORY),
         "dark": {name: _DARK_GREYS.get(name) or code(on_dark(rgb(colour))) for name, colour in MEMORY.items()},
@@ -97,7 +97,7 @@ def memory_paints() -> dict[str, dict[str, str]]:
 
 
 def variables() -> tuple[str, str]:
-    """Return CSS custom properties of all colours that tables and bars use: on light, and on dark ground."""
+    """Return CSS custom properties of all colours of tables and bars, for light and dark backgrounds."""
     light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
     light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
     dark = {name: code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
@@ -111,7 +111,7 @@ def variables() -> tuple[str, str]:
 
 
 def classes() -> str:
-    """Return CSS classes that fill with those properties: .k-forward, .m-activations, .heat-0 ... ."""
+    """Return CSS classes that fill with those custom properties: .k-forward, .m-activations, .heat-0 ... ."""
     fills = [f".k-{name}{{fill:var(--k-{name});background:var(--k-{name})}}" for name in BREAKDOWN_COLOURS]
     fills += [f".m-{name}{{fill:var(--m-{name});background:var(--m-{name})}}" for name in MEMORY]
     fills += [f"td.heat-{level}{{background:var(--h-{level});color:var(--t-{level})}}" for level in range(HEAT_LEVELS)]
@@ -123,7 +123,7 @@ def _declared(values: dict[str, str]) -> str:
 
 
 def _heat(part: float) -> tuple[Colour, Colour]:
-    """Return the colour at 0..1 of the scale, on light and on dark ground."""
+    """Return the colour at 0 to 1 of the heat scale, for light and dark backgrounds."""
     places = [place for place, _, _ in _HEAT]
     scales = ([rgb(light) for _, light, _ in _HEAT], [rgb(dark) for _, _, dark in _HEAT])
     light, dark = (
@@ -136,7 +136,7 @@ MOST_ACTIONS = 100_000
 
 
 def ideal_spans(schedule: Schedule) -> Spans:
-    """Return the schedule's actions as spans, in units of a forward; "rank" is the stage."""
+    """Return a schedule's actions as spans, in units of a forward pass; "rank" is the stage."""
     timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
     rows = [
@@ -167,7 +167,7 @@ MOST_SPANS = 1_000_000
 
 
 def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
-    """Return what the script reads of timelines alone, by the names of their runs, without what else is known of spans.
+    """Return the script's data of timelines alone, by run, for a page that shows nothing else.
 
     Each run has a program of its own.
     """
@@ -182,7 +182,7 @@ def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
 def bare_run(
     name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
 ) -> tuple[dict[str, Any], int]:
-    """Return a timeline and nothing else; and how many ranks are left out."""
+    """Return the data of one timeline, and the number of ranks that it omits."""
     kept, missing = some_ranks(spans, most)
     timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
     run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
@@ -190,15 +190,16 @@ def bare_run(
 
 
 def painted(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
+    """Return the page's list of colours, in the order of their places."""
     return {**paints(list(places)), "memory": memory_paints()}
 
 
 def with_paints(
     timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
 ) -> dict[str, Any]:
-    """Return the timeline, each of its kinds of span with the place of its colour among those of the page.
+    """Return a timeline whose kinds of span refer to the page's list of colours.
 
-    With a ``blob`` what kinds of span there are goes into it.
+    With a ``blob``, the kinds of span are stored in it.
     """
     what, texts = timeline["what"], timeline["words"]
     what["paint"] = [

@@ -1,4 +1,4 @@
-"""The parts of the page about one run: memory, links, stragglers, the schedule, the scenario, how far to trust it."""
+"""Sections of the page about one run: memory, links, stragglers, schedule, scenario, accuracy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEAREST = 6
 
 
 def quiet(*content: str) -> Markup:
-    """Return a remark."""
+    """Return a remark in small print."""
     return element("p", *content, class_="quiet")
 
 
@@ -30,7 +30,7 @@ def quiet(*content: str) -> Markup:
 
 
 def memory(entry: Entry, number: int) -> Markup:
-    """Return what fills the fullest GPU, and memory over time where there is a timeline of it."""
+    """Return the section about the fullest GPU's memory, and its curve over time if there is a timeline."""
     parts = entry.numbers["memory_bytes"]
     total = sum(parts.values())
     rows = [[label, f"{parts[name] / 1e9:,.1f} GB", f"{parts[name] / total if total else 0.0:.1%}"]
@@ -74,7 +74,7 @@ def _used(entry: Entry, part: str) -> bool:
 
 
 def links(entry: Entry, number: int) -> Markup:
-    """Return the hottest links: a strip over the run for each, its mean and its peak."""
+    """Return the section about the hottest links: load over the run, mean and peak of each."""
     if entry.links is None:
         return quiet(
             "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
@@ -99,22 +99,22 @@ def links(entry: Entry, number: int) -> Markup:
 
 
 def stragglers(entry: Entry) -> Markup:
-    """Return what each cause costs, and the slowdown by each worker over (dp rank, stage)."""
+    """Return the section about stragglers: the cost of each cause, and the slowdown over (dp rank, stage)."""
     found = entry.stragglers
     if isinstance(found, str):
         return quiet(found)
     assert entry.result is not None
-    told = (
+    text = (
         f"The step takes {found.slowdown:.3f} × what it takes without the faults of the scenario "
         f"({format_seconds(found.clean)})."
         if entry.result.scenario.faults
         else "The scenario has no faults. What is left are stages that are longer than others."
     )
-    return joined(element("p", told), block_html(straggler_causes(found)), _heatmap(found))
+    return joined(element("p", text), block_html(straggler_causes(found)), _heatmap(found))
 
 
 def _heatmap(found: Stragglers) -> Markup:
-    """Stages downwards, dp ranks to the right: how much longer the step takes by that worker, from the run's trace."""
+    """Return a heatmap of the slowdown by each worker, from the trace: stages downwards, dp ranks to the right."""
     slowdown = found.estimated.by_worker
     shown = min(slowdown.shape[0], _MOST_COLUMNS)
     most = max(_LEAST_EXCESS, float(slowdown.max()) - 1)
@@ -143,27 +143,27 @@ def _heatmap(found: Stragglers) -> Markup:
 
 
 def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
-    """Return the order of microbatches as its paper draws it; ``gantt`` is the frame in which the script draws."""
+    """Return the section about the order of microbatches; ``gantt`` is the frame in which the script draws."""
     found = entry.schedule
     if found is None:
         return quiet("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
     order = element("details", element("summary", "The order as text"),
                     element("pre", "\n".join(order_lines(found)), tabindex=0))  # fmt: skip
-    told = quiet(
+    facts = quiet(
         f"{found.name}: {found.num_stages} stages, {found.num_microbatches} microbatches, {found.num_chunks} "
         f"{'chunks' if found.num_chunks > 1 else 'chunk'} a stage. Ideal times: F, I and W take one unit, B two, sends "
         "nothing; the timeline above has the real ones."
     )
     if sum(map(len, found.rows)) > MOST_ACTIONS:
-        return joined(told, quiet("Too many actions to draw."), order)
-    return joined(told, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
+        return joined(facts, quiet("Too many actions to draw."), order)
+    return joined(facts, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
 
 
 # --- the scenario -----------------------------------------------------------------------------------------------------
 
 
 def scenario(entry: Entry, number: int) -> Markup:
-    """Return the scenario as resolved, to copy into a file and run."""
+    """Return the section with the complete scenario, to copy into a file and run."""
     return filled(
         "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
         name=entry.name, text=yaml_text(entry.document),
@@ -174,7 +174,7 @@ def scenario(entry: Entry, number: int) -> Markup:
 
 
 def accuracy(entries: Sequence[Entry]) -> Markup:
-    """Return how far to trust the numbers: against a measurement where there is one, and what they rest on."""
+    """Return the section about accuracy: errors against measurements, and the sources of constants."""
     rows = []
     for entry in entries:
         measured = entry.scenario.measured if entry.scenario else None
@@ -189,8 +189,8 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
         parts.append(table(header, rows, caption="Against measurements", left=2))
     else:
         parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
-    told = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
-    others = [measured.of_another_run() for measured in told]
+    found = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
+    others = [measured.of_another_run() for measured in found]
     parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
     parts += _validated(entries)
     parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
@@ -198,8 +198,8 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
 
 
 def _validated(entries: Sequence[Entry]) -> list[Markup]:
-    """Return where measured times should be, and the validated studies that this is learned from, nearest first."""
-    told: list[Markup] = []
+    """Return the likely interval of measured times and the validated studies that it rests on, nearest first."""
+    content: list[Markup] = []
     tables: dict[tuple[Validated, ...], list[str]] = {}
     for entry in entries:
         if entry.scenario is None:
@@ -208,23 +208,23 @@ def _validated(entries: Sequence[Entry]) -> list[Markup]:
         fact = likely_fact(entry.likely)
         aside = f" ({fact.aside})" if fact.aside else ""
         text = f"{fact.name.capitalize()}: {fact.value}{fact.tail}{aside}."
-        told.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
+        content.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
         tables.setdefault(nearest(entry.scenario, entry.model_flops), []).append(entry.name)
-    return told + [_studies(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
+    return content + [_studies(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
 
 
 def _studies(rows: Sequence[Validated], names: Sequence[str]) -> Markup:
     shown = rows[:_NEAREST]
     studies = len({row.study for row in rows})
     caption = f"Validated runs nearest to {', '.join(names)}" if names else "The nearest validated runs"
-    told = f"{caption}, out of {studies} studies. Error: simulated over measured, minus 1; the largest either way."
+    text = f"{caption}, out of {studies} studies. Error: simulated over measured, minus 1; the largest either way."
     cells = [
         [row.study, row.like, *(f"{low:,}{f' to {high:,}' * (low != high)}" for low, high in row.spans[:2]),
          f"{row.rows:,}", f"{row.mean:.1%}", f"{row.bias:+.1%}", f"{row.worst:.1%}"]
         for row in shown
     ]  # fmt: skip
     header = ["study", "runs of", "GPUs", "hidden size", "rows", "mean error", "bias", "largest"]
-    return joined(element("p", told), table(header, cells, caption=caption, left=2))
+    return joined(element("p", text), table(header, cells, caption=caption, left=2))
 
 
 def _basis(entries: Sequence[Entry]) -> list[str]:
@@ -250,7 +250,5 @@ def _basis(entries: Sequence[Entry]) -> list[str]:
         if isinstance(engine, dict) and {"ranks_total", "ranks_simulated"} <= set(engine):
             total, simulated = engine["ranks_total"], engine["ranks_simulated"]
             if total != simulated:
-                found.append(
-                    f"{name}: {total} ranks, of which {simulated} were played; the others do exactly the same."
-                )
+                found.append(f"{name}: {total} ranks, of which {simulated} were simulated; the others are identical.")
     return found

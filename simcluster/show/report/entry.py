@@ -1,4 +1,4 @@
-"""What the page knows of one run: all of a simulated result, or the numbers that were saved of one."""
+"""One run on the page: a simulated result, or the numbers of a saved one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_WORKERS = 64
 
 @dataclass(frozen=True)
 class ReportedTrace:
-    """A recorded trace next to the only run: its name, ranks, section of the page, and first step."""
+    """A recorded trace compared with the only run: its name, ranks, section of the page, and first step."""
 
     name: str
     ranks: tuple[int, ...]
@@ -56,7 +56,7 @@ class ReportedTrace:
 
 
 class MemoryCurve(NamedTuple):
-    """Memory of one rank over time: its model state, what comes and goes on it, and the op that brings the most.
+    """Memory of one rank over time: its model state, the pools on top of it, and the op at the peak.
 
     From time[i] (s) until time[i + 1] the pools hold pools[name][i] bytes.
     """
@@ -72,11 +72,10 @@ class MemoryCurve(NamedTuple):
 class Entry:
     """One run on the page.
 
-    ``numbers`` is its result JSON, ``account`` where its time went, and ``weights`` how many ranks each one of its
-    timeline represents; ``ranks`` are those to be shown, () for those that were simulated.  ``result`` is None for a
-    saved one, which has no timeline.  ``origin`` is what was named on the command line.  With ``replays`` the step is
-    simulated again to say what would help and what stragglers cost; without, stragglers only where the scenario has
-    faults.
+    ``numbers`` is its result JSON, ``account`` where its time went, and ``weights`` the number of ranks that each rank
+    of its timeline represents; ``ranks`` are the ranks to show, () for the simulated ones. ``result`` is None for a
+    saved run, which has no timeline. ``origin`` is its name on the command line. With ``replays`` the step is simulated
+    again to find remedies and the cost of stragglers; without, stragglers only if the scenario has faults.
     """
 
     name: str
@@ -91,41 +90,41 @@ class Entry:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Its scenario as resolved; of a saved result as it stands there."""
+        """The complete scenario; for a saved result as the file has it."""
         return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
 
     @cached_property
     def shown_numbers(self) -> dict[str, Any]:
-        """Its numbers, with the bubble of the breakdown: an older version has saved another one."""
+        """The run's numbers, with the breakdown's bubble, which older versions saved under another definition."""
         return {**self.numbers, "bubble_fraction": self.account.breakdown["bubble"] / self.account.step_time}
 
     @cached_property
     def facts(self) -> SpanFacts:
-        """What is known of its spans; of a simulated run alone."""
+        """Columns about each span; only for a simulated run."""
         assert self.result is not None
         return span_facts(self.result)
 
     @cached_property
     def rows(self) -> tuple[RankRow, ...]:
-        """A row for each of the ranks to be shown; of a simulated run alone."""
+        """A row for each rank to show; only for a simulated run."""
         assert self.result is not None
         return rows_of(self.result, self.facts, self.ranks or sorted(self.result.weights))
 
     @cached_property
     def capacity(self) -> float:
-        """Bytes of a GPU; 0 where the scenario of a saved result cannot be read."""
+        """Memory of a GPU in bytes; 0 if the scenario of a saved result cannot be read."""
         if self.result is not None:
             return self.result.facts.memory
         return self.scenario.cluster.device.memory if self.scenario else 0.0
 
     @cached_property
     def likely(self) -> Likely | None:
-        """Where a measured step time should be; None where its scenario cannot be read."""
+        """The likely interval of a measured step time; None if the scenario cannot be read."""
         return likely(self.scenario, self.model_flops, self.account.step_time) if self.scenario else None
 
     @property
     def model_flops(self) -> float:
-        """FLOP of a step by the MFU's convention; of a saved result to the digits of its numbers."""
+        """FLOP per step by the MFU convention; for a saved result as precise as its numbers."""
         if self.result is not None:
             return self.result.facts.model_flops
         numbers = self.numbers
@@ -133,7 +132,7 @@ class Entry:
 
     @cached_property
     def schedule(self) -> Schedule | None:
-        """The order of the pipeline's microbatches; None without a pipeline or for a saved result."""
+        """The order of the pipeline's microbatches; None without a pipeline and for a saved result."""
         if self.result is None or self.result.scenario.parallel.pp == 1:
             return None
         return self.result.job.schedule
@@ -155,7 +154,7 @@ class Entry:
 
     @cached_property
     def links(self) -> tuple[pd.DataFrame, Floats] | None:
-        """The hottest links, and rate / capacity of each in every bin of the run; None where nothing crosses any."""
+        """The hottest links, and rate / capacity of each in every bin of the run; None if no link carries anything."""
         if self.result is None:
             return None
         table, _, matrix = hottest_over_time(self.result, _LINKS, _BINS)
@@ -163,7 +162,7 @@ class Entry:
 
     @cached_property
     def stragglers(self) -> Stragglers | str:
-        """What stragglers cost, cause by cause; or why this is not on the page."""
+        """The cost of stragglers by cause, or the reason why the page does not show it."""
         if self.result is None:
             return "A saved result does not hold what each cause costs; give the scenario instead."
         scenario = self.result.scenario
@@ -184,7 +183,7 @@ class Entry:
 
 
 def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: Sequence[int] | None = None) -> Entry:
-    """Return everything of a result.  ``ranks`` (default: those that were simulated) are those whose timeline is shown.
+    """Return the entry of a result; ``ranks`` are those whose timeline is shown (default: the simulated ones).
 
     InputError for a rank that the job does not have.
     """
@@ -205,7 +204,7 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
 
 
 def entry_of_saved(saved: Saved, *, origin: str = "", name: str = "") -> Entry:
-    """Return what a saved result says; InputError for one that lacks numbers."""
+    """Return the entry of a saved result; InputError for one that lacks numbers."""
     where = origin or saved.name
     names = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")  # older results: all tokens are real, MFU is over bf16
     older = {"real_token_fraction": 1.0, "mfu_bf16": saved.values.get("mfu")}
@@ -226,7 +225,7 @@ def entry_of_saved(saved: Saved, *, origin: str = "", name: str = "") -> Entry:
 
 
 def check_ranks(run: Run, ranks: Sequence[int]) -> None:
-    """Raise InputError unless ranks are named, and the job has them."""
+    """Raise InputError if there are no ranks, or one that the job does not have."""
     wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
     if wrong or not ranks:
         what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
@@ -234,7 +233,7 @@ def check_ranks(run: Run, ranks: Sequence[int]) -> None:
 
 
 def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
-    """The timeline of any ranks of the job, each that of the one which was simulated for it, under its own groups."""
+    """Return the timeline of any ranks of the job, copied from their representatives, with their own groups."""
     words = {word: code for code, word in enumerate(result.spans.words)}
     parts = []
     for rank in ranks:

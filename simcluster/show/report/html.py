@@ -1,4 +1,4 @@
-"""HTML from pieces in ``assets/`` and from Python: everything that is text is escaped, once, here.
+"""HTML from the pieces in ``assets/`` and from Python; all text is escaped here, once.
 
 A ``Markup`` is finished HTML; any other text is data, whatever it contains.
 """
@@ -30,28 +30,31 @@ Content = str | Iterable[str]
 
 
 def asset(name: str) -> str:
-    """Return a file of the page's own."""
+    """Return the text of a file of the page's ``assets/``."""
     return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def filled(name: str, /, **values: Content) -> Markup:
-    """Return the HTML of an asset, its lines one after the other without their indents, with values for its $names."""
+    """Return the HTML of an asset with values for its $names, without line breaks and indents."""
     text = "".join(line.strip() for line in asset(name).splitlines())
     return Markup(printable(Template(text).substitute({key: joined(value) for key, value in values.items()})))
 
 
 def element(tag: str, *content: Content, **attributes: str | float | None) -> Markup:
-    """<tag attributes>content</tag>; texts are escaped.  ``class_`` is class, ``data_x`` data-x; None is left out."""
+    """Return <tag attributes>content</tag>, texts escaped; ``class_`` is class, ``data_x`` data-x; None is omitted."""
     return Markup(f"<{tag}{_attributes(attributes)}>{joined(*content)}</{tag}>")
 
 
 def void(tag: str, **attributes: str | float | None) -> Markup:
-    """An element of HTML that has no content: <tag attributes>.  None of a drawing is: what follows would lie in it."""
+    """Return an HTML element without content: <tag attributes>.
+
+    SVG has no such elements: what follows would become its content.
+    """
     return Markup(f"<{tag}{_attributes(attributes)}>")
 
 
 def joined(*content: Content) -> Markup:
-    """Return pieces one after the other, escaped where they are text."""
+    """Return pieces concatenated, escaped if they are text."""
     parts = []
     for piece in content:
         if isinstance(piece, Markup):
@@ -87,7 +90,7 @@ def table(
 
 
 def json_block(name: str, value: object) -> Markup:
-    """Data for the page's script.  Neither ``</script>`` nor ``<!--`` in a text can end it: no < is left."""
+    """Return data for the page's script; ``<`` is escaped, so that no text can end the block."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -112,7 +115,7 @@ def html_of(answer: Iterable[Block]) -> Markup:
 
 
 def block_html(block: Block) -> Markup:
-    """Return the HTML of a block; nothing for an empty one."""
+    """Return the HTML of a block; "" for an empty one."""
     match block:
         case Figures():
             head = element("div", block.title, class_="head") if block.title else Markup()
@@ -132,12 +135,12 @@ def block_html(block: Block) -> Markup:
 
 
 def shortened(text: str) -> str:
-    """Return a text without what nobody would read on a page."""
+    """Return a text shortened to what a page can show."""
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n... and {len(text) - _MOST_TEXT:,} characters"
 
 
 def _merged(facts: Iterable[Fact]) -> list[Fact]:
-    """Return facts with those that continue another in its remark."""
+    """Return facts, those without a name merged into the remark of the one above."""
     found: list[Fact] = []
     for fact in facts:
         if fact.name or not found:
@@ -157,7 +160,7 @@ def _figure(fact: Fact) -> Markup:
 
 
 def typeset(text: str) -> str:
-    """Return numbers of a text as a page has them: 5.0 % and −3 ms for 5.0% and -3 ms."""
+    """Return a text with numbers in a page's typography: 5.0 % and −3 ms for 5.0% and -3 ms."""
     if isinstance(text, Markup):
         return text
     return re.sub(r"(?<=\d)%", " %", re.sub(r"(?<![\w-])-(?=\d)", "−", text))
@@ -181,7 +184,7 @@ def _table(block: TableBlock) -> Markup:
 
 
 def bar_html(bar: TableBar, low: float, scale: float) -> Markup:
-    """Return a bar, ``scale`` units per number from ``low`` on; the zero of a scale that reaches below is marked."""
+    """Return a bar of ``scale`` units per number from ``low`` on; a mark shows 0 if the scale goes below it."""
     first, last = sorted((bar.start, bar.end))
     place = {"x": (first - low) * scale, "y": 0.0, "width": max((last - first) * scale, 1.0), "height": 13.0}
     zero = [element("line", x1=-low * scale, x2=-low * scale, y1=0, y2=13, class_="mark")] if low < 0 else []

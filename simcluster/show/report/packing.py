@@ -1,7 +1,7 @@
-"""A timeline as the page's script reads it: lanes of spans in time, and what each span is; columns as typed arrays.
+"""A timeline in the format of the page's script: lanes of spans, their descriptions, and columns as typed arrays.
 
-Columns are split into byte planes, deflated, in base64; ``assets/data.js`` reads them.  Times are whole numbers:
-2^32 - 1 is the end of the run, so that a step of 10 s has steps of 2.3 ns and spans that touch still do.  Starts are
+Columns are split into byte planes, deflated, in base64; ``assets/data.js`` reads them. Times are whole numbers: 2^32 -
+1 is the end of the run, so that a step of 10 s has ticks of 2.3 ns and adjacent spans still touch. Starts are
 differences from the span before.
 """
 
@@ -29,16 +29,16 @@ Of one in runs of equal numbers there is one of each run: how many these are, an
 _INTEGERS = ("u1", "u2", "i2", "u4", "i4")
 
 
-_FEWER = 8  # so many times fewer runs than numbers are worth a second column
+_FEWER = 8  # a second column pays if there are this many times fewer runs than numbers
 ALIGNED = 4
-"""Columns in no planes begin at multiples of so many bytes, the largest number's."""
+"""Columns without planes are aligned to this many bytes, the size of the largest number."""
 
 
 class Blob:
-    """Collects columns; ``text`` is all of them, ``raw`` as they are.
+    """A collector of columns; ``text`` and ``raw`` return all of them, compressed and uncompressed.
 
-    Without ``planes`` the numbers of a column stand one after the other, for who reads them where they lie, whole
-    numbers in runs where there are few.
+    Without ``planes`` a column's numbers are contiguous, for a reader that does not copy them; whole numbers are
+    run-length encoded if that is shorter.
     """
 
     def __init__(self, *, planes: bool = True) -> None:
@@ -47,7 +47,7 @@ class Blob:
         self._size = 0
 
     def integers(self, values: npt.NDArray[np.integer]) -> Place:
-        """Return a column of whole numbers in the smallest type that holds them."""
+        """Add a column of whole numbers in the smallest type that holds them, and return its place."""
         if not self._planes:
             first = begins(values)
             if len(first) * _FEWER < len(values):
@@ -65,24 +65,24 @@ class Blob:
         raise ValueError(f"numbers from {low} to {high} have no 32 bits")
 
     def floats(self, values: npt.NDArray[np.floating]) -> Place:
-        """Return a column of floats with 24 bits each."""
+        """Add a column of floats with 24 bits each, and return its place."""
         return self._add(values.astype("<f4"), "f4")
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The columns one after the other."""
+        """The bytes of all columns in order."""
         return tuple(self._parts)
 
     def raw(self) -> bytes:
-        """Return all columns as they are: nothing is sooner, where they stay on the machine."""
+        """Return all columns uncompressed, which is fastest on the same computer."""
         return b"".join(self._parts)
 
     def text(self, level: int = 6) -> str:
-        """Return Base64 of the columns, deflated at a level from 1 (quick) to 9 (small)."""
+        """Return all columns deflated, in base64, at a level from 1 (fast) to 9 (small)."""
         return deflated(self.raw(), level)
 
     def _add(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
-        """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""
+        """Add byte planes, lowest bytes first: the high ones hardly change and deflate well."""
         place = self._size, len(values), name
         if self._planes and len(values):
             values = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T)
@@ -95,7 +95,7 @@ class Blob:
 
 
 def deflated(content: bytes, level: int) -> str:
-    """As the script inflates it: deflated, in base64."""
+    """Return bytes deflated, in base64."""
     return base64.b64encode(zlib.compress(content, level)).decode("ascii")
 
 
@@ -117,12 +117,12 @@ def packed(
     facts: SpanFacts | None = None,
     rows: Sequence[RankRow] = (),
 ) -> dict[str, Any]:
-    """Return the columns of a timeline go into the blob; what is left says where they are and how to read them.
+    """Add the columns of a timeline to the blob, and return where they are and how to read them.
 
-    ``lanes`` are [rank, stream (a code of words), first span]; ``what`` holds each different (stream, kind, name,
-    layer, chunk, bytes) once, and the column of the same name its place for every span.  With ``facts`` it holds the
-    way of a call and its bus factor, too, and there are columns of who is late, of mates, and of the critical path.
-    ``rows`` are what is shown, each drawn from the lanes of its source; left out, every rank of the lanes.
+    ``lanes`` are [rank, stream (a code of words), first span]; ``what`` holds each distinct (stream, kind, name, layer,
+    chunk, bytes) once, and the column of the same name its place for every span. With ``facts`` it also holds how a
+    call is done and its bus factor, and there are columns of delayed ranks, of mates, and of the critical path.
+    ``rows`` are the rows to show, each drawn from the lanes of its source (default: every rank of the lanes).
     """
     duration = float(spans.end.max(initial=0.0)) or 1.0
     order = _by_lane(spans)
@@ -158,7 +158,7 @@ def packed(
 
 
 def _by_lane(spans: Spans) -> Ints:
-    """Return the order of spans by rank, lane, start and end; spans that were played are in it but for the lanes."""
+    """Return the order of spans by rank, lane, start and end; simulated spans are already sorted but for lanes."""
     lane = spans.rank * (len(spans.words) + len(STREAM_ORDER)) + _place_of_stream(spans)
     same, later = np.diff(spans.rank) == 0, np.diff(spans.start)
     if np.all((np.diff(spans.rank) > 0) | same & ((later > 0) | (later == 0) & (np.diff(spans.end) >= 0))):
@@ -167,7 +167,7 @@ def _by_lane(spans: Spans) -> Ints:
 
 
 def _different(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str, list[Any]]]:
-    """(the place of every row among the different rows, these by column), in their order."""
+    """Return the place of every row among the distinct rows, and the distinct rows by column, in order."""
     place, many = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for values in columns.values():
         codes, count = _codes(values)
@@ -181,7 +181,7 @@ def _different(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str,
 
 
 def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
-    """Return numbers from 0 on in the order of the values, and how many there may be."""
+    """Return consecutive codes in the order of the values, and an upper bound of their number."""
     if values.dtype.kind == "i" and len(values):
         low, high = int(values.min()), int(values.max())
         if high - low < _FEW:
@@ -191,7 +191,7 @@ def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
 
 
 def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
-    """Return numbers below ``many`` in the same order, without those that none has; and how many are left."""
+    """Return numbers below ``many`` renumbered without gaps in the same order, and how many distinct ones there are."""
     if many > _FEW:
         left, found = np.unique(numbers, return_inverse=True)
         return found.reshape(-1).astype(np.int64), len(left)
@@ -200,10 +200,10 @@ def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
 
 
 def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float) -> dict[str, Any]:
-    """Return who is late, the span at the other end of a message, and the critical path, piece by piece.
+    """Return the columns of delayed ranks, of the other end of messages, and of the critical path.
 
-    A piece of the path is named by its lane and by how many spans it is behind the piece before it on that lane; its
-    begin and length are told by what they differ from the span's own, which is mostly 0.
+    A piece of the path is stored as its lane and the number of spans after the previous piece on that lane; its start
+    and length as differences from the span's own, which are mostly 0.
     """
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -229,12 +229,12 @@ def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, 
 
 def _row(row: RankRow, words: list[str]) -> dict[str, Any]:
     own = {str(_code(words, source)): _code(words, name) for source, name in row.groups.items() if source != name}
-    told = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
-    return {"rank": row.rank, "source": row.source, **{name: value for name, value in told.items() if value}}
+    facts = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
+    return {"rank": row.rank, "source": row.source, **{name: value for name, value in facts.items() if value}}
 
 
 def _code(words: list[str], text: str) -> int:
-    """Return the place of a text, which is added where there is none."""
+    """Return the place of a text in ``words``, where it is added if missing."""
     if text not in words:
         words.append(text)
     return words.index(text)
@@ -247,7 +247,7 @@ def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
 
 
 def _place_of_stream(spans: Spans) -> Ints:
-    """Of each span, where its stream's lane is among those of its rank."""
+    """Return for each span the place of its stream's lane among those of its rank."""
     present = [spans.words[code] for code in np.flatnonzero(np.bincount(spans.stream)).tolist()]
     names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
     place = {name: at for at, name in enumerate(names)}
@@ -255,7 +255,7 @@ def _place_of_stream(spans: Spans) -> Ints:
 
 
 def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
-    """The spans of as many ranks as have at most ``most`` spans together, evenly over all; and the ranks left out."""
+    """Return the spans of evenly chosen ranks with at most ``most`` spans together, and the omitted ranks."""
     if len(spans) <= most:
         return spans, []
     ranks, counts = np.unique(spans.rank, return_counts=True)
@@ -272,5 +272,5 @@ def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
 
 
 def spans_where(spans: Spans, kept: Bools) -> Spans:
-    """Return some of the spans."""
+    """Return the spans for which ``kept`` is true."""
     return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))

@@ -1,7 +1,7 @@
 """The whole page: its sections in order, the script, the styles, and the data for both.
 
-The page asks for nothing from anywhere: styles, script and data are inside, and its content security policy lets
-no other script run and no connection be made.
+The page loads nothing: styles, script and data are inside, and its content security policy forbids other scripts and
+all connections.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _TOUCH = (
 
 
 def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | None = None) -> str:
-    """Return the page about some runs, the first of which the others are compared with, as HTML.
+    """Return the HTML page about some runs; the others are compared with the first.
 
-    ``against`` is a trace of one's own beside the only run.  InputError for no run, and for more than 12, which no page
+    ``against`` is your trace, compared with the only run. InputError for no run, and for more than 12, which no page
     makes readable.
     """
     if not entries:
@@ -69,7 +69,7 @@ def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | 
 
 
 def _heading(entries: Sequence[Entry]) -> str:
-    """Return what the runs are called together: by the scenario that all vary, or by their own names."""
+    """Return a heading for the runs: the scenario that all of them vary, or their names."""
     if len(entries) == 1:
         return entries[0].scenario.title if entries[0].scenario else entries[0].name
     scenarios = {entry.scenario.name if entry.scenario else entry.name for entry in entries}
@@ -83,7 +83,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 
 
 def told_of(entries: Sequence[Entry]) -> list[Markup]:
-    """Return what was run, under the heading."""
+    """Return lines below the heading that describe the runs."""
     if len(entries) == 1:
         return [element("p", line) for line in summary.what_was_run(entries[0])]
     lines = [(entry, summary.what_was_run(entry)) for entry in entries]
@@ -115,7 +115,7 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedT
 
 
 def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None = None) -> dict[str, Markup]:
-    """Return what stands in each section; ``notes`` are remarks below the timeline."""
+    """Return the content of each section; ``notes`` are remarks below the timeline."""
     numbered = list(enumerate(entries))
     return {
         "answer": summary.answer(entries),
@@ -133,7 +133,7 @@ def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTr
 
 
 def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
-    """Return one after the other, of which the script shows the one that is picked."""
+    """Return parts of all runs; the script shows the selected run's."""
     if len(entries) == 1:
         return parts[0]
     return joined(
@@ -154,12 +154,12 @@ def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
 
 
 def schedule_frame() -> Markup:
-    """Return where a schedule is drawn: buttons, and the canvas in its scroller."""
+    """Return the frame in which a schedule is drawn: buttons, and a canvas in a scroller."""
     return filled("gantt.html", name="Schedule", help=_HELP, search="", table="")
 
 
 def timeline_frame(runs: int = 1) -> Markup:
-    """Return where a timeline is drawn: the same with search, legend and the table."""
+    """Return the frame in which a timeline is drawn, with search, legend and table."""
     chosen = Markup(' selected=""')
     search = filled("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
     below = filled("gantt_table.html", help=_HELP, touch=_TOUCH)
@@ -178,9 +178,9 @@ def data_of(
     parts: frozenset[str] = EVERY_PART,
     chosen_by: str = "--ranks",
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the script reads as JSON, all of it or some ``parts``, its columns of numbers in the ``blob``; and remarks.
+    """Return the script's data (some ``parts`` of it) as JSON, with columns of numbers in the ``blob``, and remarks.
 
-    These say what was left out of the timelines, which have ``most_spans`` together, and what chooses their ranks.
+    The remarks name what timelines omit; all of them have ``most_spans`` spans together.
     """
     runs, notes = [], []
     paints: dict[tuple[str, str, int], int] = {}
@@ -211,12 +211,12 @@ def data_of(
     if against is not None:
         run, missing = bare_run(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
         runs.append(run)
-        notes += [f"{missing} more recorded ranks are left out to keep the page small."] if missing else []
+        notes += [f"{missing} more recorded ranks are omitted to keep the page small."] if missing else []
     return {"runs": runs, "paints": painted(paints)}, notes
 
 
 def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
-    """Return its rows from the spans of the ranks that were simulated for them; and how many ranks are not in it."""
+    """Return an entry's timeline from the spans of its representatives, and the number of omitted ranks."""
     assert entry.result is not None
     every = entry.result.spans
     own = np.isin(every.rank, sorted({row.source for row in entry.rows}))
@@ -234,13 +234,13 @@ def _notes(entry: Entry, left_out: int, chosen_by: str, *, several: bool) -> lis
     drawn = len({row.source for row in entry.rows})
     shown, stand_for = len(entry.rows), sum(entry.weights.values())
     if drawn < len(entry.rows):
-        found.append(f"{of}{shown:,} ranks, drawn from the {drawn:,} that were played: the others do exactly the same.")
+        found.append(f"{of}{shown:,} ranks, drawn from the {drawn:,} simulated ones: the others are identical.")
     if stand_for > shown:
         stand = "rank stands" if shown == 1 else "ranks stand"
         found.append(f"{of}{shown} {stand} for {stand_for:,}; × says for how many, which do exactly the same.")
     if left_out:
         choice = f"; {chosen_by} chooses which it has" if chosen_by else ""
-        found.append(f"{of}{left_out} more ranks are left out to keep the page small{choice}.")
+        found.append(f"{of}{left_out} more ranks are omitted to keep the page small{choice}.")
     return found
 
 
@@ -263,12 +263,12 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
 
 
 def script_of(*more: str) -> str:
-    """Return the page's script, and ``more`` assets behind it."""
+    """Return the page's script, followed by ``more`` assets."""
     return in_a_scope("\n".join(asset(name) for name in (*SCRIPTS, *more)))
 
 
 def in_a_scope(parts: str) -> str:
-    """Return a script whose names are its own."""
+    """Return a script wrapped in a function, so that its names are private."""
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
@@ -280,5 +280,5 @@ def style_sheet() -> str:
 
 
 def hashed(text: str) -> str:
-    """As a content security policy names an inline script or style."""
+    """Return the hash that a content security policy gives an inline script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

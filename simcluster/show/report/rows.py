@@ -1,8 +1,7 @@
-"""The rows of a timeline on the page, and what is known of its spans: how a call is done, who is waited for, which send
-a receive is one with, and the critical path.
+"""Rows of a page's timeline, and facts about its spans.
 
-A rank that was not simulated is drawn from the spans of the one that was simulated for it: it has a row of its own, and
-no bytes.
+Facts: how a call is done, which rank is waited for, the send of each receive, and the critical path. A rank that was
+not simulated is drawn from its representative's spans: it has a row, and no bytes.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ MOST_ROWS = 1024
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank on the page, drawn from the spans of ``source``, the rank that was simulated for it.
+    """A rank on the page, drawn from the spans of ``source``, its representative.
 
-    ``groups`` has the name of each of its own groups by that of the source's; ``peers`` the rank at the other end of
-    its sends, by the stage there ("to 1", "from 0"); ``late`` the rank that it waits for, by the axis and the simulated
-    rank that the source waits for ("tp 5"; of a send " 5").  ``slow`` says what a fault makes of it, "" of most.
+    ``groups`` maps the source's group names to this rank's; ``peers`` has the rank at the other end of its sends by the
+    stage there ("to 1", "from 0"); ``late`` the rank that it waits for, by the axis and the simulated rank that the
+    source waits for ("tp 5"; for a send " 5"). ``slow`` describes the fault on it, "" for most.
     """
 
     rank: int
@@ -40,12 +39,12 @@ class RankRow:
 
 @dataclass(frozen=True)
 class SpanFacts:
-    """What is known of every span of a timeline, in columns.
+    """Columns of facts about every span of a timeline.
 
-    ``way`` is a place in ``ways``, how the call is done ("" of what is no collective), and ``bus`` its bus bandwidth
-    over its algorithm bandwidth, 0 where there is none; ``late`` the simulated rank that was waited for, and ``mate``
-    the number of the span at the other end of a message: -1 for none.  ``path`` is the critical path: numbers of spans,
-    and from when to when (s) each is what everything waits for.
+    ``way`` is an index into ``ways``, how the call is done ("" for all but collectives), and ``bus`` its bus bandwidth
+    over its algorithm bandwidth, 0 if there is none; ``late`` is the simulated rank that was waited for, and ``mate``
+    the number of the span at the other end of a message: -1 for none. ``path`` is the critical path: span numbers, and
+    the interval (s) in which each is on it.
     """
 
     ways: tuple[str, ...]
@@ -56,7 +55,7 @@ class SpanFacts:
     path: tuple[Ints, Floats, Floats]
 
     def only(self, kept: Bools) -> SpanFacts:
-        """Return those of some of the spans, which are numbered anew."""
+        """Return the facts of some of the spans, renumbered."""
         number = np.where(kept, np.cumsum(kept) - 1, -1)
         mate = np.where(self.mate >= 0, number[self.mate], -1)[kept]
         spans, start, end = self.path
@@ -66,14 +65,14 @@ class SpanFacts:
 
 
 def span_facts(result: Result) -> SpanFacts:
-    """Return what is known of the spans of a result."""
+    """Return the facts about the spans of a result."""
     ways, way, bus = _ways(result)
     path = result.critical_path
     return SpanFacts(ways, way, bus, _late(result), _mates(result), (path.number, path.start, path.end))
 
 
 def _ways(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
-    """Return how calls are done: the different ways in words, that of every span, and its bus factor."""
+    """Return the distinct descriptions of calls, the index of each span's, and each span's bus factor."""
     call, keys = result.called
     said = [_way(result, key) for key in keys]
     ways = tuple(dict.fromkeys(["", *(text for text, _ in said)]))
@@ -96,7 +95,7 @@ def _way(result: Result, key: CallKey) -> tuple[str, float]:
 
 
 def _late(result: Result) -> Ints:
-    """Return the rank of the op that every span that waited was last to meet."""
+    """Return for each span that waited the rank of the op that was last to meet."""
     spans, ops = result.spans, result.record.ops
     last = result.record.times.last[spans.op]
     waited = (spans.ready < spans.start) & (last != spans.op) & (spans.kind != spans.code("recv"))
@@ -104,7 +103,7 @@ def _late(result: Result) -> Ints:
 
 
 def _mates(result: Result) -> Ints:
-    """Of every send its receive's span, and the other way round."""
+    """Return for each send the span of its receive, and vice versa."""
     spans, times = result.spans, result.record.times
     found = np.full(len(spans), -1, dtype=np.int64)
     received = np.flatnonzero(spans.kind == spans.code("recv"))
@@ -134,7 +133,7 @@ _OfSource = tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]
 
 
 class _Rows:
-    """What rows need of a result, found once for each rank that was simulated."""
+    """A cache of what rows need from a result, per representative."""
 
     def __init__(self, result: Result, facts: SpanFacts) -> None:
         self._result, self._facts = result, facts
@@ -155,7 +154,7 @@ class _Rows:
         return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
     def _of_source(self, source: int) -> _OfSource:
-        """Return the axis of each of its groups, the stages that it sends to and gets from, and whom it waits for."""
+        """Return a representative's groups by axis, the stages it exchanges messages with, and whom it waits for."""
         spans, facts = self._result.spans, self._facts
         low, high = np.searchsorted(spans.rank, [source, source + 1])
         names = [spans.words[code] for code in np.unique(spans.group[low:high])]
@@ -170,7 +169,7 @@ class _Rows:
         return groups, ends, [(spans.words[group].rstrip("0123456789"), culprit) for group, culprit in whom]
 
     def _peer(self, rank: int, way: str, stage: int) -> int | None:
-        """Return the rank of a stage that it sends to, or gets from; None where it is not told by its place."""
+        """Return the rank of a stage that a rank sends to or receives from; None if its place does not determine it."""
         own, there = int(self._stages[rank]), self._first + rank
         ends = (own, stage) if way == "to" else (stage, own)
         try:
@@ -180,7 +179,7 @@ class _Rows:
         return pair[1 if way == "to" else 0] - self._first if there in pair else None
 
     def _culprit(self, rank: int, axis: str, culprit: int) -> int:
-        """Whom a rank waits for where the one that was simulated for it waits for ``culprit``."""
+        """Return the rank that a rank waits for if its representative waits for ``culprit``."""
         simulated = self._result.simulated_for
         if not axis:
             stage = int(self._stages[culprit])
@@ -197,7 +196,7 @@ class _Rows:
 
 
 def slow_ranks(result: Result) -> dict[int, str]:
-    """Return ranks that a fault of the scenario makes slower than others, and by how much: "slow × 1.2"."""
+    """Return the ranks that a fault slows down, with the factor: "slow × 1.2"."""
     hosts = result.scenario.cluster.built.host_of[: result.facts.ranks]
     found: dict[int, float] = {}
     for fault in result.scenario.faults:

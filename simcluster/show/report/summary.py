@@ -1,6 +1,6 @@
-"""The first part of the page: the verdict, the answer, where the time went, and why runs differ.
+"""The first part of the page: verdict, answer, where the time went, and why runs differ.
 
-The verdict says which run is faster and why, or what would make one faster; what it says would help was simulated.
+The verdict names the faster run and the reason, or a change that would help, which was simulated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LACKING = (
 
 
 def verdict(entries: Sequence[Entry]) -> Markup:
-    """Return the sentences, as the first paragraph of the page."""
+    """Return the verdict's sentences, the first paragraph of the page."""
     said = _of_one(entries[0]) if len(entries) == 1 else _of_several(entries)
     return element("p", typeset(" ".join(said)), class_="verdict")
 
@@ -61,17 +61,17 @@ def _of_several(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _against(first: Entry, other: Entry) -> str:
-    """ "interleaved is 5.8 % faster than 1f1b (13.71 s against 14.56 s a step): pipeline bubble −923.8 ms, ..."."""
+    """Return "interleaved is 5.8 % faster than 1f1b (13.71 s against 14.56 s): pipeline bubble −923.8 ms, ..."."""
     part = other.account.step_time / first.account.step_time - 1
     if abs(part) < 5e-4:
         return f"{other.name} is as fast as {first.name}: {_seconds(other)} a step."
     found = Difference((first.name, other.name), first.account, other.account, ())
     largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
-    told = [f"{phrase(name).partition(' (')[0]} {change(seconds)}" for name, seconds in largest
+    causes = [f"{phrase(name).partition(' (')[0]} {change(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
         f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
-        f"({_seconds(other)} against {_seconds(first)} a step): {', '.join(told)}."
+        f"({_seconds(other)} against {_seconds(first)} a step): {', '.join(causes)}."
     )
 
 
@@ -98,14 +98,14 @@ def _of_one(entry: Entry) -> Iterator[str]:
 
 
 def _loss(name: str) -> str:
-    """ "exposed tensor parallel communication", "bubble"."""
+    """Return the words for a part of the breakdown: "exposed tensor parallel communication", "bubble"."""
     part = PARTS[name].removesuffix(", exposed")
     axis = name.startswith("exposed_") and name != "exposed_pp"
     return f"exposed {part}{' communication' if axis else ''}" if PARTS[name] != part else part
 
 
 def _help(result: Result) -> Iterator[str]:
-    """Yield the change of the scenario that makes the step shortest, of a few that the launch checklist would try."""
+    """Yield the change that shortens the step most, among a few that the launch checklist would try."""
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
     trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
@@ -117,13 +117,13 @@ def _help(result: Result) -> Iterator[str]:
         for values in point.tries[:_MOST_TRIED]:
             tried = trials.play(values)
             if tried is not None:
-                whole, played = tried
-                found.append(Remedy(whole, played.step_time, result.step_time, played.memory.total))
+                whole, simulated = tried
+                found.append(Remedy(whole, simulated.step_time, result.step_time, simulated.memory.total))
     best = min(found, key=lambda remedy: remedy.step_time, default=None)
     if best is not None and best.step_time < _WORTH * result.step_time:
         yield (
             f"What would help: with {best.options()} it takes {format_seconds(best.step_time)} "
-            f"({best.change:+.1%}), as played; simcluster check tries more."
+            f"({best.change:+.1%}), simulated; simcluster check tries more."
         )
 
 
@@ -132,7 +132,7 @@ def _seconds(entry: Entry) -> str:
 
 
 def _memory_words(entry: Entry) -> str:
-    """ "64.3 of 80.0 GB on the fullest GPU"; of a result whose GPU is not known what it holds."""
+    """Return "64.3 of 80.0 GB on the fullest GPU", without the capacity if it is unknown."""
     used, capacity = entry.numbers["peak_memory_bytes"], entry.capacity
     of = f" of {capacity / 1e9:,.1f} GB" if capacity else ""
     return f"{used / 1e9:,.1f} GB{of} on the fullest GPU"
@@ -144,12 +144,12 @@ _FIGURES = ("real_tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_comm
 
 
 def what_was_run(entry: Entry) -> list[str]:
-    """Return the job in a few lines, as far as its scenario can be read."""
+    """Return lines that describe the job; none if its scenario cannot be read."""
     return [f"{entry.numbers['gpus']:,} GPUs"] if entry.scenario is None else job_lines(entry.scenario)[1:]
 
 
 def answer(entries: Sequence[Entry]) -> Markup:
-    """Return the verdict, the numbers that people ask for (of several runs as a table), and remarks."""
+    """Return the verdict, the main numbers (a table for several runs), and remarks."""
     shown = figures(entries[0]) if len(entries) == 1 else side_by_side(entries)
     return joined(verdict(entries), shown, remarks(entries))
 
@@ -171,7 +171,7 @@ def remarks(entries: Sequence[Entry]) -> Markup:
 
 
 def _texts(values: object) -> list[str]:
-    """Return warnings, which are texts, or notes, which have one; a saved result may hold anything."""
+    """Return the texts of warnings or notes; a saved result may hold anything."""
     found = values if isinstance(values, list) else []
     return [str(each.get("text", "")) if isinstance(each, Mapping) else str(each) for each in found]
 
@@ -180,7 +180,7 @@ def _texts(values: object) -> list[str]:
 
 
 def figures(entry: Entry) -> Markup:
-    """Return the numbers that people ask for, large."""
+    """Return the main numbers as large figures."""
     numbers = entry.shown_numbers
     facts = [*_rates(numbers, entry.scenario, entry.likely), *padding_facts(numbers)]
     slowdown = float(numbers.get("straggler_slowdown", 1.0))
@@ -196,7 +196,7 @@ def figures(entry: Entry) -> Markup:
 
 
 def first_figures(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
-    """Return the numbers that follow from the step time; the others are to come."""
+    """Return the numbers that follow from the step time alone, while others are computed."""
     return block_html(Figures([*_rates(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)]))
 
 
@@ -206,7 +206,7 @@ def _rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Likely
 
 
 def side_by_side(entries: Sequence[Entry]) -> Markup:
-    """Return the numbers in a table, a row for each run."""
+    """Return a table of the numbers, one row per run."""
     first, columns = entries[0].numbers["step_time_s"], columns_of("report")
     measured = any(entry.scenario and entry.scenario.measured_step_time for entry in entries)
     rows = []
@@ -240,7 +240,7 @@ def _likely(entry: Entry) -> str:
 
 
 def where(entries: Sequence[Entry]) -> Markup:
-    """Return each run's step as one bar on one scale, and its parts as numbers."""
+    """Return each run's step as one bar on a common scale, with its parts as numbers."""
     several = len(entries) > 1
     longest = max(entry.account.step_time for entry in entries)
     bars = [
@@ -287,7 +287,7 @@ def _bar(entry: Entry, longest: float) -> Markup:
 
 
 def differences(entries: Sequence[Entry]) -> Markup:
-    """Return every run against the first: in words, what differs in the scenario, and cause by cause."""
+    """Return the comparison of every run with the first: a sentence, changed settings, and causes."""
     return joined(_difference(entries[0], other) for other in entries[1:])
 
 
