@@ -390,7 +390,7 @@ def test_a_long_steady_phase_is_left_out_in_whole_periods_and_counted():
     (said,) = (text.get_text() for text in figure.texts if text.get_text().endswith(" ×"))
     left_out = int(said.removesuffix(" ×"))
     assert left_out > 100
-    assert f"The break stands for {left_out} microbatches that go as those beside it." in words(figure)
+    assert f"The break omits {left_out} microbatches like those next to it." in words(figure)
     starts = begun(timeline)
     first, last = before.get_xlim()[1], behind.get_xlim()[0]
     assert first in starts  # it goes on behind the break where it was before

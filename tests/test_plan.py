@@ -253,7 +253,7 @@ def test_the_command_prints_the_best_and_writes_what_is_asked(
     text = capsys.readouterr().out
     for word in (
         "combinations",
-        "why not, or played",
+        "reason, or simulated",
         "tokens/s/GPU",
         "Against the second",
         "the winner: --parallel.tp",
