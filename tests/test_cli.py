@@ -19,7 +19,7 @@ from simcluster.cli.arguments import PLAIN_KEYS
 from simcluster.cli.common import overrides_of
 from simcluster.scenario.paths import is_section
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.cells import change
+from simcluster.show.cells import signed_change
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_ticks_are_round() -> None:
 
 def test_differences_are_readable() -> None:
     seconds = (3.866e-05, -13.0, 0.0, 1e-13)
-    assert [change(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
+    assert [signed_change(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.schedules import make_schedule
 from simcluster.show import gantt_panel, gantt_words, palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, joined
+from simcluster.show.gantt_boxes import Boxes, boxes_of, join_small_boxes
 from simcluster.show.report.colours import paints
 
 COLUMNS = ["step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes"]
@@ -194,7 +194,7 @@ def test_one_box_and_one_number_an_action_when_layers_are_too_small_to_see(small
     figure = plots.gantt(small, rows="stage")
     assert sorted(map(int, numbers(figure))) == sorted(list(range(8)) * 2 * 4)  # F and B of 8 microbatches on 4 stages
     boxes = boxes_of(small, (0, 2, 4, 6), (0.0, small["end"].max()), ("compute", "tp", "pp", "dp"))
-    seen = joined(boxes, small["end"].max() / 1900)
+    seen = join_small_boxes(boxes, small["end"].max() / 1900)
     assert int((seen.lane == 0).sum()) == 4 * (2 * 8 + 1)  # and the optimizer
     drawn = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
     waiting = np.array([kind == "waiting" for _, kind, _ in seen.paints])[seen.paint]
@@ -249,14 +249,14 @@ def test_labels_can_be_left_out(small):
 def test_a_wait_wide_enough_to_see_splits_an_action():
     rows = [span(start=0, end=1, layer=0), span(start=1.5, end=2.5, layer=1), span(start=2.51, end=3.5, layer=2)]
     boxes = boxes_of(pd.DataFrame(rows), (0,), (0.0, 3.5), ("compute",))
-    assert joined(boxes, 0.04).start.tolist() == [0.0, 1.5]
-    assert joined(boxes, 0.3).start.tolist() == [0.0]
+    assert join_small_boxes(boxes, 0.04).start.tolist() == [0.0, 1.5]
+    assert join_small_boxes(boxes, 0.3).start.tolist() == [0.0]
 
 
 def test_recompute_in_a_joined_backward_is_its_part_of_the_work():
     times = [(0, 1, "recompute"), (1, 4, "backward"), (4, 5, "recompute"), (5, 8, "backward")]
     rows = [span(kind=kind, start=start, end=end, layer=0) for start, end, kind in times]
-    seen = joined(boxes_of(pd.DataFrame(rows), (0,), (0.0, 8.0), ("compute",)), 1.0)
+    seen = join_small_boxes(boxes_of(pd.DataFrame(rows), (0,), (0.0, 8.0), ("compute",)), 1.0)
     assert len(seen) == 1
     assert seen.paints[seen.paint[0]] == ("compute", "backward", 0)
     assert seen.recompute.tolist() == [0.25]
@@ -294,7 +294,7 @@ def lanes(draw) -> pd.DataFrame:
 @given(timeline=lanes(), pixel=st.sampled_from([0.01, 0.3, 1.0, 5.0, 50.0]))
 def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(timeline, pixel):
     boxes = boxes_of(timeline, (0, 1), (0.0, 201.0), ("compute", "tp"))
-    seen = joined(boxes, pixel)
+    seen = join_small_boxes(boxes, pixel)
     assert len(seen) <= len(boxes)
 
     def seconds(of: Boxes) -> pd.Series:

@@ -15,7 +15,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults.words import all_in_words
-from simcluster.show.cells import gpus_of_cluster, layout
+from simcluster.show.cells import gpus_of_cluster, layout_words
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.summary import what_was_run
 
@@ -25,23 +25,23 @@ JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 @pytest.mark.parametrize("name", shipped_names("scenarios"))
 def test_the_axes_of_a_header_are_the_gpus(name: str) -> None:
     scenario = simcluster.load(name)
-    line = layout(scenario)
+    line = layout_words(scenario)
     sizes = {axis: int(size) for axis, size in re.findall(r"(?:^|, |x )(tp|cp|pp|dp|ep|etp) (\d+)", line)}
     assert math.prod(sizes.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")) == scenario.gpus, line
     assert sizes.get("ep", 1) == scenario.parallel.ep
 
 
 def test_every_axis_is_named() -> None:
-    assert "cp 16" in layout(simcluster.load("llama3_405b_128k_16384xh100"))
-    assert layout(simcluster.load("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
+    assert "cp 16" in layout_words(simcluster.load("llama3_405b_128k_16384xh100"))
+    assert layout_words(simcluster.load("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
     whole = {"parallel.tp": 4, "parallel.sequence_parallel": True, "parallel.dp": 8, "parallel.etp": 1}
-    assert layout(simcluster.load("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
+    assert layout_words(simcluster.load("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
 
 
 def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     changes = {"parallel.cp": 2, "parallel.dp": 1}
     result = simcluster.simulate(simcluster.load("tiny_3d", changes))
-    line = layout(result.scenario)
+    line = layout_words(result.scenario)
     assert "cp 2 (ring)" in line
     assert line in str(result)
     assert line in what_was_run(entry_of_result(result))[0]

@@ -15,7 +15,7 @@ from simcluster.results import attention
 from simcluster.results.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Base, Variant
-from simcluster.show.cells import UNKNOWN, cells, headings
+from simcluster.show.cells import UNKNOWN, column_headings, format_row
 from simcluster.studies.search.plan import plan
 from simcluster.studies.sweep.quick_rows import quickly
 
@@ -119,15 +119,15 @@ def test_numbers_are_what_results_are_asked_for(result: Result) -> None:
 @pytest.mark.parametrize("table", ["compare", "sweep", "plan", "report"])
 def test_a_row_has_a_cell_under_every_heading(table: Table, result: Result) -> None:
     values: dict[str, Any] = result.to_dict()
-    assert len(cells(table, values)) == len(headings(table)) == len(columns_of(table)) > 0
-    assert UNKNOWN not in cells(table, values)
-    assert {*cells(table, {"fits": True})} == {UNKNOWN}
+    assert len(format_row(table, values)) == len(column_headings(table)) == len(columns_of(table)) > 0
+    assert UNKNOWN not in format_row(table, values)
+    assert {*format_row(table, {"fits": True})} == {UNKNOWN}
 
 
 def test_memory_that_does_not_fit_is_marked(result: Result) -> None:
     values = result.to_dict()
-    assert not any(cell.endswith("!") for cell in cells("compare", values))
-    assert cells("compare", {**values, "fits": False})[-1].endswith("GB !")
+    assert not any(cell.endswith("!") for cell in format_row("compare", values))
+    assert format_row("compare", {**values, "fits": False})[-1].endswith("GB !")
 
 
 def test_a_metric_without_a_heading_is_in_no_table() -> None:

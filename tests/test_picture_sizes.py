@@ -135,7 +135,9 @@ def test_links_of_a_few_percent_are_far_from_idle_and_the_scale_says_where_it_en
 
 def test_no_load_has_the_colour_of_a_kind_of_node() -> None:
     boxes = {
-        kind: palette.tinted(look.colour, link_pictures._BOX_TINT) for kind, look in NODES.items() if kind != "machine"
+        kind: palette.mix_with_white(look.colour, link_pictures._BOX_TINT)
+        for kind, look in NODES.items()
+        if kind != "machine"
     }
     for load in (0.01, 0.05, 0.2, 0.5, 1.0):
         colour = lab(link_pictures._LEVEL_FILL(link_pictures._NORM(load))[:3], np.eye(3))

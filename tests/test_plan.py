@@ -16,7 +16,14 @@ from simcluster.base.units import format_seconds
 from simcluster.scenario.memory_plan import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import text_of
-from simcluster.show.plan_answer import held_from_one_gpu_up, layout_table, name_of, plan_answer, standing, why
+from simcluster.show.plan_answer import (
+    layout_table,
+    memory_by_layout,
+    name_of,
+    own_layout_rank,
+    plan_answer,
+    winner_reasons,
+)
 from simcluster.step.simulate import replay
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.layout import Layout, own_layout
@@ -174,7 +181,7 @@ def test_processes_threads_and_this_process_find_the_same(found: Found, found_fe
         threads = plan(tiny(), 8, top=7, vary=FEW, executor=pool)
     assert threads.to_dict() == found_few.to_dict()
     assert threads.table.equals(found_few.table)
-    assert why(threads) == why(found_few)
+    assert winner_reasons(threads) == winner_reasons(found_few)
     assert not found.tight
     assert found_tight.tight
     again = plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, near_misses=True, executor=2)
@@ -225,7 +232,7 @@ def test_equal_programs_are_one_layout() -> None:
 
 
 def test_words_say_why(found: Found) -> None:
-    text = "\n".join(why(found))
+    text = "\n".join(winner_reasons(found))
     assert f"Against the second ({name_of(found.best[1])})" in text or "Against the second and" in text
     assert "the best with another" in text
     assert "the winner" in text
@@ -375,7 +382,7 @@ def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: Found) 
     own, seconds = found.own, replay(alone(tiny())).step_time
     assert own is not None
     assert own.step_time == own.score == seconds
-    told = standing(found)[0]
+    told = own_layout_rank(found)[0]
     longer = seconds - found.best[0].step_time
     assert told.startswith("Yours (tp 2 (sequence parallel), pp 2 (1f1b), dp 2 (ZeRO-1)): it takes")
     assert f"{format_seconds(longer)} ({longer / found.best[0].step_time:.1%}) longer than the winner" in told
@@ -400,10 +407,10 @@ def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(f
     sizes = {"parallel.tp": (2,), "parallel.pp": (2,), "training.micro_batch": (1,), "pipeline.schedule": ("1f1b",),
              "training.recompute": ("none",), "parallel.sequence_parallel": (True,), "parallel.zero": (1,)}  # fmt: skip
     same = plan(tiny(), 8, vary=sizes)
-    assert standing(same)[0].endswith(f", {format_seconds(same.best[0].step_time)} per step, is the winner.")
+    assert own_layout_rank(same)[0].endswith(f", {format_seconds(same.best[0].step_time)} per step, is the winner.")
     other = plan(tiny(), 4, vary={**sizes, "parallel.pp": (1,)})
     assert other.own is None
-    assert standing(other)[0] == "Yours is on 8 GPUs, which were not asked for."
+    assert own_layout_rank(other)[0] == "Yours is on 8 GPUs, which were not asked for."
 
 
 def test_the_second_stage_of_zero_keeps_no_whole_gradients() -> None:
@@ -423,4 +430,4 @@ def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
         assert rung.memory is not None
         assert rung.memory >= total  # at the most: what waits between stages, units gathered ahead
         assert rung.memory == total or alike.parallel.pp > 1 or alike.parallel.zero == 3
-    assert "  one GPU                    1.6 GB  fits" in held_from_one_gpu_up(found)
+    assert "  one GPU                    1.6 GB  fits" in memory_by_layout(found)

@@ -22,7 +22,7 @@ from simcluster.cli import plan as plan_command
 from simcluster.cli import terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.plan_answer import name_of_layout, not_proven, standing, why
+from simcluster.show.plan_answer import name_of_layout, own_layout_rank, proven_so_far, winner_reasons
 from simcluster.step.simulate import replay
 from simcluster.studies.search import evaluation
 from simcluster.studies.search.evaluation import LayoutPlayer, SearchState
@@ -88,17 +88,17 @@ def test_a_stopped_search_proves_a_gap_that_holds_and_only_shrinks(whole: Found)
 
 def test_what_was_stopped_says_so_everywhere(whole: Found) -> None:
     found = stopped(2, KeyboardInterrupt)
-    (said,) = not_proven(found)
+    (said,) = proven_so_far(found)
     assert said.startswith(f"Not proven: gap {found.gap:.1%} (stopped by an interrupt after ")
     document = json.loads(json.dumps(found.to_dict()))
     assert (document["proven"], document["gap"], document["stopped"]) == (False, found.gap, "interrupt")
     assert set(document) == set(whole.to_dict())
     assert set(document["best"][0]) == set(whole.to_dict()["best"][0])
     assert found.own is not None, "one's own layout is among the first"
-    assert standing(found)[0].startswith("Yours (tp 2")
-    assert "the winner" not in "".join((*standing(found), *why(found)))
-    assert not_proven(whole) == []
-    assert "longer than the winner" in standing(whole)[0]
+    assert own_layout_rank(found)[0].startswith("Yours (tp 2")
+    assert "the winner" not in "".join((*own_layout_rank(found), *winner_reasons(found)))
+    assert proven_so_far(whole) == []
+    assert "longer than the winner" in own_layout_rank(whole)[0]
 
 
 def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> None:
@@ -136,7 +136,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
     for found in (again, plan(tiny(), 8, top=5, vary=FEW, executor=at_once)):
         assert json.dumps(found.to_dict()) == json.dumps(whole.to_dict())
         assert found.table.to_csv() == whole.table.to_csv()
-        assert (why(found), standing(found)) == (why(whole), standing(whole))
+        assert (winner_reasons(found), own_layout_rank(found)) == (winner_reasons(whole), own_layout_rank(whole))
     assert rest.played == at_once.played - times
     none = Stops()
     plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)

@@ -23,7 +23,7 @@ from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text
 from simcluster.show.registry.kinds import KINDS, entries_of, first_sentence, names
-from simcluster.show.registry.shown import kind_of, shown
+from simcluster.show.registry.shown import kind_of, text_of_entry
 from simcluster.step.simulate import simulate
 
 EVERY = [(kind, name) for kind in KINDS for name in names(kind)]
@@ -48,7 +48,7 @@ def test_what_is_published_has_its_source(kind: str) -> None:
 def test_every_name_is_printed() -> None:
     folders = {"scenarios": "scenarios", "topologies": "topologies", "studies": "scenarios/validation"}
     for kind, name in EVERY:
-        text = shown(name, kind)
+        text = text_of_entry(name, kind)
         assert text.endswith("\n"), name
         if kind in folders:
             assert text == (shipped_folder(folders[kind]) / f"{name}.yaml").read_text(encoding="utf-8")
@@ -60,28 +60,28 @@ def test_every_name_is_printed() -> None:
 def test_a_scenario_is_printed_and_read_back(name: str) -> None:
     scenario = load(name)
     if scenario.gpus < 1024:  # of more it takes longer, and says no more
-        assert load_text(shown(name, "scenarios", full=True)) == scenario
+        assert load_text(text_of_entry(name, "scenarios", full=True)) == scenario
 
 
 def test_catalogues_are_printed_and_read_back() -> None:
     for name in names("models")[::5]:
-        section = parse_document(shown(name, "models")).data["model"]
+        section = parse_document(text_of_entry(name, "models")).data["model"]
         assert Model.model_validate({"name": name, **section}) == Model.model_validate(model_document(name))
     for name in names("devices"):
-        assert load_device({"name": name, **parse_document(shown(name, "devices")).data}) == load_device(name)
+        assert load_device({"name": name, **parse_document(text_of_entry(name, "devices")).data}) == load_device(name)
     for name in ("flat", "dgx_h100", "mixed_nics"):
-        assert parse_document(shown(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
+        assert parse_document(text_of_entry(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
     for name in presets("software.yaml"):
-        section = parse_document(shown(name, "software")).data["software"]
+        section = parse_document(text_of_entry(name, "software")).data["software"]
         assert Software.model_validate({"name": name, **section}) == load_software(name)
     for name in FAULTS:
-        assert parse_document(shown(name, "faults")).data["faults"][0]["kind"] == name
+        assert parse_document(text_of_entry(name, "faults")).data["faults"][0]["kind"] == name
 
 
 def test_changes_are_printed_too() -> None:
-    text = shown("tiny_dp", full=True, changes={"training.micro_batch": 2})
+    text = text_of_entry("tiny_dp", full=True, changes={"training.micro_batch": 2})
     assert load_text(text) == load("tiny_dp", {"training.micro_batch": 2})
-    assert load_text(shown("tiny_dp", changes=["seed=3"])).seed == 3
+    assert load_text(text_of_entry("tiny_dp", changes=["seed=3"])).seed == 3
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_paths_of_a_first_scenario_are_relative_to_its_file(tmp_path: Path, monk
              "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}  # fmt: skip
     (tmp_path / "jobs").mkdir()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
-    (tmp_path / "mine.yaml").write_text(shown("dgx_h100", "topologies"))
+    (tmp_path / "mine.yaml").write_text(text_of_entry("dgx_h100", "topologies"))
     monkeypatch.chdir(tmp_path)
     found = first_scenario("config.json", "mine.yaml", 16)
     (tmp_path / "jobs" / "job.yaml").write_text(found.text(folder="jobs"))

@@ -26,11 +26,11 @@ from simcluster.cli import main
 from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
-from simcluster.show.cells import change
+from simcluster.show.cells import signed_change
 from simcluster.show.report import Entry, colours, details, entry_of_result, page
 from simcluster.show.report.colours import ideal_spans
 from simcluster.show.report.html import element, json_block, typeset
-from simcluster.show.report.packing import Blob, packed, some_ranks
+from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 from simcluster.studies.variations import differences
@@ -172,7 +172,7 @@ def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: E
     told = [seconds for seconds in causes if abs(seconds) > 0.01 * largest]
     assert len(told) > 2
     for seconds in told:
-        assert typeset(change(seconds)) in words
+        assert typeset(signed_change(seconds)) in words
     assert causes.sum() == pytest.approx(other.account.step_time - entry.account.step_time, abs=1e-12)
 
 
@@ -273,11 +273,11 @@ def test_the_timeline_on_the_page_is_the_timeline(entry: Entry) -> None:
 
 
 def test_too_many_spans_lose_whole_ranks_evenly() -> None:
-    spans, left_out = some_ranks(many_spans(16, 50), 430)
+    spans, left_out = choose_ranks(many_spans(16, 50), 430)
     assert len(np.unique(spans.rank)) == 8
     assert {0, 15} <= set(np.unique(spans.rank).tolist())
     assert len(spans) + 50 * len(left_out) == 16 * 50
-    assert some_ranks(many_spans(3, 50), 150)[1] == []
+    assert choose_ranks(many_spans(3, 50), 150)[1] == []
 
 
 def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: Entry) -> None:
@@ -302,7 +302,7 @@ def test_the_schedule_is_drawn_in_units_of_a_forward(entry: Entry) -> None:
     assert entry.schedule is not None
     spans = ideal_spans(entry.schedule)
     assert float(spans.end.max()) == (4 + 1) * 3  # 1F1B of 2 stages and 4 microbatches: (m + p - 1)(F + B)
-    assert packed(spans, Blob(), weights={})["count"] == 2 * 2 * 4
+    assert pack_timeline(spans, Blob(), weights={})["count"] == 2 * 2 * 4
 
 
 # --- the scenario -----------------------------------------------------------------------------------------------------

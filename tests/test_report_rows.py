@@ -12,7 +12,7 @@ from report_pages import other_entry, small_entry
 from simcluster.base.units import format_seconds
 from simcluster.results.result import Result
 from simcluster.show.report import Entry, page
-from simcluster.show.report.packing import Blob, packed, spans_where
+from simcluster.show.report.packing import Blob, pack_timeline, select_spans
 from simcluster.show.report.rows import rows_of, slow_ranks, span_facts
 from simcluster.show.report.summary import verdict
 from simcluster.step.simulate import simulate
@@ -100,12 +100,12 @@ def test_spans_that_are_left_out_take_their_facts_along(entry: Entry) -> None:
     kept = spans.rank >= 2
     some = facts.only(kept)
     assert len(some.late) == kept.sum()
-    own = spans_where(spans, kept)
+    own = select_spans(spans, kept)
     path, start, end = some.path
     assert len(path) < len(facts.path[0])
     assert (own.start[path] <= start + 1e-12).all()
     assert (end <= own.end[path] + 1e-12).all()
-    raw = packed(own, Blob(), weights={}, facts=some)
+    raw = pack_timeline(own, Blob(), weights={}, facts=some)
     assert raw["columns"]["path_lane"][1] == len(path)
 
 

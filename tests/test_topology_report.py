@@ -257,7 +257,10 @@ def drawn(cluster, path):
             build(2, fabric_document("rail_optimised"), machine(4, trays=18)),
             ["2 racks × 72 GPUs", "one tray of the 18"],
         ),
-        (with_storage(), ["apart from it: storage network, 25 GB/s per machine", "to storage: 2 × 12.5 GB/s", "4 leaf"]),
+        (
+            with_storage(),
+            ["apart from it: storage network, 25 GB/s per machine", "to storage: 2 × 12.5 GB/s", "4 leaf"],
+        ),
     ],
     ids=["rail_only", "dragonfly_plus", "pods", "racks", "storage"],
 )

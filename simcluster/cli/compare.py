@@ -19,7 +19,7 @@ from simcluster.results.raised import held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import NO_TIME, cells, change, gpus_of_cluster, headings, layout
+from simcluster.show.cells import NO_TIME, column_headings, format_row, gpus_of_cluster, layout_words, signed_change
 from simcluster.show.pictures import picture
 from simcluster.studies.variations import attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
@@ -166,7 +166,9 @@ def _blocks(
     order: Sequence[str],
 ) -> Iterator[Block]:  # fmt: skip
     """Yield how variants are laid out, numbers of every one, then where each one's difference from the first went."""
-    layouts = {name: f"{gpus_of_cluster(each.scenario)} | {layout(each.scenario)}" for name, each in results.items()}
+    layouts = {
+        name: f"{gpus_of_cluster(each.scenario)} | {layout_words(each.scenario)}" for name, each in results.items()
+    }
     several = len(set(layouts.values())) > 1
     yield Lines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])
     yield _numbers(table, order)
@@ -187,13 +189,13 @@ def _blocks(
 
 
 def _numbers(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
-    columns = [*headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
+    columns = [*column_headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
     rows = {name: [name, "refused", *[""] * (len(columns) + 1)] for name in order}
     for index, (variant, row) in enumerate(table.iterrows()):
         change_of = f"{row['difference']:+.1%}" if index else ""
         dollars = [whole_dollars(row[DOLLARS])] if DOLLARS in row else []
         step = format_seconds(row["step_time_s"])
-        rows[str(variant)] = [str(variant), step, change_of, *cells("compare", row.to_dict()), *dollars]
+        rows[str(variant)] = [str(variant), step, change_of, *format_row("compare", row.to_dict()), *dollars]
     notes = []
     if table["schedule_bubble_fraction"].any():
         notes.append("bubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes")
@@ -228,7 +230,7 @@ def _differences(parts: pd.DataFrame, title: str, *, total: str = "", notes: Seq
     """Columns that differ anywhere, a line for every variant but the first; with their sum if that has a name."""
     shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
     rows = [
-        [str(name), *map(change, [*row[shown], *([float(row.sum())] if total else [])])]
+        [str(name), *map(signed_change, [*row[shown], *([float(row.sum())] if total else [])])]
         for name, row in parts.iloc[1:].iterrows()
     ]
     return TableBlock(["variant", *shown, *([total] if total else [])], rows, title=[title], notes=notes)

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
+from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain_kind
 
 _WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
 
@@ -14,7 +14,7 @@ _WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
 def run(args: argparse.Namespace) -> None:
     """Print one list, or which lists there are."""
     if args.kind:
-        kind = plain(" ".join(args.kind))
+        kind = plain_kind(" ".join(args.kind))
         entries = entries_of(kind)
         common.answer(args, lambda: _of_kind(kind, entries), lambda: [asdict(entry) for entry in entries])
         return

@@ -16,7 +16,7 @@ from simcluster.scenario.memory_plan import mark, recipe_words
 from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
-from simcluster.show.cells import layout
+from simcluster.show.cells import layout_words
 from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_ladder
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
 from simcluster.studies.whatif.largest import largest
@@ -106,7 +106,9 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
 
 
 def _head(scenario: Scenario) -> Lines:
-    return Lines([f"{scenario.title}: {scenario.gpus:,} GPUs | {layout(scenario)}", recipe_words(scenario)], "head")
+    return Lines(
+        [f"{scenario.title}: {scenario.gpus:,} GPUs | {layout_words(scenario)}", recipe_words(scenario)], "head"
+    )
 
 
 def job_answer(memory: JobMemory) -> Answer:

@@ -11,7 +11,7 @@ from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Lines, TableBar, TableBlock
-from simcluster.show.cells import change
+from simcluster.show.cells import signed_change
 from simcluster.show.pictures import picture
 from simcluster.step.simulate import replay
 from simcluster.studies.whatif.sensitivities import (
@@ -89,7 +89,7 @@ def _table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
         row = [
             RESOURCES[each.resource],
             _more(each),
-            change(each.before - each.step_time),
+            signed_change(each.before - each.step_time),
             _percents(-each.gain),
             "" if each.loss is None else _percents(each.loss),
             "another path" if estimate is None else _percents(-estimate),
@@ -122,7 +122,7 @@ def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[s
     measured = scenario.measured_step_time
     if measured is None:
         return []
-    off = f"{change(measured - simulated)} a step, {measured / simulated - 1:+.1%}"
+    off = f"{signed_change(measured - simulated)} a step, {measured / simulated - 1:+.1%}"
     return [
         f"measured {format_seconds(measured)}, {off}: what alone would explain it, to first order",
         *(f"  {cause.in_words()}" for cause in causes),

@@ -8,12 +8,12 @@ import sys
 from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import write_json
 from simcluster.documents.reading import parse_document
-from simcluster.show.registry.shown import lists_of, shown
+from simcluster.show.registry.shown import lists_of, text_of_entry
 
 
 def run(args: argparse.Namespace) -> None:
     """Print it."""
-    text = shown(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
+    text = text_of_entry(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
     if args.json != "-":
         sys.stdout.write(text)
     others = [] if args.kind else lists_of(args.shipped)[1:]

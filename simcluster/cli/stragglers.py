@@ -12,7 +12,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import layout
+from simcluster.show.cells import layout_words
 from simcluster.show.pictures import picture
 from simcluster.show.study_answers import stragglers_answer
 from simcluster.step.simulate import replay
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     result = replay(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []
-    head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout(result.scenario)}"]
+    head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout_words(result.scenario)}"]
     blocks = [Lines(head), *stragglers_answer(found), *_waits(result)]
     common.answer(
         args,

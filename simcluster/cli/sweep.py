@@ -16,7 +16,7 @@ from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.memory_plan import headroom_of
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import cells, headings
+from simcluster.show.cells import column_headings, format_row
 from simcluster.studies.sweep.playing import measured
 from simcluster.studies.sweep.quick_rows import Fastest, Room, fastest, quickly
 from simcluster.studies.sweep.sweep import Swept, load_sweep, run_sweep
@@ -170,6 +170,8 @@ def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: s
         step = format_seconds(row["step_time_s"])
         rows.append(
             [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
-             *cells("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
+             *format_row("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
         )  # fmt: skip
-    return TableBlock(["variant", *paths, "step", *headings("sweep"), "memory"], rows, title=[title], notes=notes)
+    return TableBlock(
+        ["variant", *paths, "step", *column_headings("sweep"), "memory"], rows, title=[title], notes=notes
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.shown import clipped
 from simcluster.base.units import format_seconds
-from simcluster.show.lines import NAME, named
+from simcluster.show.lines import NAME, named_line
 
 if TYPE_CHECKING:
     from simcluster.interop.export.trace_export import TraceFiles
@@ -22,7 +22,7 @@ def _trace_difference(found: TraceDifference) -> str:
 
 def _trace_files(found: TraceFiles) -> str:
     last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
-    return named(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
+    return named_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
 
 
 LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference, "TraceFiles": _trace_files}

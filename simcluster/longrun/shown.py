@@ -12,7 +12,7 @@ from simcluster.base.shown import clipped
 from simcluster.base.units import DAY
 from simcluster.documents.catalogue import presets
 from simcluster.longrun.text import format_flop
-from simcluster.show.lines import named
+from simcluster.show.lines import named_line
 
 if TYPE_CHECKING:
     from simcluster.longrun.budget.walls import Walls
@@ -25,28 +25,30 @@ if TYPE_CHECKING:
 
 
 def _first(found: FirstScenario) -> str:
-    return named(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
+    return named_line(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
 
 
 def _check(found: LaunchCheck) -> str:
     bad = f"failed: {', '.join(found.failed)}" if found.failed else ""
-    return named(found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clipped(bad, 80))
+    return named_line(
+        found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clipped(bad, 80)
+    )
 
 
 def _weeks(training: TrainingRun | StagedTraining) -> str:
     runs = f"{training.played:,} run{'s' * (training.played > 1)}"
     parts = f"{float(training.wall.mean()) / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
-    return named(training, training.scenario.title, *parts)
+    return named_line(training, training.scenario.title, *parts)
 
 
 def _policies(found: PolicyComparison) -> str:
-    return named(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
+    return named_line(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
                   f"best {clipped(found.best, 60)}")  # fmt: skip
 
 
 def _walls(found: Walls) -> str:
     tokens = "" if found.tokens is None else f"{format_count(found.tokens)} tokens"
-    return named(found, f"{format_count(found.parameters)} parameters", tokens, found.device, found.precision)
+    return named_line(found, f"{format_count(found.parameters)} parameters", tokens, found.device, found.precision)
 
 
 def _scaling(found: Scaling) -> str:
@@ -65,7 +67,7 @@ def _scaling(found: Scaling) -> str:
 
 LINES: Mapping[str, Callable[[Any], str]] = {
     "Advice": lambda found: f"Advice({found.question}: {found.sentence})",
-    "FailureReplay": lambda found: named(
+    "FailureReplay": lambda found: named_line(
         found, found.name, f"{found.last.days:,.4g} days", f"goodput {found.last.goodput:.2%}"
     ),
     "FirstScenario": _first,

@@ -20,7 +20,7 @@ from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.show.bars import bar_rows, label_axes
-from simcluster.show.cells import told
+from simcluster.show.cells import main_causes
 from simcluster.show.palette import (
     COMPUTE_KINDS,
     QUIET_TEXT,
@@ -30,8 +30,8 @@ from simcluster.show.palette import (
     WAITING_HATCH,
     Colour,
     colour_of,
+    mix_with_white,
     rgb,
-    tinted,
 )
 from simcluster.studies.whatif.difference import phrase
 from simcluster.studies.whatif.free import COMMUNICATION, Free, what_if_free
@@ -160,7 +160,7 @@ def _draw_overlap(axes: Axes, rows: Sequence[_Row]) -> None:
         left = 0.0
         for seconds, colour, hatch in (
             (row.value.exposed, full, ""),
-            (row.value.hidden, tinted(full, _HIDDEN_TINT), ""),
+            (row.value.hidden, mix_with_white(full, _HIDDEN_TINT), ""),
             (row.value.waiting, rgb(WAITING), "////"),
         ):
             axes.barh(place, seconds, left=left, height=0.74, color=colour, hatch=hatch, edgecolor=WAITING_HATCH, lw=0)
@@ -174,7 +174,7 @@ def _draw_overlap(axes: Axes, rows: Sequence[_Row]) -> None:
 def _overlap_legend(rows: Iterable[_Row]) -> Iterable[Patch]:
     full = rgb(STREAMS.get(next(iter(rows)).axis, COMPUTE_KINDS["other"]))
     yield Patch(color=full, label="exposed")
-    yield Patch(color=tinted(full, _HIDDEN_TINT), label="overlaps with compute")
+    yield Patch(color=mix_with_white(full, _HIDDEN_TINT), label="overlaps with compute")
     yield Patch(facecolor=WAITING, hatch="////", edgecolor=WAITING_HATCH, lw=0, label="waiting for a late member")
 
 
@@ -246,7 +246,7 @@ def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     if not others:
         raise InputError("nothing to draw: differences need at least two scenarios")
     base = str(causes.index[0])
-    steps = [told(causes.loc[name, list(CAUSES)].to_dict()) for name in others]
+    steps = [main_causes(causes.loc[name, list(CAUSES)].to_dict()) for name in others]
     rows = [len(each) + 2 for each in steps]
     figure = Figure(figsize=(9.5, 0.7 + sum(_WATERFALL_ROW * count + 0.75 for count in rows)), layout="constrained")
     panels = figure.subplots(len(others), 1, squeeze=False, height_ratios=rows)[:, 0]

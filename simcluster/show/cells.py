@@ -50,12 +50,12 @@ PARTS = {
 """Parts of a step, by their key in the breakdown."""
 
 
-def written(unit: Unit, value: float) -> str:
+def format_metric(unit: Unit, value: float) -> str:
     """Format a number in its unit for people."""
     return _WRITTEN[unit](value)
 
 
-def change(seconds: float) -> str:
+def signed_change(seconds: float) -> str:
     """Format a change in seconds with its sign and a readable unit (+38.66 us); below 1 ps it is 0."""
     return "0" if abs(seconds) <= NO_TIME else format_change(seconds)
 
@@ -71,23 +71,23 @@ def cause_class(cause: str) -> str:
     return f"k-{part if part in BREAKDOWN else cause if cause in BREAKDOWN else 'other'}"
 
 
-def headings(table: Table) -> list[str]:
+def column_headings(table: Table) -> list[str]:
     """Return the headings of a table's columns."""
     return [metric.heading for metric in columns_of(table).values()]
 
 
-def cells(table: Table, row: Mapping[Any, Any]) -> list[str]:
+def format_row(table: Table, row: Mapping[Any, Any]) -> list[str]:
     """Format one row of a table; "!" marks memory above the GPU's capacity, "?" an unknown value."""
     found = []
     for name, metric in columns_of(table).items():
         value = row.get(name)
         known = value is not None and value == value
-        text = written(metric.unit, float(value)) if known else UNKNOWN  # type: ignore[arg-type]
+        text = format_metric(metric.unit, float(value)) if known else UNKNOWN  # type: ignore[arg-type]
         found.append(text + (" !" if known and name == "peak_memory_bytes" and not row["fits"] else ""))
     return found
 
 
-def told(causes: Mapping[str, float]) -> list[tuple[str, float]]:
+def main_causes(causes: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return the causes that matter in their order, with the sum of the others as "rest"."""
     largest = max(abs(seconds) for seconds in causes.values())
     found = [(name, seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
@@ -107,7 +107,7 @@ def gpus_of_cluster(scenario: Scenario) -> str:
     return f"{scenario.gpus:,} GPUs{'' if named else f' ({device})'} of {name}"
 
 
-def layout(scenario: Scenario) -> str:
+def layout_words(scenario: Scenario) -> str:
     """Return the degrees of a layout: "tp 8 (sequence parallel), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4".
 
     tp, pp and dp are always given; their product with cp is the number of GPUs. The ep x etp ranks of an expert group

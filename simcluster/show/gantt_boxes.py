@@ -100,7 +100,7 @@ def boxes_of(
     )
 
 
-def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
+def join_small_boxes(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
     """Return the boxes with small ones joined: compute within an action, communication wherever it is dense.
 
     A joined box has the paint that fills most of its time; `share` is the fraction of the box that was filled.

@@ -17,7 +17,7 @@ from matplotlib.collections import PolyCollection
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, joined
+from simcluster.show.gantt_boxes import Boxes, boxes_of, join_small_boxes
 from simcluster.show.gantt_rows import RowChoice, Window
 
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)
@@ -92,7 +92,7 @@ class Panel:
     @cached_property
     def boxes(self) -> Boxes:
         """Visible boxes, with small ones joined."""
-        return joined(self.spans, self.seconds_per_pixel)
+        return join_small_boxes(self.spans, self.seconds_per_pixel)
 
 
 def draw_panel(axes: Axes, panel: Panel, *, named: bool = True) -> None:
@@ -132,7 +132,7 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     top = bottom - (bottom - top) * fills
     pixel = panel.seconds_per_pixel / panel.unit
     hatched = waiting & (end - start > _HATCHED * pixel)
-    end = _seen(boxes, waiting, start, end, pixel)
+    end = _visible_ends(boxes, waiting, start, end, pixel)
     for which in (waiting & ~hatched, hatched, ~waiting):
         collection = _add(axes, start[which], end[which], top[which], bottom[which], colours[which])
         if which is hatched and int(which.sum()) <= HATCH_UP_TO:
@@ -146,7 +146,7 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     _add(axes, start[edged], start[edged] + pixel, top[edged], bottom[edged], colours[edged] * 0.55)
 
 
-def _seen(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
+def _visible_ends(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
     """Return the drawn ends of boxes, so that what is shorter than a pixel does not appear at random.
 
     Communication is drawn one pixel long at least, and gaps below a pixel are closed.

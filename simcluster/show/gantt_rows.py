@@ -57,13 +57,13 @@ def choose_rows(
     if ranks is not None:
         chosen, reason = wanted, ""
     elif rows == "stage":
-        chosen = evenly(lowest, max_rows)
+        chosen = evenly_spaced(lowest, max_rows)
         reason = "" if len(chosen) == len(wanted) == total else _lowest_of(len(chosen), len(lowest))
     elif len(wanted) <= max_rows:
         chosen, reason = wanted, "" if total == len(wanted) else "the others equal one of these"
     else:
         notable = _notable(timeline, groups)
-        chosen = evenly(lowest, max(1, max_rows - len(notable)))
+        chosen = evenly_spaced(lowest, max(1, max_rows - len(notable)))
         reason = _lowest_of(len(chosen), len(lowest))
         for rank, why in notable:
             if rank not in chosen and len(chosen) < max_rows:
@@ -102,7 +102,7 @@ def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tu
     return list(found.items())
 
 
-def evenly(ranks: list[int], count: int) -> list[int]:
+def evenly_spaced(ranks: list[int], count: int) -> list[int]:
     """Return at most `count` of `ranks`, evenly spaced, including the first and the last."""
     if len(ranks) <= count:
         return list(ranks)

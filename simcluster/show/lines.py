@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.shown import clipped
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.show.cells import gpus_of_cluster, layout
+from simcluster.show.cells import gpus_of_cluster, layout_words
 
 if TYPE_CHECKING:
     from simcluster.results.critical_path import CriticalPath
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME = 70  # characters of a name
 
 
-def named(it: object, name: str, *parts: str) -> str:
+def named_line(it: object, name: str, *parts: str) -> str:
     """Return "Class(name: part, part)"."""
     return f"{type(it).__name__}({clipped(name, NAME)}: {', '.join(part for part in parts if part)})"
 
@@ -39,23 +39,25 @@ def _step(seconds: float) -> str:
 
 def _run(run: Run) -> str:
     steps = f"{run.steps:,} steps" if run.steps > 1 else ""
-    return named(run, _step(run.step_time), f"{len(run.ranks):,} rank{'s' * (len(run.ranks) > 1)}", steps)
+    return named_line(run, _step(run.step_time), f"{len(run.ranks):,} rank{'s' * (len(run.ranks) > 1)}", steps)
 
 
 def _result(result: Result) -> str:
     facts, seconds = result.facts, result.step_time
     rate = f"{facts.tokens / seconds:,.0f} tokens/s"
-    return named(result, result.scenario.title, _step(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs")
+    return named_line(
+        result, result.scenario.title, _step(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs"
+    )
 
 
 def _scenario(scenario: Scenario) -> str:
-    return named(scenario, scenario.title, f"{clipped(gpus_of_cluster(scenario), 50)} | {layout(scenario)}")
+    return named_line(scenario, scenario.title, f"{clipped(gpus_of_cluster(scenario), 50)} | {layout_words(scenario)}")
 
 
 def _cluster(cluster: Cluster) -> str:
     machines = len(set(cluster.host_of))
     gpus = f"{len(cluster.host_of):,} GPUs in {machines:,} machine{'s' * (machines > 1)}"
-    return named(cluster, cluster.name, gpus, f"{len(cluster.capacity):,} links")
+    return named_line(cluster, cluster.name, gpus, f"{len(cluster.capacity):,} links")
 
 
 def _difference(found: Difference) -> str:
@@ -69,48 +71,48 @@ def _difference(found: Difference) -> str:
 def _critical_path(path: CriticalPath) -> str:
     kind, seconds = next(iter(path.by_kind().items()), ("nothing", 0.0))
     most = f"most of it {kind}, {seconds / path.seconds:.1%}" if path.seconds else ""
-    return named(path, _step(path.seconds), f"{len(path.number):,} spans", most)
+    return named_line(path, _step(path.seconds), f"{len(path.number):,} spans", most)
 
 
 def _distribution(found: Distribution) -> str:
     low, high = found.interval
     interval = f"{low:.6g} to {high:.6g} s" if len(found) > 1 else "unknown"
     mean = f"{format_seconds(found.mean)} a step on average"
-    return named(found, f"{len(found):,} replicas", mean, f"95 % interval {interval}",
+    return named_line(found, f"{len(found):,} replicas", mean, f"95 % interval {interval}",
                   f"{format_seconds(found.planned)} without chance")  # fmt: skip
 
 
 def _ranked(each: Ranked) -> str:
     place = each.layout
-    return named(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
+    return named_line(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
                   _step(each.step_time), f"{each.memory / 1e9:.1f} GB a GPU")  # fmt: skip
 
 
 def _collective(time: CollectiveTime) -> str:
     rate = f"bus bandwidth {format_bytes_per_second(time.busbw)}" if time.duration > 0 else ""
     what = f"{time.kind} of {format_bytes(time.size)} on {len(time.gpus):,} GPUs"
-    return named(time, what, format_seconds(time.duration), rate, time.algorithm)
+    return named_line(time, what, format_seconds(time.duration), rate, time.algorithm)
 
 
 def _schedule(played: PlayedSchedule) -> str:
     schedule = played.schedule
     counts = f"{schedule.num_stages} stages, {schedule.num_microbatches} microbatches"
-    return named(played, schedule.name, counts, f"makespan {float(played.timing.makespan):.6g}",
+    return named_line(played, schedule.name, counts, f"makespan {float(played.timing.makespan):.6g}",
                   f"bubble {float(played.timing.bubble_over_total):.1%}")  # fmt: skip
 
 
 def _found(found: Found) -> str:
     counts = f"{found.played:,} of {found.total:,} combinations simulated"
     if not found.best:
-        return named(found, found.base.name, counts)
+        return named_line(found, found.base.name, counts)
     place = found.best[0].layout
     best = f"best tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"
-    return named(found, found.base.name, best, _step(found.best[0].step_time), counts)
+    return named_line(found, found.base.name, best, _step(found.best[0].step_time), counts)
 
 
 def _stragglers(found: Stragglers) -> str:
     dearest = f"dearest {found.causes[0].what}" if found.causes else "nothing straggles"
-    return named(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clipped(dearest, 80))
+    return named_line(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clipped(dearest, 80))
 
 
 def _records(found: Sequence[object]) -> str:

@@ -22,8 +22,8 @@ from simcluster.documents.argument_types import checked
 from simcluster.results.loads import hottest_over_time, link_table
 from simcluster.results.result import Result
 from simcluster.show.bars import label_axes, time_unit
-from simcluster.show.palette import COMPUTE_KINDS, HEAT, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, tinted
-from simcluster.show.topology_parts import NODES, Point, box
+from simcluster.show.palette import COMPUTE_KINDS, HEAT, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, mix_with_white
+from simcluster.show.topology_parts import NODES, Point, draw_box
 from simcluster.topology.links import compute_part, label
 
 _HEAT_FILL = LinearSegmentedColormap.from_list(
@@ -184,7 +184,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
         if back is None or places[level.ends[0]][1] < places[level.ends[1]][1] or back is level:
             _pair(axes, level, back, places, largest)
     for name, place in places.items():
-        box(axes, place, _BOX, tinted(NODES[kinds[name]].colour, _BOX_TINT), f"{counts[name]:,} × {name}")
+        draw_box(axes, place, _BOX, mix_with_white(NODES[kinds[name]].colour, _BOX_TINT), f"{counts[name]:,} × {name}")
     axes.set_xlim(first, last)
     axes.set_ylim(-0.5 * _TIER, high - 0.5 * _TIER)
     axes.set_axis_off()

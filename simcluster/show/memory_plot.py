@@ -15,7 +15,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
 from simcluster.show.bars import label_axes, time_unit
-from simcluster.show.gantt_rows import evenly
+from simcluster.show.gantt_rows import evenly_spaced
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
 _GB = 1e9
@@ -36,7 +36,7 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
             "nothing is allocated or freed in this run, so there is no memory to draw; leave the picture out"
         )
     fullest = result.memory_peak.rank
-    chosen = list(ranks) if ranks is not None else evenly(sorted(result.weights), _DRAWN)
+    chosen = list(ranks) if ranks is not None else evenly_spaced(sorted(result.weights), _DRAWN)
     if ranks is None and fullest not in chosen:
         chosen = sorted([fullest, *chosen[1:]])
     if len(chosen) > _MOST_RANKS:

@@ -72,15 +72,15 @@ def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
     if kind == "waiting":
         return rgb(WAITING)
     if kind == "checkpoint":
-        return tinted(rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
+        return mix_with_white(rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
     if kind == "copy":
-        return tinted(rgb(COMPUTE_KINDS["offload"]), _COPY_TINTS.get(stream, 0.0))
+        return mix_with_white(rgb(COMPUTE_KINDS["offload"]), _COPY_TINTS.get(stream, 0.0))
     if stream == "host":
         return rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"]))
     if stream == "compute":
         tint = _CHUNK_TINTS[chunk % len(_CHUNK_TINTS)] if chunk > 0 else 0.0
-        return tinted(rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)
-    return tinted(rgb(STREAMS.get(stream, COMPUTE_KINDS["other"])), _KIND_TINTS.get(kind, 0.0))
+        return mix_with_white(rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)
+    return mix_with_white(rgb(STREAMS.get(stream, COMPUTE_KINDS["other"])), _KIND_TINTS.get(kind, 0.0))
 
 
 def text_on(colour: Colour) -> str:
@@ -94,7 +94,7 @@ def luminance(colour: Colour) -> float:
     return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 
 
-def tinted(colour: Colour, tint: float) -> Colour:
+def mix_with_white(colour: Colour, tint: float) -> Colour:
     """Return `colour` mixed with white (`tint` from 0 to 1) or with black (0 to -1)."""
     red, green, blue = (part + (1.0 - part) * tint if tint > 0 else part * (1.0 + tint) for part in colour)
     return red, green, blue

@@ -9,7 +9,7 @@ from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
 from simcluster.scenario.memory_plan import mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
-from simcluster.show.cells import UNKNOWN, cells, headings, layout
+from simcluster.show.cells import UNKNOWN, column_headings, format_row, layout_words
 from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written
 from simcluster.studies.search.own import OwnLayout
 from simcluster.studies.search.plan import LISTED, Found, Ranked
@@ -60,8 +60,8 @@ def plan_answer(found: Found, width: int | None = None) -> Answer:
     return [
         Lines([f"{found.base.name}: {which} of {found.total:,} combinations"]),
         TableBlock(table.header, table.rows, notes=notes, bars=bars),
-        *(Lines([paragraph]) for paragraph in (*not_proven(found), *standing(found), *why(found))),
-        Lines(held_from_one_gpu_up(found), "layout"),
+        *(Lines([paragraph]) for paragraph in (*proven_so_far(found), *own_layout_rank(found), *winner_reasons(found))),
+        Lines(memory_by_layout(found), "layout"),
         Lines(["combinations  reason, or simulated", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
         Lines([f"{name_of_first(found)}: {' '.join(f'--{path} {written(value)}' for path, value in options)}"]),
         Lines(found.left_out.in_words()),
@@ -101,7 +101,7 @@ def layout_table(found: Found, width: int | None = None) -> LayoutTable:
     shared = {name: of(ranked[0][1]) for name, of in _MORE.items() if len({of(each) for _, each in ranked}) == 1}
     values = _SIZES | {name: of for name, of in _MORE.items() if name not in shared}
     score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
-    header = ["", *values, "step", *score, *headings("plan"), "exposed", "memory"]
+    header = ["", *values, "step", *score, *column_headings("plan"), "exposed", "memory"]
     rows = [
         [place + ("*" if each.note(found.base) else ""), *(of(each) for of in values.values()), *_numbers(found, each)]
         for place, each in ranked
@@ -119,7 +119,7 @@ def _numbers(found: Found, each: Ranked) -> list[str]:
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
     exposed = f"{row['exposed_communication_s'] / each.step_time:.1%}" if "exposed_communication_s" in row else UNKNOWN
     memory = f"{each.memory / 1e9:.1f} GB" + mark(each.memory, found.limit.whole, found.limit.headroom)
-    return [format_seconds(each.step_time), *score, *cells("plan", row), exposed, memory]
+    return [format_seconds(each.step_time), *score, *format_row("plan", row), exposed, memory]
 
 
 def _order_cell(each: Ranked) -> str:
@@ -212,7 +212,7 @@ def name_of_first(found: Found) -> str:
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
-def why(found: Found) -> list[str]:
+def winner_reasons(found: Found) -> list[str]:
     """Return sentences that compare the winner with other simulated layouts and with bounds of those not simulated."""
     winner, everyone = found.best[0], (*found.best[1:], *found.others)
     next_played = [each for each in found.others if each.layout not in winner.same] if len(found.best) == 1 else []
@@ -231,7 +231,7 @@ def why(found: Found) -> list[str]:
         longer = format_seconds(other.step_time - winner.step_time)
         short = f"it takes {format_seconds(other.step_time)} a step, {longer} longer."
         against.append(f"Against {' and '.join(names)} ({name_of(other)}): {_difference(found, other) or short}")
-    return [*against, *_elsewhere(found)]
+    return [*against, *_bounds_elsewhere(found)]
 
 
 def _difference(found: Found, other: Ranked | OwnLayout) -> str:
@@ -243,7 +243,7 @@ def _difference(found: Found, other: Ranked | OwnLayout) -> str:
     return Difference((name_of_first(found), "it"), first, second, ()).in_words()
 
 
-def _elsewhere(found: Found) -> Iterator[str]:
+def _bounds_elsewhere(found: Found) -> Iterator[str]:
     """Yield the best bounds of degrees for which no layout had to be simulated."""
     best = found.best[0].score
     parts = [
@@ -254,7 +254,7 @@ def _elsewhere(found: Found) -> Iterator[str]:
         yield f"By their bounds alone{whose}: {', '.join(parts)}."
 
 
-def not_proven(found: Found) -> list[str]:
+def proven_so_far(found: Found) -> list[str]:
     """Return sentences about what a stopped search has proven."""
     if not found.stopped:
         return []
@@ -273,14 +273,14 @@ def not_proven(found: Found) -> list[str]:
     ]
 
 
-def standing(found: Found) -> list[str]:
+def own_layout_rank(found: Found) -> list[str]:
     """Return sentences about the rank of the scenario's own layout, and the reasons."""
     own, winner = found.own, found.best[0]
     if own is None and not found.proven and any(each.layout.gpus == found.base.gpus for each in found.best):
         return ["Yours was not simulated before the search was stopped."]
     if own is None:
         return [f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."]
-    yours, seconds = f"Yours ({layout(found.base)})", format_seconds(own.step_time)
+    yours, seconds = f"Yours ({layout_words(found.base)})", format_seconds(own.step_time)
     room = "" if own.memory <= found.capacity else f", which holds {own.memory / 1e9:.1f} GB a GPU, more than the limit"
     if same_program(own_layout(found.base), winner.layout):
         return [f"{yours}, {seconds} per step, is {name_of_first(found)}."]
@@ -292,7 +292,7 @@ def standing(found: Found) -> list[str]:
     return [f"{yours} is {f'{less:.1%} less' if less > 0 else f'as fast as {name_of_first(found)}'}{room}."]
 
 
-def held_from_one_gpu_up(found: Found) -> list[str]:
+def memory_by_layout(found: Found) -> list[str]:
     """Return lines with the memory of the fullest GPU, for layouts that split the model further and further."""
     width = max(len(rung.words) for rung in found.ladder)
     lines = ["What the fullest GPU holds, the more the job is split (micro batch 1):"]

@@ -24,8 +24,8 @@ from simcluster.show.palette import (
     TEXT,
     Colour,
     colour_of,
+    mix_with_white,
     rgb,
-    tinted,
 )
 from simcluster.studies.kernels import PHASES
 from simcluster.studies.roofline import KernelPoint, Roofline
@@ -92,7 +92,7 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
 def _look(phase: str) -> tuple[tuple[Colour, float], Colour]:
     """Return a fill, transparent since forward and backward often coincide, and an edge colour."""
     colour = rgb(COMPUTE_KINDS[phase])
-    return (colour, 0.35), tinted(colour, -0.3)
+    return (colour, 0.35), mix_with_white(colour, -0.3)
 
 
 def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> None:

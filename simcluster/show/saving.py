@@ -39,7 +39,7 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
     if not path.parent.is_dir():
         raise InputError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
     require_dpi(dpi)
-    fitted = _fitted(figure, size, dpi or (size.dpi if size else None))
+    fitted = _layout_options(figure, size, dpi or (size.dpi if size else None))
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     if ending == "png":
         fitted["pil_kwargs"] = {"compress_level": _COMPRESSED}
@@ -52,7 +52,7 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
         file.write(picture.getbuffer())
 
 
-def _fitted(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:
+def _layout_options(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:
     """Return the options of ``savefig`` for a figure that was laid out for a size."""
     options = {} if dpi is None else {"dpi": dpi}
     if size is None:

@@ -15,7 +15,7 @@ from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words, recompute_words
 from simcluster.schedules.comparison import OwnBubble
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import PARTS, gpus_of_cluster, layout
+from simcluster.show.cells import PARTS, gpus_of_cluster, layout_words
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
@@ -68,7 +68,7 @@ def job_lines(scenario: Scenario) -> list[str]:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
         on_a_line(scenario.title),
-        f"{gpus_of_cluster(scenario)} | {layout(scenario)}",
+        f"{gpus_of_cluster(scenario)} | {layout_words(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
         f"{training.precision}, {recompute}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.satellites import provided
 from simcluster.base.units import format_seconds
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import NO_TIME, cause_class, change
+from simcluster.show.cells import NO_TIME, cause_class, signed_change
 from simcluster.show.yaml_text import setting_text
 from simcluster.studies.whatif.difference import phrase
 
@@ -49,8 +49,8 @@ def causes_table(found: Difference) -> list[TableBlock]:
     causes = {name: seconds for name, seconds in found.causes.items() if abs(seconds) > NO_TIME}
     if not causes:
         return []
-    rows = [[phrase(name), change(seconds), f"{seconds / base:+.1%}"] for name, seconds in causes.items()]
-    rows.append(["sum", change(sum(found.causes.values())), f"{found.seconds / base:+.1%}"])
+    rows = [[phrase(name), signed_change(seconds), f"{seconds / base:+.1%}"] for name, seconds in causes.items()]
+    rows.append(["sum", signed_change(sum(found.causes.values())), f"{found.seconds / base:+.1%}"])
     levels = [*accumulate(causes.values(), initial=0.0)]
     bars = [TableBar(levels[at], levels[at + 1], cause_class(name)) for at, name in enumerate(causes)]
     bars.append(TableBar(0.0, found.seconds, "whole"))
@@ -65,7 +65,7 @@ def _stages(found: Difference) -> list[Block]:
         )
     shown = [name for name in found.stages[0] if any(abs(stage[name]) > NO_TIME for stage in found.stages)]
     rows = [
-        [str(number), *(change(stage[name]) for name in shown), change(sum(stage.values()))]
+        [str(number), *(signed_change(stage[name]) for name in shown), signed_change(sum(stage.values()))]
         for number, stage in enumerate(found.stages[:_MOST_STAGES])
     ]
     more = [f"and {len(found.stages) - len(rows)} more stages (--json)"] if len(found.stages) > len(rows) else []

@@ -23,13 +23,13 @@ from simcluster.show.topology_parts import (
     Bundle,
     Explained,
     Point,
-    box,
     bundles,
-    frame,
-    line,
+    draw_box,
+    draw_box_row,
+    draw_frame,
+    draw_link,
     medium_of,
-    note,
-    row,
+    write_note,
 )
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Graph, switch_levels
@@ -161,9 +161,9 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
         text = f"{count:,} {word}s × {gpus}\n= {sum(sizes):,} GPUs" if count > 1 else f"1 {word}\n{gpus}"
     else:
         text = f"{count:,} {word}s\n{sum(sizes):,} GPUs"
-    frame(ax, (x, 0.4), (0.9, 1.4), icon, f"{name}{text}", 0.38)
+    draw_frame(ax, (x, 0.4), (0.9, 1.4), icon, f"{name}{text}", 0.38)
     icons = min(count, _MOST_ICONS)
-    row(ax, icons, (x, 0.1), (0.8, 0.2), NODES[icon].colour)
+    draw_box_row(ax, icons, (x, 0.1), (0.8, 0.2), NODES[icon].colour)
     if count > icons:
         left = f"{icons} of {count:,} {'GPU' if alone else word}s drawn"
         ax.text(x, -0.15, left, ha="center", va="center", fontsize=7.5, color=QUIET_TEXT, zorder=5)
@@ -172,9 +172,9 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
 def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, explained: Explained) -> None:
     explained.kinds["switch"] = None
     shown = len(nodes) <= _MOST_SWITCH_ICONS
-    frame(ax, at, (width, 0.5), "switch", _switches(graph, nodes), 0.1 if shown else 0.0)
+    draw_frame(ax, at, (width, 0.5), "switch", _switches(graph, nodes), 0.1 if shown else 0.0)
     if shown:
-        row(ax, len(nodes), (at[0], at[1] - 0.12), (width * 0.9, 0.13), NODES["switch"].colour)
+        draw_box_row(ax, len(nodes), (at[0], at[1] - 0.12), (width * 0.9, 0.13), NODES["switch"].colour)
 
 
 def _switches(graph: Graph, nodes: Sequence[str]) -> str:
@@ -189,13 +189,13 @@ def _draw_parts(ax: Axes, fabric: FabricColumns, at: Point, width: float, explai
     what = f"{len(parts)} parts that never meet"
     if len({len(part) for part in parts}) == 1:
         what = f"{len(parts)} rails apart, {_switches(fabric.graph, parts[0])} each: no switch joins two"
-    frame(ax, at, (width, 0.5), "switch", what, 0.11)
+    draw_frame(ax, at, (width, 0.5), "switch", what, 0.11)
     shown = min(len(parts), 2 * _MOST_ICONS)
     step = width * 0.94 / shown
     for i in range(shown):
         centre = at[0] + (i - (shown - 1) / 2) * step
         text = f"{len(parts[i])}" if step > 0.1 else ""
-        box(ax, (centre, at[1] - 0.11), (step * 0.86, 0.19), NODES["switch"].colour, text, 7.5)
+        draw_box(ax, (centre, at[1] - 0.11), (step * 0.86, 0.19), NODES["switch"].colour, text, 7.5)
 
 
 def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, explained: Explained) -> None:
@@ -208,7 +208,7 @@ def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: flo
     total = format_bytes_per_second(sum(bundle.total for bundle in over))
     texts = [f"{len(fabric.columns)} groups, every two of them joined directly"]
     texts += [f"out of each: {over[0].text()} = {total}"]
-    note(ax, ((places[0] + places[-1]) / 2, y + 0.85), texts, 9.5, "center")
+    write_note(ax, ((places[0] + places[-1]) / 2, y + 0.85), texts, 9.5, "center")
 
 
 def _draw_band(
@@ -223,7 +223,7 @@ def _draw_band(
     total = sum(bundle.total for bundle in group)
     width = 0.6 + (_THICKEST - 0.6) * math.sqrt(total / widest)
     explained.media.update(dict.fromkeys(bundle.medium for bundle in group))
-    line(ax, start, end, group[0].medium, width)
+    draw_link(ax, start, end, group[0].medium, width)
     texts = [bundle.text() for bundle in group[:3]] + ["…"] * (len(group) > 3)
     together = [f"= {format_bytes_per_second(total)}"] if len(group) > 1 or group[0].number > 1 else []
-    note(ax, (start[0], (start[1] + end[1]) / 2), texts + together, aside=width / 2 + 4)
+    write_note(ax, (start[0], (start[1] + end[1]) / 2), texts + together, aside=width / 2 + 4)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from simcluster.base.units import format_bytes_per_second
-from simcluster.show.palette import TEXT, Colour, rgb, text_on, tinted
+from simcluster.show.palette import TEXT, Colour, mix_with_white, rgb, text_on
 from simcluster.topology.links import Graph
 
 Point: TypeAlias = tuple[float, float]
@@ -80,7 +80,7 @@ class Explained:
     media: dict[str, None] = field(default_factory=dict)
 
 
-def box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fontsize: float = 8) -> None:
+def draw_box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fontsize: float = 8) -> None:
     """Draw a filled box with its name on it."""
     (x, y), (width, height) = centre, size
     pad = min(width, height) * 0.12
@@ -94,27 +94,27 @@ def box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fo
         ax.text(x, y, text, ha="center", va="center", fontsize=fontsize, color=text_on(colour), zorder=4)
 
 
-def frame(ax: Axes, centre: Point, size: Point, kind: str, text: str, above: float) -> None:
+def draw_frame(ax: Axes, centre: Point, size: Point, kind: str, text: str, above: float) -> None:
     """Draw a pale box around a group of nodes of one kind, with a text ``above`` its middle."""
-    box(ax, centre, size, tinted(NODES[kind].colour, 0.85))
+    draw_box(ax, centre, size, mix_with_white(NODES[kind].colour, 0.85))
     ax.text(centre[0], centre[1] + above, text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
 
 
-def row(ax: Axes, count: int, centre: Point, size: Point, colour: Colour) -> None:
+def draw_box_row(ax: Axes, count: int, centre: Point, size: Point, colour: Colour) -> None:
     """Draw ``count`` small boxes next to each other, within ``size``."""
     (x, y), (width, height) = centre, size
     step = min(width / count, height * 1.35)
     for i in range(count):
-        box(ax, (x + (i - (count - 1) / 2) * step, y), (step * 0.74, height), colour)
+        draw_box(ax, (x + (i - (count - 1) / 2) * step, y), (step * 0.74, height), colour)
 
 
-def line(ax: Axes, start: Point, end: Point, medium: str, width: float) -> None:
+def draw_link(ax: Axes, start: Point, end: Point, medium: str, width: float) -> None:
     """Draw a link, under the boxes."""
     colour = medium_of(medium).colour
     ax.plot(*zip(start, end, strict=True), color=colour, linewidth=width, solid_capstyle="butt", zorder=1)
 
 
-def note(
+def write_note(
     ax: Axes, at: Point, texts: Iterable[str], fontsize: float = 8.5, ha: str = "left", *, aside: float = 0.0
 ) -> None:
     """Write lines next to a band, legible over links; ``aside`` points to the right of the place."""

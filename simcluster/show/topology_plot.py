@@ -18,9 +18,9 @@ from matplotlib.patches import Patch
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.show.bars import text_width
-from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, tinted
+from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, mix_with_white
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
-from simcluster.show.topology_parts import NODES, Explained, Point, box, bundles, line, medium_of, note
+from simcluster.show.topology_parts import NODES, Explained, Point, bundles, draw_box, draw_link, medium_of, write_note
 from simcluster.studies.bench.describe import describe
 from simcluster.studies.bench.report import TopologyReport
 from simcluster.topology.cluster import Cluster
@@ -145,7 +145,7 @@ def _draw_machine(
     rows = {kind: [node for node in nodes if graph.nodes[node]["kind"] == kind] for kind in _ROWS}
     rows["gpu"].sort(key=gpus.__getitem__)
     rows = {kind: members for kind, members in rows.items() if members}
-    compute = {kind: [node for node in members if not _apart(graph, node)] for kind, members in rows.items()}
+    compute = {kind: [node for node in members if not _is_separate(graph, node)] for kind, members in rows.items()}
     height = {name: float(len(rows) - i) for i, name in enumerate(rows)}
     place = _places(graph, rows, compute, height)
     for name, own in compute.items():
@@ -163,10 +163,10 @@ def _draw_machine(
         for other, data in graph.adj[node].items():
             end = place.get(other)
             if graph.nodes[other]["kind"] == "switch":
-                end = (at[0], at[1] + 0.32 if _apart(graph, node) else len(rows) + 0.62)
+                end = (at[0], at[1] + 0.32 if _is_separate(graph, node) else len(rows) + 0.62)
             if end is not None:
                 explained.media[data["medium"]] = None
-                line(ax, at, end, data["medium"], 0.8 + 3.2 * data["bandwidth"] / widest)
+                draw_link(ax, at, end, data["medium"], 0.8 + 3.2 * data["bandwidth"] / widest)
     _write_links(ax, graph, nodes, compute, height)
     ax.set_xlim(-0.42, 1.5)
     ax.set_ylim(0.5, len(rows) + 1.0)
@@ -192,7 +192,7 @@ def _one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
     return [node for node in machine if node in wanted], len(trays)
 
 
-def _apart(graph: Graph, node: str) -> bool:
+def _is_separate(graph: Graph, node: str) -> bool:
     return bool(graph.nodes[node].get("network", COMPUTE) != COMPUTE)
 
 
@@ -216,12 +216,12 @@ def _places(
         as_wished = apart and (kind in ("host", "nvswitch") or len(own) == len(rows[kind]))
         for i, node in enumerate(own):
             place[node] = (wish[node] if as_wished else (i + 0.5) / len(own) * room, height[kind])
-    others_of_nics = [node for node in rows.get("nic", ()) if _apart(graph, node)]
+    others_of_nics = [node for node in rows.get("nic", ()) if _is_separate(graph, node)]
     for i, node in enumerate(others_of_nics):
         place[node] = (0.86 + 0.14 * i / len(others_of_nics), height["nic"])
         for host in graph.adj[node]:
             if graph.nodes[host]["kind"] == "host" and host in place:  # next to it, left and right of it in turn
-                turn = [other for other in graph.adj[host] if _apart(graph, other)].index(node)
+                turn = [other for other in graph.adj[host] if _is_separate(graph, other)].index(node)
                 step = 0.125 * (turn // 2 + 1)
                 place[node] = (place[host][0] + (step if turn % 2 == 0 else -step), height["host"])
                 break
@@ -231,11 +231,13 @@ def _places(
 def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> None:
     data = graph.nodes[node]
     colour = NODES[data["kind"]].colour
-    if _apart(graph, node):
+    if _is_separate(graph, node):
         name = {"management": "mgmt"}.get(data["network"], str(data["network"])[:7])
-        box(ax, at, (0.115, 0.3), tinted(colour, 0.6), name, 5.5)
+        draw_box(ax, at, (0.115, 0.3), mix_with_white(colour, 0.6), name, 5.5)
         return
-    nics = (other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _apart(graph, other))
+    nics = (
+        other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _is_separate(graph, other)
+    )
     passed = data["kind"] == "host" and not any(nics)
     width = min(0.9 / in_row, _PASSED if passed else 0.34)  # narrow: the NICs' links pass by
     # All of the name, or only its trailing number, after the first letter if a row has several names.
@@ -247,7 +249,7 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
             break
     else:
         text = ""
-    box(ax, at, (width, 0.34), colour, text, size if text else _LARGEST)
+    draw_box(ax, at, (width, 0.34), colour, text, size if text else _LARGEST)
 
 
 def _write_links(
@@ -277,4 +279,4 @@ def _write_links(
                 y, where = len(height) + 0.45, "to the fabric"
             texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium_of(bundle.medium).name}")
     for y, parts in texts.items():
-        note(ax, (1.05, y), parts, 8.0)
+        write_note(ax, (1.05, y), parts, 8.0)

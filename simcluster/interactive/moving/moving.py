@@ -17,11 +17,29 @@ from urllib.parse import quote
 from simcluster.base.units import format_seconds
 from simcluster.show.blocks import TableBar
 from simcluster.show.report import summary
-from simcluster.show.report.details import quiet
+from simcluster.show.report.details import remark
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, bar_html, element, filled, joined, json_block, table, typeset, void
+from simcluster.show.report.html import (
+    Markup,
+    bar_html,
+    concatenate,
+    element,
+    fill_asset,
+    json_block,
+    table,
+    typeset,
+    void_element,
+)
 from simcluster.show.report.packing import Blob, deflated
-from simcluster.show.report.page import CONTENTS, data_of, hashed, parts_of, script_of, style_sheet, told_of
+from simcluster.show.report.page import (
+    CONTENTS,
+    content_policy,
+    data_of,
+    run_descriptions,
+    script_of,
+    section_contents,
+    style_sheet,
+)
 from simcluster.show.yaml_text import flow_text
 
 _ABOUT_TWO = ("differences", "trace")  # sections that are about more than one run
@@ -104,8 +122,8 @@ def state_of(entry: Entry, most_spans: int) -> PageState:
     """Return the state of a run, its timeline of at most ``most_spans``; nothing but its faults is simulated for it."""
     shown, blob = replace(entry, replays=False), Blob()
     data, notes = data_of([shown], blob, most_spans=most_spans)
-    texts = {place: str(part) for place, part in parts_of([shown], notes).items() if place not in _ABOUT_TWO}
-    texts["told"] = str(joined(told_of([shown])))
+    texts = {place: str(part) for place, part in section_contents([shown], notes).items() if place not in _ABOUT_TWO}
+    texts["told"] = str(concatenate(run_descriptions([shown])))
     light = replace(shown, result=None, scenario=None)  # which hold what cannot be sent
     return PageState(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
 
@@ -125,14 +143,14 @@ def moving_page(varied: Varied, *, title: str = "") -> str:
         _control(at, key, name, place)
         for at, (key, name, place) in enumerate(zip(varied.keys, names, places, strict=True))
     ]
-    bar = filled("moving.html", controls=controls, base=varied.names[varied.base], told=_told(base))
-    return "<!doctype html>\n" + filled(
+    bar = fill_asset("moving.html", controls=controls, base=varied.names[varied.base], told=_told(base))
+    return "<!doctype html>\n" + fill_asset(
         "page.html",
-        policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
+        policy=content_policy(script, sheet),
         heading=title or base.document.get("name", base.name), style=Markup(sheet),
         told=element("div", Markup(shown["told"]), data_state="told"),
         contents=(element("a", name, href=f"#{place}") for place, name in [("variants", "Variants"), *contents]),
-        sections=joined(bar, _variants(varied), (
+        sections=concatenate(bar, _variants(varied), (
             element("section", element("h2", name), element("div", Markup(shown[place]), data_state=place), id=place)
             for place, name in contents
         )),
@@ -171,8 +189,8 @@ def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
     """Return the control of a key, of which the value at a place is chosen: a slider, buttons, or a list of many."""
     labels, place = key.labels, f"key-{number}"
     if key.slides:
-        slider = void("input", type="range", id=place, min="0", max=str(len(labels) - 1), step="1", value=str(chosen),
-                      aria_valuetext=labels[chosen])  # fmt: skip
+        slider = void_element("input", type="range", id=place, min="0", max=str(len(labels) - 1), step="1",
+                              value=str(chosen), aria_valuetext=labels[chosen])  # fmt: skip
         inside = element("span", slider, element("output", labels[chosen], for_=place))
     elif len(labels) > _MOST_BUTTONS:
         options = (element("option", label, value=str(at), selected="" if at == chosen else None)
@@ -180,7 +198,7 @@ def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
         inside = element("select", options, id=place)
     else:
         buttons = (
-            element("label", void("input", type="radio", name=place, value=str(at),
+            element("label", void_element("input", type="radio", name=place, value=str(at),
                                   checked="" if at == chosen else None), element("span", label))
             for at, label in enumerate(labels)
         )  # fmt: skip
@@ -197,7 +215,7 @@ def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
 def _against(varied: Varied, pinned: int, at: int) -> str:
     if at == pinned:
         name = varied.names[at]
-        return str(quiet(f"This is A, which the others are compared with ({name}); choose another one above."))
+        return str(remark(f"This is A, which the others are compared with ({name}); choose another one above."))
     entries = [replace(varied.played[each].entry, name=varied.names[each]) for each in (pinned, at)]
     return str(summary.differences(entries))
 

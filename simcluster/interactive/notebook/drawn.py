@@ -16,11 +16,11 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_seconds_round
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, Paint, boxes_of, joined
+from simcluster.show.gantt_boxes import Boxes, Paint, boxes_of, join_small_boxes
 from simcluster.show.gantt_rows import choose_rows
 from simcluster.show.report import colours
 from simcluster.show.report.html import Content, Markup, asset, element
-from simcluster.show.report.html import joined as pieces
+from simcluster.show.report.html import concatenate as pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,7 @@ def _boxes(
         named = ("row", "paint", "microbatch", "start", "end", "share", "recompute", "source")
         columns = {name: getattr(boxes, name)[order] for name in named}
         boxes = replace(boxes, lane=np.zeros_like(boxes.lane), **columns)
-    return joined(boxes, end / _WIDTH)
+    return join_small_boxes(boxes, end / _WIDTH)
 
 
 def _streams(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def _colours(paints: Sequence[Paint]) -> dict[Paint, Markup]:
         if kind == "waiting":
             found[paint] = Markup('class="k-bubble"')
             continue
-        code = colours.code(palette.colour_of(stream, kind, chunk))
+        code = colours.hex_code(palette.colour_of(stream, kind, chunk))
         name = next((name for name, own in colours.BREAKDOWN_COLOURS.items() if own == code), None)
         found[paint] = Markup(f'class="k-{name}"' if name else f'style="fill:{code};background:{code}"')
     return found

@@ -18,12 +18,12 @@ from simcluster.documents.argument_types import checked
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
-from simcluster.show.report.colours import painted, with_paints
-from simcluster.show.report.details import quiet
+from simcluster.show.report.colours import page_paints, with_paints
+from simcluster.show.report.details import remark
 from simcluster.show.report.entry import check_ranks, spans_of_ranks
-from simcluster.show.report.html import Markup, asset, element, filled, json_block
-from simcluster.show.report.packing import Blob, packed, some_ranks
-from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet, timeline_frame
+from simcluster.show.report.html import Markup, asset, element, fill_asset, json_block
+from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
+from simcluster.show.report.page import SCRIPTS, content_policy, in_private_scope, style_sheet, timeline_frame
 
 _MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
 _MOST_SPANS = 300_000
@@ -78,7 +78,7 @@ def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
         spans, weights = spans_of_ranks(run, sorted(set(ranks))), dict.fromkeys(ranks, 1)
     most = _MOST_SPANS
     while True:
-        shown, left_out = some_ranks(spans, most)
+        shown, left_out = choose_ranks(spans, most)
         found = _page(run, shown, weights, left_out)
         if len(found.page) <= _MOST_BYTES or len(np.unique(shown.rank)) == 1:
             return found
@@ -90,20 +90,20 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
     heading = f"{name}: {format_seconds(run.step_time)} a step"
     lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
     blob, paints = Blob(), dict[tuple[str, str, int], int]()
-    timeline = with_paints(packed(spans, blob, weights=weights), paints)
+    timeline = with_paints(pack_timeline(spans, blob, weights=weights), paints)
     shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,
              "links": None}  # fmt: skip
-    data = {"runs": [shown], "paints": painted(paints)}
-    script = in_a_scope("\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS)))
+    data = {"runs": [shown], "paints": page_paints(paints)}
+    script = in_private_scope("\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS)))
     styles = f"{style_sheet()}\n{_CELL_STYLE}"
     frame = [
-        element("noscript", quiet("The timeline needs JavaScript; result.gantt() draws it without.")),
+        element("noscript", remark("The timeline needs JavaScript; result.gantt() draws it without.")),
         element("div", timeline_frame(), id="gantt", class_="gantt"),
     ]
-    page = "<!doctype html>\n" + filled(
+    page = "<!doctype html>\n" + fill_asset(
         "gantt_cell.html",
-        policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(styles)}'; img-src data:",
-        heading=heading, style=Markup(styles), gantt=[*frame, *([quiet(f"{lacks}.")] if lacks else [])],
+        policy=content_policy(script, styles),
+        heading=heading, style=Markup(styles), gantt=[*frame, *([remark(f"{lacks}.")] if lacks else [])],
         data=json_block("data", data), columns=Markup(blob.text()), script=Markup(script),
     )  # fmt: skip
     lanes = len(timeline["lanes"])

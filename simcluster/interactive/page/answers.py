@@ -28,7 +28,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Origin, Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
 from simcluster.show.report.colours import spans_of
-from simcluster.show.report.html import Markup, element, joined
+from simcluster.show.report.html import Markup, concatenate, element
 from simcluster.show.report.packing import Blob
 from simcluster.show.report.page import data_of, timeline_frame
 from simcluster.show.report.summary import verdict
@@ -144,7 +144,7 @@ def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     sections = {
         "figures": summary.first_figures(scenario, numbers),
         "dollars": _dollars(asked.live, live),
-        "told": joined(element("p", line) for line in job_lines(scenario)[1:]),
+        "told": concatenate(element("p", line) for line in job_lines(scenario)[1:]),
     }
     return {
         "sections": sections,
@@ -164,7 +164,7 @@ def _answer(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     sections = {
         "figures": summary.figures(entries[-1]),
         "compared": _compared(results, entries) if several else Markup(),
-        "where": summary.where(entries),
+        "where": summary.time_section(entries),
         "differences": summary.differences(entries) if several else Markup(),
     }
     return {"sections": sections}
@@ -176,7 +176,7 @@ def _compared(results: list[Result], entries: list[Entry]) -> Markup:
         element("p", element("strong", letter), f"  {text}")
         for letter, text in zip("AB", _described(results), strict=True)
     ]
-    return joined(told, verdict(entries), summary.side_by_side(entries))
+    return concatenate(told, verdict(entries), summary.side_by_side(entries))
 
 
 def _dollars(state: StudioState, result: Result) -> Markup:
@@ -219,7 +219,7 @@ def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 def _frame(runs: int, notes: list[str]) -> Markup:
     frame = element("div", timeline_frame(runs), id="gantt", class_="gantt")
-    return joined(frame, [details.quiet(note) for note in notes])
+    return concatenate(frame, [details.remark(note) for note in notes])
 
 
 def _chart(part: str, draw: Callable[[Entry, int], Markup], asked: StateAsked, results: list[Result]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _chart(part: str, draw: Callable[[Entry, int], Markup], asked: StateAsked, r
 def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """Return what needs the step played once more: what faults cost, what would help, what to beware of."""
     full = replace(_entries(results[-1:])[0], numbers=results[-1].to_dict())
-    told, ideas = in_controls(joined(verdict([full]), summary.remarks([full])), asked.live.settings)
+    told, ideas = in_controls(concatenate(verdict([full]), summary.remarks([full])), asked.live.settings)
     return {
         "sections": {"figures": summary.figures(full), "advice": told},
         "ideas": [each.to_dict() for each in ideas],
@@ -248,7 +248,7 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
         priced = scenario if price is None else scenario.with_({"run.price": price})
         told = train(priced, played=_RUNS).summary().replace("run.price", f"the control “{controls()[PRICE].label}”")
     except InputError as problem:
-        return {"sections": {"run": details.quiet(f"Not to be had: {problem}")}}
+        return {"sections": {"run": details.remark(f"Not to be had: {problem}")}}
     text = element("pre", told, tabindex="0", role="region", aria_label="The run of weeks", class_="scenario")
     return {"sections": {"run": text}}
 

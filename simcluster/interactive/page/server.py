@@ -33,7 +33,7 @@ from simcluster.interactive.page.answers import StateAsked, report_of, scenario_
 from simcluster.interactive.page.pool import PlayStopped, StudioPool, Viewer
 from simcluster.interactive.page.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
 from simcluster.show.report.html import asset, json_block
-from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet
+from simcluster.show.report.page import SCRIPTS, content_policy, in_private_scope, style_sheet
 
 HOST = "127.0.0.1"
 _MOST_MESSAGE = 65_536  # bytes
@@ -103,7 +103,7 @@ class Studio:
     async def page(self, request: Request) -> Response:
         """Return the page itself, whole: it asks for nothing but its WebSocket."""
         parts = [*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]
-        script, sheet = in_a_scope("\n".join(parts)), style_sheet() + _own("studio.css")
+        script, sheet = in_private_scope("\n".join(parts)), style_sheet() + _own("studio.css")
         beginning = {
             "state": self._first and self._first.to_json(),
             "shipped": shipped_names("scenarios"),
@@ -116,11 +116,8 @@ class Studio:
             .replace("$data", json_block("first", beginning))
             .replace("$script", script)
         )
-        policy = (
-            f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:; "
-            f"connect-src 'self' ws://{request.headers['host']}; base-uri 'none'; form-action 'none'; "
-            "frame-ancestors 'none'"
-        )
+        more = f"; connect-src 'self' ws://{request.headers['host']}; base-uri 'none'; form-action 'none'; "
+        policy = content_policy(script, sheet, f"{more}frame-ancestors 'none'")
         return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
 
     async def report(self, request: Request) -> Response:

@@ -18,15 +18,25 @@ from simcluster.documents.argument_types import checked
 from simcluster.longrun.run import FATES, Outcomes, names_of
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.show.bars import bar_rows
-from simcluster.show.palette import COMPUTE_KINDS, MEMORY, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, text_on, tinted
+from simcluster.show.palette import (
+    COMPUTE_KINDS,
+    MEMORY,
+    QUIET_TEXT,
+    STREAMS,
+    TEXT,
+    Colour,
+    mix_with_white,
+    rgb,
+    text_on,
+)
 
 CHECKPOINTS = "checkpoints"
 """What seconds are counted under that no cause of a run has: copies, writes and verifications."""
 
 LOOKS: Mapping[str, tuple[str, Colour]] = {
-    "productive": ("training that is kept", tinted(rgb(COMPUTE_KINDS["forward"]), 0.62)),
+    "productive": ("training that is kept", mix_with_white(rgb(COMPUTE_KINDS["forward"]), 0.62)),
     "slow": ("slowed by a device", rgb(COMPUTE_KINDS["input_grad"])),
-    "write": ("slowed by a write", tinted(rgb(COMPUTE_KINDS["weight_grad"]), 0.55)),
+    "write": ("slowed by a write", mix_with_white(rgb(COMPUTE_KINDS["weight_grad"]), 0.55)),
     "checkpoint": ("checkpoint", rgb(COMPUTE_KINDS["weight_grad"])),
     "verification": ("verification", rgb(COMPUTE_KINDS["other"])),
     "validation": ("validation", rgb(COMPUTE_KINDS["validation"])),

@@ -21,7 +21,7 @@ from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.distribution import half_width
 from simcluster.show.bars import bar_rows, label_axes
-from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, rgb, tinted
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, rgb, mix_with_white
 
 _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 
@@ -213,7 +213,7 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
     edges = np.append(at[parts], at[-1])
     for fate in dict.fromkeys(what):
         own = np.append(what[parts] == fate, False)
-        colour = seen[fate] = LOOKS[fate][1] if fate != "productive" else tinted(_COMPUTE, 0.55)
+        colour = seen[fate] = LOOKS[fate][1] if fate != "productive" else mix_with_white(_COMPUTE, 0.55)
         low, high = (
             (energy.low / scale, energy.peak / scale) if fate == "productive" else (0.0, np.append(mean, mean[-1]))
         )

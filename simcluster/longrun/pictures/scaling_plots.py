@@ -16,7 +16,7 @@ from simcluster.longrun.budget.loss_laws import ModelSize
 from simcluster.longrun.pictures.fates_plot import note, put_title
 from simcluster.longrun.scaling.scale import Scaling
 from simcluster.show.bars import label_axes
-from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, tinted
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, mix_with_white
 
 _CURVE, _PATH, _OWN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"]), rgb(COMPUTE_KINDS["optimizer"])
 _COLOURS = (COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"], COMPUTE_KINDS["backward"],
@@ -36,7 +36,9 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
     best = [found.law.optimum(float(str(compute))) for compute, _ in budgets]
     for (_, part), size, tint in zip(budgets, best, _TINTS, strict=True):
         near = part[np.abs(np.log(part["parameters"] / size.parameters)) <= np.log(_WIDE)]
-        axes.plot(near["parameters"], near["loss"], color=tinted(_CURVE, tint), linewidth=2.4 if not tint else 1.5)
+        axes.plot(
+            near["parameters"], near["loss"], color=mix_with_white(_CURVE, tint), linewidth=2.4 if not tint else 1.5
+        )
         last = near.iloc[-1]
         words = f"{size.compute:.3g} FLOP".replace("e+", "e")
         colour = QUIET_TEXT if tint else TEXT

@@ -100,7 +100,7 @@ class KindOfThing:
 @cache
 def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
     """Return the entries of a kind; InputError for an unknown kind, with the known ones."""
-    kind = plain(kind)
+    kind = plain_kind(kind)
     if kind not in KINDS:
         own = [other for other in KINDS if kind in names(other)]
         near = f"; it is one of the {own[0]}: simcluster show {kind}" if own else did_you_mean(kind, KINDS)
@@ -117,11 +117,11 @@ def names(kind: str) -> list[str]:
     >>> names("packing rules")
     ['in_order', 'pad', 'cut', 'first_fit', 'first_fit_decreasing', 'balanced']
     """
-    quick = _NAMES.get(plain(kind))
+    quick = _NAMES.get(plain_kind(kind))
     return list(quick()) if quick else [entry.name for entry in entries_of(kind)]
 
 
-def plain(kind: str) -> str:
+def plain_kind(kind: str) -> str:
     """Return a kind as KINDS spells it, from any case, with or without hyphens."""
     return "-".join(kind.lower().split())
 

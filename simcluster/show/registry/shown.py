@@ -21,14 +21,14 @@ from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.scenario.scenario import load
 from simcluster.schedules import SCHEDULES
-from simcluster.show.registry.kinds import KINDS, entries_of, names, plain
+from simcluster.show.registry.kinds import KINDS, entries_of, names, plain_kind
 from simcluster.show.yaml_text import yaml_text
 
 
 def kind_of(name: str, kind: str | None = None) -> str:
     """Return the kind of a name, scenarios first; InputError if it is unknown, or ambiguous without ``kind``."""
     if kind is not None:
-        kind = plain(kind)
+        kind = plain_kind(kind)
         entries_of(kind)
     found = lists_of(name, kind)
     if not found and kind and (others := lists_of(name)):
@@ -48,7 +48,7 @@ def lists_of(name: str, kind: str | None = None) -> list[str]:
     return [each for each in ([kind] if kind else KINDS) if name in names(each)]
 
 
-def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:
+def text_of_entry(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:
     """Return a built-in thing as text: YAML if a file could hold it.
 
     ``full`` prints a scenario or topology with all keys and their defaults; ``changes`` apply to these, too. A scenario

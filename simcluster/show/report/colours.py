@@ -25,11 +25,11 @@ from simcluster.show.palette import (
     Colour,
     colour_of,
     luminance,
+    mix_with_white,
     rgb,
     text_on,
-    tinted,
 )
-from simcluster.show.report.packing import Blob, packed, some_ranks
+from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
 
 LIGHT_GROUND, DARK_GROUND = "#FFFFFF", "#1D2024"
 CONTRAST = 3.0
@@ -65,12 +65,12 @@ def contrast(one: Colour, other: Colour) -> float:
 def on_dark(colour: Colour, name: str = "") -> Colour:
     """Return a stream's or kind's colour with just enough white to stand out on a dark background."""
     ground = rgb(DARK_GROUND)
-    lighter = tinted(colour, _LEAST_TINT.get(name, 0.0))
-    tints = (tinted(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
+    lighter = mix_with_white(colour, _LEAST_TINT.get(name, 0.0))
+    tints = (mix_with_white(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
     return next(tint for tint in tints if contrast(tint, ground) >= CONTRAST)
 
 
-def code(colour: Colour) -> str:
+def hex_code(colour: Colour) -> str:
     """Return a colour as "#RRGGBB"."""
     return "#" + "".join(f"{round(255 * part):02X}" for part in colour)
 
@@ -81,8 +81,8 @@ def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
     names = [kind if stream == "compute" else stream for stream, kind, _ in what]
     dark = [on_dark(colour, name) for colour, name in zip(light, names, strict=True)]
     return {
-        "light": [code(colour) for colour in light],
-        "dark": [code(colour) for colour in dark],
+        "light": [hex_code(colour) for colour in light],
+        "dark": [hex_code(colour) for colour in dark],
         "light_text": [text_on(colour) for colour in light],
         "dark_text": [text_on(colour) for colour in dark],
     }
@@ -92,7 +92,7 @@ def memory_paints() -> dict[str, dict[str, str]]:
     """Return the colours of the parts of memory in both themes."""
     return {
         "light": dict(MEMORY),
-        "dark": {name: _DARK_GREYS.get(name) or code(on_dark(rgb(colour))) for name, colour in MEMORY.items()},
+        "dark": {name: _DARK_GREYS.get(name) or hex_code(on_dark(rgb(colour))) for name, colour in MEMORY.items()},
     }
 
 
@@ -100,13 +100,13 @@ def variables() -> tuple[str, str]:
     """Return CSS custom properties of all colours of tables and bars, for light and dark backgrounds."""
     light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
     light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
-    dark = {name: code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
+    dark = {name: hex_code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
     dark |= {f"--k-{name}": grey for name, grey in _DARK_WAITING.items()}
     dark |= {f"--m-{name}": grey for name, grey in _DARK_GREYS.items()}
     for level in range(HEAT_LEVELS):
         on_light, dark_one = _heat(level / (HEAT_LEVELS - 1))
-        light |= {f"--h-{level}": code(on_light), f"--t-{level}": text_on(on_light)}
-        dark |= {f"--h-{level}": code(dark_one), f"--t-{level}": text_on(dark_one)}
+        light |= {f"--h-{level}": hex_code(on_light), f"--t-{level}": text_on(on_light)}
+        dark |= {f"--h-{level}": hex_code(dark_one), f"--t-{level}": text_on(dark_one)}
     return _declared(light), _declared(dark)
 
 
@@ -176,20 +176,20 @@ def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
     for name, result in runs:
         run, _ = bare_run(name, result.spans, result.weights, most, paints, blob)
         found.append({**run, "steps": result.steps})
-    return {"runs": found, "paints": painted(paints)}
+    return {"runs": found, "paints": page_paints(paints)}
 
 
 def bare_run(
     name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
 ) -> tuple[dict[str, Any], int]:
     """Return the data of one timeline, and the number of ranks that it omits."""
-    kept, missing = some_ranks(spans, most)
-    timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
+    kept, missing = choose_ranks(spans, most)
+    timeline = with_paints(pack_timeline(kept, blob, weights=weights), paints, blob)
     run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
     return run, len(missing)
 
 
-def painted(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
+def page_paints(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
     """Return the page's list of colours, in the order of their places."""
     return {**paints(list(places)), "memory": memory_paints()}
 

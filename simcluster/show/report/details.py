@@ -9,7 +9,7 @@ from simcluster.scenario.likely import Validated, nearest
 from simcluster.schedules.text import order_lines
 from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
 from simcluster.show.report.entry import MEMORY, Entry
-from simcluster.show.report.html import Markup, block_html, element, filled, joined, table
+from simcluster.show.report.html import Markup, block_html, concatenate, element, fill_asset, table
 from simcluster.show.step_answer import likely_fact
 from simcluster.show.study_answers import straggler_causes
 from simcluster.show.yaml_text import yaml_text
@@ -21,7 +21,7 @@ _LEAST_EXCESS = 0.05  # the scale of slowdowns reaches at least so far, so that 
 _NEAREST = 6
 
 
-def quiet(*content: str) -> Markup:
+def remark(*content: str) -> Markup:
     """Return a remark in small print."""
     return element("p", *content, class_="quiet")
 
@@ -41,7 +41,7 @@ def memory(entry: Entry, number: int) -> Markup:
         why = (
             "Nothing is allocated or freed in this run." if entry.result else "A saved result has no memory over time."
         )
-        return joined(figures, quiet(why))
+        return concatenate(figures, remark(why))
     fullest = entry.result.memory_peak.rank if entry.result else -1
     options = [
         element("option", f"rank {curve.rank}, stage {curve.peak.stage}", value=str(place),
@@ -57,8 +57,8 @@ def memory(entry: Entry, number: int) -> Markup:
         )
         if _used(entry, name)
     ]  # fmt: skip
-    chart = filled("memory.html", number=str(number), options=options, swatches=swatches)
-    return joined(chart, figures)
+    chart = fill_asset("memory.html", number=str(number), options=options, swatches=swatches)
+    return concatenate(chart, figures)
 
 
 def _used(entry: Entry, part: str) -> bool:
@@ -76,7 +76,7 @@ def _used(entry: Entry, part: str) -> bool:
 def links(entry: Entry, number: int) -> Markup:
     """Return the section about the hottest links: load over the run, mean and peak of each."""
     if entry.links is None:
-        return quiet(
+        return remark(
             "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
         )
     names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
@@ -88,9 +88,9 @@ def links(entry: Entry, number: int) -> Markup:
         for place, (a, b, alike, capacity, size, mean, peak) in enumerate(zip(*columns, strict=True))
     ]  # fmt: skip
     header = ["link", "alike", "capacity", "over the run", "mean", "peak", "bytes a step"]
-    return joined(
+    return concatenate(
         element("div", table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),
-        quiet("A row stands for all links that are exactly alike, and is named by the first. Colour: rate over "
+        remark("A row stands for all links that are exactly alike, and is named by the first. Colour: rate over "
               "capacity, pale idle to full; rates are means over a span."),
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def stragglers(entry: Entry) -> Markup:
     """Return the section about stragglers: the cost of each cause, and the slowdown over (dp rank, stage)."""
     found = entry.stragglers
     if isinstance(found, str):
-        return quiet(found)
+        return remark(found)
     assert entry.result is not None
     text = (
         f"The step takes {found.slowdown:.3f} × what it takes without the faults of the scenario "
@@ -110,7 +110,7 @@ def stragglers(entry: Entry) -> Markup:
         if entry.result.scenario.faults
         else "The scenario has no faults. What is left are stages that are longer than others."
     )
-    return joined(element("p", text), block_html(straggler_causes(found)), _heatmap(found))
+    return concatenate(element("p", text), block_html(straggler_causes(found)), _heatmap(found))
 
 
 def _heatmap(found: Stragglers) -> Markup:
@@ -131,10 +131,10 @@ def _heatmap(found: Stragglers) -> Markup:
                    [element("th", f"dp {dp}", scope="col") for dp in range(shown)])  # fmt: skip
     caption = "Slowdown by worker: stages downwards, dp ranks to the right"
     more = f" The first {shown} of {slowdown.shape[0]} dp ranks." if shown < slowdown.shape[0] else ""
-    return joined(
+    return concatenate(
         element("div", element("table", element("caption", caption), element("thead", head), element("tbody", rows)),
                 class_="scroll-x heat", tabindex=0, role="region", aria_label=caption),
-        quiet("By how much a step is longer than one in which all workers take what is typical of their ops, by that "
+        remark("By how much a step is longer than one in which all workers take what is typical of their ops, by that "
               "worker alone: the estimator of recorded jobs, from this run's trace. Framed: the worst workers.", more),
     )  # fmt: skip
 
@@ -146,17 +146,17 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
     """Return the section about the order of microbatches; ``gantt`` is the frame in which the script draws."""
     found = entry.schedule
     if found is None:
-        return quiet("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
+        return remark("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
     order = element("details", element("summary", "The order as text"),
                     element("pre", "\n".join(order_lines(found)), tabindex=0))  # fmt: skip
-    facts = quiet(
+    facts = remark(
         f"{found.name}: {found.num_stages} stages, {found.num_microbatches} microbatches, {found.num_chunks} "
         f"{'chunks' if found.num_chunks > 1 else 'chunk'} a stage. Ideal times: F, I and W take one unit, B two, sends "
         "nothing; the timeline above has the real ones."
     )
     if sum(map(len, found.rows)) > MOST_ACTIONS:
-        return joined(facts, quiet("Too many actions to draw."), order)
-    return joined(facts, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
+        return concatenate(facts, remark("Too many actions to draw."), order)
+    return concatenate(facts, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
 
 
 # --- the scenario -----------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
 
 def scenario(entry: Entry, number: int) -> Markup:
     """Return the section with the complete scenario, to copy into a file and run."""
-    return filled(
+    return fill_asset(
         "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
         name=entry.name, text=yaml_text(entry.document),
     )  # fmt: skip
@@ -194,7 +194,7 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
     parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
     parts += _validated(entries)
     parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
-    return joined(parts)
+    return concatenate(parts)
 
 
 def _validated(entries: Sequence[Entry]) -> list[Markup]:
@@ -224,7 +224,7 @@ def _studies(rows: Sequence[Validated], names: Sequence[str]) -> Markup:
         for row in shown
     ]  # fmt: skip
     header = ["study", "runs of", "GPUs", "hidden size", "rows", "mean error", "bias", "largest"]
-    return joined(element("p", text), table(header, cells, caption=caption, left=2))
+    return concatenate(element("p", text), table(header, cells, caption=caption, left=2))
 
 
 def _basis(entries: Sequence[Entry]) -> list[str]:

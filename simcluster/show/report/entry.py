@@ -25,7 +25,7 @@ from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
-from simcluster.show.gantt_rows import evenly
+from simcluster.show.gantt_rows import evenly_spaced
 from simcluster.show.report.html import Markup
 from simcluster.show.report.rows import RankRow, SpanFacts, rows_of, span_facts
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
@@ -144,7 +144,7 @@ class Entry:
             return ()
         ranks = sorted(self.result.weights)
         if len(ranks) > _MEMORY_RANKS:
-            ranks = sorted({self.result.memory_peak.rank, *evenly(ranks, _MEMORY_RANKS - 1)})
+            ranks = sorted({self.result.memory_peak.rank, *evenly_spaced(ranks, _MEMORY_RANKS - 1)})
         found = []
         for rank in ranks:
             peak, (time, pools) = self.result.peak_of(rank), self.result.memory_timeline.curve(rank)

@@ -34,18 +34,18 @@ def asset(name: str) -> str:
     return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def filled(name: str, /, **values: Content) -> Markup:
+def fill_asset(name: str, /, **values: Content) -> Markup:
     """Return the HTML of an asset with values for its $names, without line breaks and indents."""
     text = "".join(line.strip() for line in asset(name).splitlines())
-    return Markup(printable(Template(text).substitute({key: joined(value) for key, value in values.items()})))
+    return Markup(printable(Template(text).substitute({key: concatenate(value) for key, value in values.items()})))
 
 
 def element(tag: str, *content: Content, **attributes: str | float | None) -> Markup:
     """Return <tag attributes>content</tag>, texts escaped; ``class_`` is class, ``data_x`` data-x; None is omitted."""
-    return Markup(f"<{tag}{_attributes(attributes)}>{joined(*content)}</{tag}>")
+    return Markup(f"<{tag}{_attributes(attributes)}>{concatenate(*content)}</{tag}>")
 
 
-def void(tag: str, **attributes: str | float | None) -> Markup:
+def void_element(tag: str, **attributes: str | float | None) -> Markup:
     """Return an HTML element without content: <tag attributes>.
 
     SVG has no such elements: what follows would become its content.
@@ -53,7 +53,7 @@ def void(tag: str, **attributes: str | float | None) -> Markup:
     return Markup(f"<{tag}{_attributes(attributes)}>")
 
 
-def joined(*content: Content) -> Markup:
+def concatenate(*content: Content) -> Markup:
     """Return pieces concatenated, escaped if they are text."""
     parts = []
     for piece in content:
@@ -62,7 +62,7 @@ def joined(*content: Content) -> Markup:
         elif isinstance(piece, str):
             parts.append(escape(piece))
         else:
-            parts.append(joined(*piece))
+            parts.append(concatenate(*piece))
     return Markup("".join(parts))
 
 
@@ -111,7 +111,7 @@ def _attributes(attributes: Mapping[str, str | float | None]) -> str:
 
 def html_of(answer: Iterable[Block]) -> Markup:
     """Return the HTML of an answer."""
-    return joined(map(block_html, answer))
+    return concatenate(map(block_html, answer))
 
 
 def block_html(block: Block) -> Markup:
@@ -120,7 +120,7 @@ def block_html(block: Block) -> Markup:
         case Figures():
             head = element("div", block.title, class_="head") if block.title else Markup()
             figures = element("div", map(_figure, _merged(block.facts)), class_="figures") if block.facts else Markup()
-            return joined(head, figures)
+            return concatenate(head, figures)
         case TableBlock():
             return _table(block)
         case Lines():
@@ -200,11 +200,11 @@ def _lines(block: Lines) -> Markup:
     match block.style:
         case "head":
             title = element("div", lines[0], class_="head")
-            return joined(title, (element("div", line.strip(), class_="quiet") for line in lines[1:]))
+            return concatenate(title, (element("div", line.strip(), class_="quiet") for line in lines[1:]))
         case "plain":
             return element("div", (element("div", line.strip()) for line in lines), class_="block")
         case "warning":
-            return joined(element("div", line.strip(), class_="warning") for line in lines)
+            return concatenate(element("div", line.strip(), class_="warning") for line in lines)
         case "list":
             rest = (element("div", line.strip(), class_="quiet") for line in lines[1:])
             return element("details", element("summary", lines[0]), rest, class_="block")

@@ -109,7 +109,7 @@ _FEW = 2**17
 """So many numbers are counted one by one sooner than those that there are are sorted."""
 
 
-def packed(
+def pack_timeline(
     spans: Spans,
     blob: Blob,
     *,
@@ -133,7 +133,7 @@ def packed(
     if facts is not None:
         alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way]
         alike["bus"] = facts.bus
-    what, examples = _different(alike)
+    what, examples = _distinct_rows(alike)
     columns: dict[str, Any] = {
         "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
         "length": blob.integers(end - start),
@@ -142,7 +142,7 @@ def packed(
     }
     columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
     if facts is not None:
-        columns |= _told(facts, spans, order, first, blob, duration)
+        columns |= _fact_columns(facts, spans, order, first, blob, duration)
     lanes = np.stack([rank[first], stream[first], first], axis=1)
     shown = [row.rank for row in rows] or np.unique(rank[first]).tolist()
     return {
@@ -166,7 +166,7 @@ def _by_lane(spans: Spans) -> Ints:
     return np.lexsort((spans.end, spans.start, lane))
 
 
-def _different(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str, list[Any]]]:
+def _distinct_rows(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str, list[Any]]]:
     """Return the place of every row among the distinct rows, and the distinct rows by column, in order."""
     place, many = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for values in columns.values():
@@ -199,7 +199,9 @@ def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
     return (np.cumsum(there) - 1)[numbers], int(there.sum())
 
 
-def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float) -> dict[str, Any]:
+def _fact_columns(
+    facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float
+) -> dict[str, Any]:
     """Return the columns of delayed ranks, of the other end of messages, and of the critical path.
 
     A piece of the path is stored as its lane and the number of spans after the previous piece on that lane; its start
@@ -254,7 +256,7 @@ def _place_of_stream(spans: Spans) -> Ints:
     return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
 
 
-def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
+def choose_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
     """Return the spans of evenly chosen ranks with at most ``most`` spans together, and the omitted ranks."""
     if len(spans) <= most:
         return spans, []
@@ -268,9 +270,9 @@ def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
             break
         keep -= 1
     chosen = np.isin(spans.rank, ranks[places])
-    return spans_where(spans, chosen), np.delete(ranks, places).tolist()
+    return select_spans(spans, chosen), np.delete(ranks, places).tolist()
 
 
-def spans_where(spans: Spans, kept: Bools) -> Spans:
+def select_spans(spans: Spans, kept: Bools) -> Spans:
     """Return the spans for which ``kept`` is true."""
     return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))

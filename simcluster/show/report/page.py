@@ -16,12 +16,12 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.results.memory_timeline import POOLS
-from simcluster.show.gantt_rows import evenly
+from simcluster.show.gantt_rows import evenly_spaced
 from simcluster.show.report import colours, details, summary
-from simcluster.show.report.colours import MOST_ACTIONS, MOST_SPANS, bare_run, ideal_spans, painted, with_paints
+from simcluster.show.report.colours import MOST_ACTIONS, MOST_SPANS, bare_run, ideal_spans, page_paints, with_paints
 from simcluster.show.report.entry import Entry, MemoryCurve, ReportedTrace
-from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
-from simcluster.show.report.packing import TICKS, Blob, packed, some_ranks, spans_where
+from simcluster.show.report.html import Markup, asset, concatenate, element, fill_asset, json_block
+from simcluster.show.report.packing import TICKS, Blob, choose_ranks, pack_timeline, select_spans
 from simcluster.show.report.rows import MOST_ROWS
 
 SCRIPTS = (
@@ -58,10 +58,10 @@ def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | 
     script, sheet = script_of(), style_sheet()
     blob = Blob()
     data, notes = data_of(entries, blob, against)
-    return "<!doctype html>\n" + filled(
+    return "<!doctype html>\n" + fill_asset(
         "page.html",
-        policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
-        heading=title or _heading(entries), style=Markup(sheet), told=told_of(entries),
+        policy=content_policy(script, sheet),
+        heading=title or _heading(entries), style=Markup(sheet), told=run_descriptions(entries),
         contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries, against)),
         sections=_sections(entries, notes, against), version=str(entries[0].numbers.get("version", "")),
         data=json_block("data", data), columns=Markup(blob.text()), script=Markup(script),
@@ -82,7 +82,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
-def told_of(entries: Sequence[Entry]) -> list[Markup]:
+def run_descriptions(entries: Sequence[Entry]) -> list[Markup]:
     """Return lines below the heading that describe the runs."""
     if len(entries) == 1:
         return [element("p", line) for line in summary.what_was_run(entries[0])]
@@ -103,7 +103,7 @@ CONTENTS = (("answer", "Answer"), ("where", "Where the time went"), ("difference
 
 
 def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None) -> Markup:
-    made = parts_of(entries, notes, against)
+    made = section_contents(entries, notes, against)
     parts = []
     for place, name in _contents(entries, against):
         if place == "memory" and len(entries) > 1:
@@ -111,32 +111,34 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedT
             pick = element("label", "Details of ", element("select", options, id="pick"))
             parts.append(element("div", pick, class_="picker", hidden=""))
         parts.append(element("section", element("h2", name), made[place], id=place))
-    return joined(parts)
+    return concatenate(parts)
 
 
-def parts_of(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None = None) -> dict[str, Markup]:
+def section_contents(
+    entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None = None
+) -> dict[str, Markup]:
     """Return the content of each section; ``notes`` are remarks below the timeline."""
     numbered = list(enumerate(entries))
     return {
         "answer": summary.answer(entries),
-        "where": summary.where(entries),
+        "where": summary.time_section(entries),
         "differences": summary.differences(entries) if len(entries) > 1 else Markup(),
         "trace": against.section if against else Markup(),
         "timeline": _timeline(entries, notes),
-        "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
-        "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
-        "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
-        "schedule": _of_runs([details.schedule(entry, at, schedule_frame()) for at, entry in numbered], entries),
+        "memory": _one_per_run([details.memory(entry, at) for at, entry in numbered], entries),
+        "links": _one_per_run([details.links(entry, at) for at, entry in numbered], entries),
+        "stragglers": _one_per_run([details.stragglers(entry) for entry in entries], entries),
+        "schedule": _one_per_run([details.schedule(entry, at, schedule_frame()) for at, entry in numbered], entries),
         "accuracy": details.accuracy(entries),
-        "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
+        "scenario": _one_per_run([details.scenario(entry, at) for at, entry in numbered], entries),
     }
 
 
-def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
+def _one_per_run(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
     """Return parts of all runs; the script shows the selected run's."""
     if len(entries) == 1:
         return parts[0]
-    return joined(
+    return concatenate(
         element("div", element("h3", entry.name), part, data_run=str(at))
         for at, (entry, part) in enumerate(zip(entries, parts, strict=True))
     )
@@ -144,26 +146,26 @@ def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
 
 def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
     if not any(entry.result for entry in entries):
-        return details.quiet("A saved result has no timeline; give the scenario instead.")
-    return joined(
+        return details.remark("A saved result has no timeline; give the scenario instead.")
+    return concatenate(
         element("p", id="trouble", hidden="", role="alert"),
-        element("noscript", details.quiet("The timeline needs JavaScript; everything else on this page does not.")),
+        element("noscript", details.remark("The timeline needs JavaScript; everything else on this page does not.")),
         element("div", timeline_frame(len(entries)), id="gantt", class_="gantt"),
-        [details.quiet(note) for note in notes],
+        [details.remark(note) for note in notes],
     )
 
 
 def schedule_frame() -> Markup:
     """Return the frame in which a schedule is drawn: buttons, and a canvas in a scroller."""
-    return filled("gantt.html", name="Schedule", help=_HELP, search="", table="")
+    return fill_asset("gantt.html", name="Schedule", help=_HELP, search="", table="")
 
 
 def timeline_frame(runs: int = 1) -> Markup:
     """Return the frame in which a timeline is drawn, with search, legend and table."""
     chosen = Markup(' selected=""')
-    search = filled("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
-    below = filled("gantt_table.html", help=_HELP, touch=_TOUCH)
-    return filled("gantt.html", name="Timeline", help=_HELP, search=search, table=below)
+    search = fill_asset("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
+    below = fill_asset("gantt_table.html", help=_HELP, touch=_TOUCH)
+    return fill_asset("gantt.html", name="Timeline", help=_HELP, search=search, table=below)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def data_of(
             timeline = with_paints(timeline, paints, blob)
             notes += _notes(entry, left_out, chosen_by, several=len(entries) > 1)
         if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
-            grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
+            grid = with_paints(pack_timeline(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
         full = (
             None
             if "links" not in parts or entry.links is None
@@ -212,7 +214,7 @@ def data_of(
         run, missing = bare_run(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
         runs.append(run)
         notes += [f"{missing} more recorded ranks are omitted to keep the page small."] if missing else []
-    return {"runs": runs, "paints": painted(paints)}, notes
+    return {"runs": runs, "paints": page_paints(paints)}, notes
 
 
 def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
@@ -220,12 +222,12 @@ def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], i
     assert entry.result is not None
     every = entry.result.spans
     own = np.isin(every.rank, sorted({row.source for row in entry.rows}))
-    spans, missing = some_ranks(spans_where(every, own), most)
+    spans, missing = choose_ranks(select_spans(every, own), most)
     facts = entry.facts.only(own & ~np.isin(every.rank, missing))
     rows = [row for row in entry.rows if row.source not in missing]
     if len(rows) > MOST_ROWS:
-        rows = [rows[place] for place in evenly(list(range(len(rows))), MOST_ROWS)]
-    return packed(spans, blob, weights=entry.weights, facts=facts, rows=rows), len(entry.rows) - len(rows)
+        rows = [rows[place] for place in evenly_spaced(list(range(len(rows))), MOST_ROWS)]
+    return pack_timeline(spans, blob, weights=entry.weights, facts=facts, rows=rows), len(entry.rows) - len(rows)
 
 
 def _notes(entry: Entry, left_out: int, chosen_by: str, *, several: bool) -> list[str]:
@@ -264,10 +266,10 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
 
 def script_of(*more: str) -> str:
     """Return the page's script, followed by ``more`` assets."""
-    return in_a_scope("\n".join(asset(name) for name in (*SCRIPTS, *more)))
+    return in_private_scope("\n".join(asset(name) for name in (*SCRIPTS, *more)))
 
 
-def in_a_scope(parts: str) -> str:
+def in_private_scope(parts: str) -> str:
     """Return a script wrapped in a function, so that its names are private."""
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
@@ -279,6 +281,7 @@ def style_sheet() -> str:
     return f"{theme}\n{colours.classes()}\n"
 
 
-def hashed(text: str) -> str:
-    """Return the hash that a content security policy gives an inline script or style."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
+def content_policy(script: str, styles: str, more: str = "") -> str:
+    """Return the content security policy that allows one inline script, one style sheet, and ``more``."""
+    script, styles = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, styles))
+    return f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{styles}'; img-src data:{more}"

@@ -16,9 +16,9 @@ from simcluster.results.result import Result
 from simcluster.scenario.likely import Likely
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Fact, Figures
-from simcluster.show.cells import PARTS, change, written
+from simcluster.show.cells import PARTS, format_metric, signed_change
 from simcluster.show.report.entry import MOST_WORKERS, Entry
-from simcluster.show.report.html import Markup, block_html, element, html_of, joined, table, typeset
+from simcluster.show.report.html import Markup, block_html, concatenate, element, html_of, table, typeset
 from simcluster.show.step_answer import job_lines, padding_facts, rate_facts, state_facts
 from simcluster.show.study_answers import causes_table, settings_lines
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
@@ -39,14 +39,14 @@ _LACKING = (
 
 def verdict(entries: Sequence[Entry]) -> Markup:
     """Return the verdict's sentences, the first paragraph of the page."""
-    said = _of_one(entries[0]) if len(entries) == 1 else _of_several(entries)
+    said = _verdict_of_one(entries[0]) if len(entries) == 1 else _verdict_of_several(entries)
     return element("p", typeset(" ".join(said)), class_="verdict")
 
 
 # --- several runs -----------------------------------------------------------------------------------------------------
 
 
-def _of_several(entries: Sequence[Entry]) -> Iterator[str]:
+def _verdict_of_several(entries: Sequence[Entry]) -> Iterator[str]:
     first, *others = entries
     able = [entry for entry in others if entry.numbers.get("fits")] or others
     best = min(able, key=lambda entry: entry.account.step_time)
@@ -67,7 +67,7 @@ def _against(first: Entry, other: Entry) -> str:
         return f"{other.name} is as fast as {first.name}: {_seconds(other)} a step."
     found = Difference((first.name, other.name), first.account, other.account, ())
     largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
-    causes = [f"{phrase(name).partition(' (')[0]} {change(seconds)}" for name, seconds in largest
+    causes = [f"{phrase(name).partition(' (')[0]} {signed_change(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
         f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
@@ -78,7 +78,7 @@ def _against(first: Entry, other: Entry) -> str:
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def _of_one(entry: Entry) -> Iterator[str]:
+def _verdict_of_one(entry: Entry) -> Iterator[str]:
     whole, parts = entry.account.step_time, entry.account.breakdown
     work = sum(parts[name] for name in _MODEL)
     lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
@@ -151,7 +151,7 @@ def what_was_run(entry: Entry) -> list[str]:
 def answer(entries: Sequence[Entry]) -> Markup:
     """Return the verdict, the main numbers (a table for several runs), and remarks."""
     shown = figures(entries[0]) if len(entries) == 1 else side_by_side(entries)
-    return joined(verdict(entries), shown, remarks(entries))
+    return concatenate(verdict(entries), shown, remarks(entries))
 
 
 def remarks(entries: Sequence[Entry]) -> Markup:
@@ -188,7 +188,7 @@ def figures(entry: Entry) -> Markup:
         facts.append(Fact("stragglers", f"{slowdown:.3f} ×", " the step without faults"))
     exposed = Fact("exposed", format_seconds(numbers["exposed_communication_s"]), " of communication")
     more = [
-        Fact(metric.heading, written(metric.unit, numbers[name]))
+        Fact(metric.heading, format_metric(metric.unit, numbers[name]))
         for name, metric in columns_of("report").items()
         if name not in _FIGURES
     ]
@@ -222,7 +222,7 @@ def side_by_side(entries: Sequence[Entry]) -> Markup:
             f"{seconds / first - 1:+.1%}" if at else "",
             *([near] if measured else []),
             _likely(entry),
-            *(written(each.unit, numbers[name]) + room * (each.unit == "bytes") for name, each in columns.items()),
+            *(format_metric(of.unit, numbers[name]) + room * (of.unit == "bytes") for name, of in columns.items()),
         ])  # fmt: skip
     header = ["run", "step time", "difference", *["measured"] * measured, "likely"]
     header += [metric.heading for metric in columns.values()]
@@ -239,7 +239,7 @@ def _likely(entry: Entry) -> str:
 # --- where the time went ----------------------------------------------------------------------------------------------
 
 
-def where(entries: Sequence[Entry]) -> Markup:
+def time_section(entries: Sequence[Entry]) -> Markup:
     """Return each run's step as one bar on a common scale, with its parts as numbers."""
     several = len(entries) > 1
     longest = max(entry.account.step_time for entry in entries)
@@ -254,12 +254,14 @@ def where(entries: Sequence[Entry]) -> Markup:
     for name in BREAKDOWN:
         if any(entry.account.breakdown[name] > 0 for entry in entries):
             swatch = element("span", class_=f"swatch k-{name}", aria_hidden="true")
-            rows.append([joined(swatch, PARTS[name]), *chain.from_iterable(_share(entry, name) for entry in entries)])
+            rows.append(
+                [concatenate(swatch, PARTS[name]), *chain.from_iterable(_share(entry, name) for entry in entries)]
+            )
     rows.append(
         ["the step", *(cell for entry in entries for cell in (format_seconds(entry.account.step_time), "100.0%"))]
     )
     caption = "Where the time of a step went, mean over ranks"
-    return joined(element("div", bars, class_="bars"), table(header, rows, caption=caption, class_="total"))
+    return concatenate(element("div", bars, class_="bars"), table(header, rows, caption=caption, class_="total"))
 
 
 def _share(entry: Entry, name: str) -> tuple[str, str]:
@@ -288,7 +290,7 @@ def _bar(entry: Entry, longest: float) -> Markup:
 
 def differences(entries: Sequence[Entry]) -> Markup:
     """Return the comparison of every run with the first: a sentence, changed settings, and causes."""
-    return joined(_difference(entries[0], other) for other in entries[1:])
+    return concatenate(_difference(entries[0], other) for other in entries[1:])
 
 
 def _difference(first: Entry, other: Entry) -> Markup:
