@@ -21,7 +21,7 @@ from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.distribution import half_width
 from simcluster.show.bars import bar_rows, label_axes
-from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, rgb, mix_with_white
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, mix_with_white, rgb
 
 _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 

@@ -16,7 +16,7 @@ from simcluster.longrun.budget.loss_laws import ModelSize
 from simcluster.longrun.pictures.fates_plot import note, put_title
 from simcluster.longrun.scaling.scale import Scaling
 from simcluster.show.bars import label_axes
-from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, rgb, mix_with_white
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, mix_with_white, rgb
 
 _CURVE, _PATH, _OWN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"]), rgb(COMPUTE_KINDS["optimizer"])
 _COLOURS = (COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"], COMPUTE_KINDS["backward"],
