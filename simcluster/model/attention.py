@@ -54,7 +54,8 @@ class Attention(LayerKind):
         shard = tensor_shard(model, tp)
         width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
         sinks = shard.heads if model.attention_sinks else 0
-        return (width if model.bias else 0) + (model.hidden_size if model.bias in (True, "attention") else 0) + sinks
+        rows = {True: model.hidden_size, "attention": model.hidden_size, "qkv": 0, False: 0}[model.bias]
+        return (width if model.bias else 0) + rows + sinks
 
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return norm; QKV, rotation, core attention, projection; dropout and residual add.
