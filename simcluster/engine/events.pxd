@@ -77,29 +77,25 @@ cdef class MaxMin:
     cdef double* capacity
     cdef double* level
     cdef double* rate
-    cdef double* bound
+    cdef double* _bound
     cdef double* before
     cdef int* usage
     cdef int* usage_first
     cdef int* usage_link
     cdef double* usage_flows
     cdef int* owner
-    cdef unsigned char* is_due
     cdef unsigned char* is_waiting
     cdef unsigned char* is_touched
-    cdef int* due
     cdef int* touched
-    cdef readonly int due_count
-    cdef readonly int touched_count
+    cdef int touched_count
     cdef void make_room(self, int room) noexcept
-    cdef void join(self, int activity, int traffic, double bound) noexcept
-    cdef double reserve(self, int activity, int traffic, double bound) noexcept
+    cdef void join(self, int activity, int traffic) noexcept
+    cdef double reserve(self, int activity, int traffic) noexcept
     cdef void cancel(self, int traffic) noexcept
     cdef void leave(self, int activity) noexcept
     cdef void set_capacity(self, int link, double capacity) noexcept
     cdef void solve(self) noexcept
     cdef void _touch(self, int activity) noexcept
-    cdef void _look_again(self, int link) noexcept
     cdef void _visit(self, int link) noexcept
     cdef void _update(self, int activity, int link) noexcept
     cdef double _level_of(self, int link) noexcept
@@ -132,7 +128,6 @@ cdef class LinkActivities:
     cdef double* _bytes
     cdef double* _rounds
     cdef double* _latency
-    cdef double* _bound
     cdef double* _nominal
     cdef int _free
     cdef readonly int room
@@ -176,7 +171,6 @@ cdef class TemplateOps:
     cdef int whose(self, int instance, int wait) noexcept
     cdef object _close(self, object templates, object instances)
     cdef object _find_runs(self, object templates)
-    cdef bint _computes(self, int place) noexcept
 
 
 cdef struct LaneState:
@@ -221,6 +215,7 @@ cdef class LaneStates:
     cdef readonly long long events
     cdef int* ready_lanes
     cdef int ready_count
+    cdef void put(self, int lane) noexcept
     cdef double* end
     cdef int* _lane_op
     cdef double* _own
@@ -262,7 +257,6 @@ cdef struct Meeting:
 @cython.final
 cdef class MeetingStates:
     cdef Buffers buffers
-    cdef EventQueue queue
     cdef LaneStates lanes
     cdef Meeting* record
     cdef long long over
@@ -279,6 +273,7 @@ cdef class MeetingStates:
     cdef bint is_due(self, int meeting) noexcept
     cdef bint are_there(self, int meeting) noexcept
     cdef bint note(self, int lane, bint first) noexcept
+    cdef void leave(self, int lane) noexcept
     cpdef object kept_times(self)
     cpdef tuple arrived(self, int meeting)
 
@@ -292,7 +287,6 @@ cdef struct RankState:
 @cython.final
 cdef class RankActivities:
     cdef Buffers buffers
-    cdef EventQueue queue
     cdef LaneStates lanes
     cdef LinkActivities links
     cdef MeetingStates meetings
@@ -341,8 +335,7 @@ cdef struct Hop:
 cdef class RoundsUnderWay:
     cdef Buffers buffers
     cdef LinkActivities links
-    cdef int* left_lane
-    cdef int left
+    cdef MeetingStates meetings
     cdef Collective* _collectives
     cdef Hop* _hops
     cdef int* _port_first
@@ -397,5 +390,3 @@ cdef class Engine:
     cdef void _begin_meeting(self, int meeting) noexcept
     cdef void _advance_activity(self, int activity) noexcept
     cdef void _end_meeting(self, int meeting) noexcept
-    cdef void _leave(self, int lane) noexcept
-    cdef void _drain_rounds(self) noexcept

@@ -48,10 +48,10 @@ class Engine:
         self.queue = EventQueue(2 * int(instances.lane_first.max()) + 64, ticks)
         self.lanes = LaneStates(tables, self.queue, keeps_times=keeps_times)
         self.links = LinkActivities(self.queue, tables.traffics, tables.capacity)
-        self.meetings = MeetingStates(tables, self.queue, self.lanes)
+        self.meetings = MeetingStates(tables, self.lanes)
         self.ranks = RankActivities(self.lanes, self.links, self.meetings, instances, kinds)
         if tables.collectives:
-            self.rounds = RoundsUnderWay(self.links, hop_tables(kinds, tables.collectives), self.lanes.count)
+            self.rounds = RoundsUnderWay(self.links, self.meetings, hop_tables(kinds, tables.collectives))
         self._position = self.buffers.given_ints("position", instances.position)
         self._position_count = instances.position.shape[1]
         self._traffic_first = self.buffers.given_ints("traffic_first", kinds.traffic_first)
@@ -193,7 +193,6 @@ class Engine:
         if not self.meetings.record[meeting].head:
             self.meetings.record[meeting].head = -1 - self.rounds.allocate(self._in_rounds[kind])
         self.rounds.arrive(-1 - self.meetings.record[meeting].head, self._position[slot], lane)
-        self._drain_rounds()
 
     def _begin_meeting(self, meeting: cython.int) -> cython.void:
         """Begin a communication if all are there."""
@@ -221,7 +220,6 @@ class Engine:
         stage: cython.int = self.links.state[activity].stage + 1
         if self.links.state[activity].hop >= 0:
             self.rounds.end_hop(activity)
-            self._drain_rounds()
         elif stage < self._traffic_first[kind + 1]:
             self.links.state[activity].stage = stage
             self.links.begin(activity, self._traffic[stage], self.links.state[activity].drag)
@@ -239,17 +237,5 @@ class Engine:
             if self.lanes.at[lane] <= self.lanes.state[lane].last:
                 self.ranks.end(lane)
                 self.lanes.at[lane] += 1
-            self._leave(lane)
+            self.meetings.leave(lane)
             lane = after
-
-    def _leave(self, lane: cython.int) -> cython.void:
-        """End the communication of a lane."""
-        self.lanes.state[lane].meeting = 0
-        self.meetings.over += 1
-        self.lanes.end_op(lane)
-
-    def _drain_rounds(self) -> cython.void:
-        """End the ops of lanes whose part of a collective in rounds is over."""
-        while self.rounds.left:
-            self.rounds.left -= 1
-            self._leave(self.rounds.left_lane[self.rounds.left])

@@ -87,6 +87,10 @@ class LaneStates:
         self.ready_lanes = self.buffers.given_ints("ready_lanes", np.arange(self.count))
         self.ready_count = self.count
 
+    def put(self, lane: cython.int) -> cython.void:
+        """Add the event at which a lane is due."""
+        self.queue.put(self.state[lane].due, 2 * lane)
+
     def place(self, lane: cython.int, at: cython.int) -> cython.int:
         """Return the op of a lane at index ``at`` in ``lane_op``, as its index in ``ops``."""
         return self.state[lane].template + self._lane_op[at]

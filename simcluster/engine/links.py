@@ -45,12 +45,11 @@ class LinkActivities:
         columns = traffics.columns if isinstance(traffics, Traffics) else Traffics(traffics).columns
         self.buffers = Buffers()
         self.queue = queue
-        self.shares = MaxMin(capacity, columns.first, columns.link, columns.flows)
+        self.shares = MaxMin(capacity, columns)
         self._nominal = self.buffers.given_doubles("nominal", capacity)
         self._bytes = self.buffers.given_doubles("bytes", columns.round_bytes)
         self._rounds = self.buffers.given_doubles("rounds", columns.rounds)
         self._latency = self.buffers.given_doubles("latency", columns.latency)
-        self._bound = self.buffers.given_doubles("bound", columns.bound)
         self.under_way = self.events = 0
         self.room = 0
         self._free = -1
@@ -58,7 +57,7 @@ class LinkActivities:
 
     def changed(self) -> cython.bint:
         """Return whether links have to be shared out anew at the end of this instant."""
-        return self.shares.touched_count > 0 or self.shares.due_count > 0
+        return self.shares.touched_count > 0 or self.shares.queue.count > 0
 
     def moving_traffics(self) -> set[int]:
         """Return the traffics of activities that share their links now."""
@@ -81,7 +80,7 @@ class LinkActivities:
 
     def begin(self, activity: cython.int, traffic: cython.int, drag: cython.double) -> cython.void:
         """Begin to move a traffic: its latency begins now."""
-        rate: cython.double = self.shares.reserve(activity, traffic, self._bound[traffic])
+        rate: cython.double = self.shares.reserve(activity, traffic)
         self.under_way += 1
         self.state[activity].traffic = traffic
         self.state[activity].remaining = self._rounds[traffic]
@@ -118,7 +117,7 @@ class LinkActivities:
                 self._release(owner - 1)
         self.state[activity].phase = _JOINED
         self.state[activity].updated = self.queue.now
-        self.shares.join(activity, traffic, self._bound[traffic])
+        self.shares.join(activity, traffic)
         return False
 
     def _release(self, activity: cython.int) -> cython.void:
@@ -133,7 +132,7 @@ class LinkActivities:
             return
         self.state[activity].phase = _JOINED
         self.events += 1
-        self.shares.join(activity, traffic, self._bound[traffic])
+        self.shares.join(activity, traffic)
         self.shares.before[activity] = self.shares.rate[activity]  # it had this rate before this instant
 
     def settle(self) -> cython.void:

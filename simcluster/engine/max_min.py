@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import cython
 
-from simcluster.base.arrays import Floats, Int32s
+from simcluster.base.arrays import Floats
+from simcluster.engine.tables import TrafficColumns
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -30,28 +31,25 @@ class MaxMin:
     ``before`` is the rate of each before that.
     """
 
-    def __init__(self, capacity: Floats, usage_first: Int32s, usage_link: Int32s, usage_flows: Floats) -> None:
+    def __init__(self, capacity: Floats, traffics: TrafficColumns) -> None:
         links = len(capacity)
         self.buffers = Buffers()
         self.users = Memberships(links)
         self.queue = EventQueue(64)
         self.capacity = self.buffers.given_doubles("capacity", capacity.copy())
         self.level = self.buffers.doubles("level", links)
-        self.usage_first = self.buffers.given_ints("usage_first", usage_first)
-        self.usage_link = self.buffers.given_ints("usage_link", usage_link)
-        self.usage_flows = self.buffers.given_doubles("usage_flows", usage_flows)
+        self.usage_first = self.buffers.given_ints("usage_first", traffics.first)
+        self.usage_link = self.buffers.given_ints("usage_link", traffics.link)
+        self.usage_flows = self.buffers.given_doubles("usage_flows", traffics.flows)
+        self._bound = self.buffers.given_doubles("bound", traffics.bound)
         self.owner = self.buffers.ints("owner", links)
-        self.is_due = self.buffers.flags("is_due", links)
         self.is_waiting = self.buffers.flags("is_waiting", links)
-        self.due = self.buffers.ints("due", links)
         self._partial = self.buffers.doubles("partial", _PARTIALS)
-        self.due_count = 0
         self.touched_count = 0
 
     def make_room(self, room: cython.int) -> cython.void:
         """Make room for that many activities."""
         self.rate = self.buffers.doubles("rate", room)
-        self.bound = self.buffers.doubles("bound", room)
         self.before = self.buffers.doubles("before", room)
         self.usage = self.buffers.ints("usage", room)
         self.is_touched = self.buffers.flags("is_touched", room)
@@ -59,21 +57,20 @@ class MaxMin:
         self._want = self.buffers.doubles("want", room)
         self._flows = self.buffers.doubles("flows", room)
 
-    def join(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.void:
+    def join(self, activity: cython.int, traffic: cython.int) -> cython.void:
         """Put an activity on the links of its traffic."""
-        rate: cython.double = bound
+        rate: cython.double = self._bound[traffic]
         flows: cython.double
         place: cython.int
         link: cython.int
         self.usage[activity] = traffic
-        self.bound[activity] = bound
         self.rate[activity] = -1.0
         self._touch(activity)
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             link = self.usage_link[place]
             flows = self.usage_flows[place]
             if self.users.count[link]:
-                self._look_again(link)
+                self._visit(link)
             else:
                 self.level[link] = self.capacity[link] / flows
             self.users.add(link, activity, flows)
@@ -81,12 +78,12 @@ class MaxMin:
                 rate = self.level[link]
         self.rate[activity] = rate
 
-    def reserve(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.double:
+    def reserve(self, activity: cython.int, traffic: cython.int) -> cython.double:
         """Reserve the links of an activity and return its rate; return -1 if one of them is in use.
 
         Links of rate 0 are not reserved.
         """
-        rate: cython.double = bound
+        rate: cython.double = self._bound[traffic]
         alone: cython.double
         place: cython.int
         link: cython.int
@@ -114,22 +111,16 @@ class MaxMin:
         place: cython.int
         self.users.remove_all(activity)
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
-            self._look_again(self.usage_link[place])
+            self._visit(self.usage_link[place])
 
     def set_capacity(self, link: cython.int, capacity: cython.double) -> cython.void:
         """Change a link's capacity (B/s)."""
         self.capacity[link] = capacity
-        self._look_again(link)
+        self._visit(link)
 
     def solve(self) -> cython.void:
         """Bring all levels and rates in line, from the lowest level up."""
-        number: cython.int
         link: cython.int
-        for number in range(self.due_count):
-            link = self.due[number]
-            self.is_due[link] = 0
-            self._visit(link)
-        self.due_count = 0
         old: cython.double
         new: cython.double
         entry: cython.int
@@ -137,6 +128,8 @@ class MaxMin:
         while self.queue.count:
             link = self.queue.pop()
             self.is_waiting[link] = 0
+            if not self.users.count[link]:
+                continue
             old = self.level[link]
             new = self._level_of(link)
             if new == old:
@@ -156,22 +149,16 @@ class MaxMin:
             self.touched[self.touched_count] = activity
             self.touched_count += 1
 
-    def _look_again(self, link: cython.int) -> cython.void:
-        """Something changed on a link: look at it in the next solution."""
-        if self.users.count[link] and not self.is_due[link]:
-            self.is_due[link] = 1
-            self.due[self.due_count] = link
-            self.due_count += 1
-
     def _visit(self, link: cython.int) -> cython.void:
+        """Look at a link in this solution, or in the next one, since something changed on it."""
         if self.users.count[link] and not self.is_waiting[link]:
             self.is_waiting[link] = 1
             self.queue.put(self.level[link], link)
 
     def _update(self, activity: cython.int, link: cython.int) -> cython.void:
         """Take the activity's rate from the levels; if it is another, all of its other links have to be looked at."""
-        rate: cython.double = self.bound[activity]
         traffic: cython.int = self.usage[activity]
+        rate: cython.double = self._bound[traffic]
         place: cython.int
         other: cython.int
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
@@ -202,8 +189,8 @@ class MaxMin:
             activity = self.users.entry[entry].member
             want = self.rate[activity]
             if want >= old:  # this link holds it back: what would others allow?
-                want = self.bound[activity]
                 traffic: cython.int = self.usage[activity]
+                want = self._bound[traffic]
                 for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
                     other = self.usage_link[place]
                     if other != link and self.level[other] < want:

@@ -12,7 +12,6 @@ from simcluster.engine.tables import Tables
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers, prefetch
-    from simcluster.engine.event_queue import EventQueue
     from simcluster.engine.lanes import LaneStates
 
     Meeting = SimpleNamespace
@@ -34,10 +33,10 @@ class MeetingStates:
     arrived by the time that another one does, only that other one has an event.  ``over`` counts ops that are over.
     """
 
-    def __init__(self, tables: Tables, queue: EventQueue, lanes: LaneStates) -> None:
+    def __init__(self, tables: Tables, lanes: LaneStates) -> None:
         self.buffers = buffers = Buffers()
         instances, groups, kinds = tables.instances, tables.groups, tables.kinds
-        self.queue, self.lanes, self._in_rounds = queue, lanes, kinds.rounds
+        self.lanes, self._in_rounds = lanes, kinds.rounds
         firsts = [groups.place_first[instances.group], groups.kind_first[instances.group]]  # not used without a group
         self._slots = buffers.given_ints("slots", np.stack(firsts, axis=-1))
         self.over = 0
@@ -87,7 +86,7 @@ class MeetingStates:
         elif not joins:
             return
         if self.is_full(meeting):
-            self.queue.put(self.lanes.state[latest].due, 2 * latest)
+            self.lanes.put(latest)
 
     def is_full(self, meeting: cython.int) -> cython.bint:
         """Return whether all lanes of a meeting have joined."""
@@ -97,7 +96,7 @@ class MeetingStates:
     def is_due(self, meeting: cython.int) -> cython.bint:
         """Return whether the lane of a meeting that is expected to be the latest arrives now."""
         latest: cython.int = self.record[meeting].latest - 1
-        return latest >= 0 and self.lanes.state[latest].due <= self.queue.now and self.is_full(meeting)
+        return latest >= 0 and self.lanes.state[latest].due <= self.lanes.queue.now and self.is_full(meeting)
 
     def are_there(self, meeting: cython.int) -> cython.bint:
         """Return whether all lanes of a full meeting have arrived; if not, wait for the latest of them."""
@@ -108,11 +107,11 @@ class MeetingStates:
             lane = self.lanes.following[lane] - 1
             if self.note(lane, False):
                 latest = lane
-        if self.lanes.state[latest].due <= self.queue.now:
+        if self.lanes.state[latest].due <= self.lanes.queue.now:
             self.record[meeting].latest = 0
             return True
         self.record[meeting].latest = latest + 1
-        self.queue.put(self.lanes.state[latest].due, 2 * latest)
+        self.lanes.put(latest)
         return False
 
     def note(self, lane: cython.int, first: cython.bint) -> cython.bint:
@@ -133,6 +132,12 @@ class MeetingStates:
             self.record[meeting].last = op
             self.record[meeting].number = number
         return first
+
+    def leave(self, lane: cython.int) -> cython.void:
+        """End the communication of a lane."""
+        self.lanes.state[lane].meeting = 0
+        self.over += 1
+        self.lanes.end_op(lane)
 
     def kept_times(self) -> KeptTimes:
         """Return the times that the engine kept."""

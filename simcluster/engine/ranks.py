@@ -36,7 +36,7 @@ class RankActivities:
     ) -> None:
         ranks = int(instances.rank_first.max())
         self.buffers = buffers = Buffers()
-        self.queue, self.lanes, self.links, self.meetings = lanes.queue, lanes, links, meetings
+        self.lanes, self.links, self.meetings = lanes, links, meetings
         self.flights = Memberships(ranks)
         self.computing_lanes = self.changed = 0
         self.drags = bool(kinds.drag.any())
@@ -56,8 +56,8 @@ class RankActivities:
         place: cython.int
         seconds: cython.double = self.lanes.seconds(lane, at)
         if seconds <= 0.0 or self.lanes.ops[self.lanes.place(lane, at)].sensitivity < 0.0:
-            self.lanes.state[lane].due = self.queue.now + seconds
-            self.queue.put(self.queue.now + seconds, 2 * lane)
+            self.lanes.state[lane].due = self.lanes.queue.now + seconds
+            self.lanes.put(lane)
             return
         place = self.lanes.run_ahead(lane, joins)
         if place >= 0:
@@ -69,7 +69,7 @@ class RankActivities:
         self._state[rank].lane = lane + 1
         self.computing_lanes += 1
         self.lanes.state[lane].left = seconds
-        self.lanes.state[lane].since = self.lanes.state[lane].changed = self.queue.now
+        self.lanes.state[lane].since = self.lanes.state[lane].changed = self.lanes.queue.now
         self._change(rank)  # ``due`` is set at the end of the instant
 
     def end(self, lane: cython.int) -> cython.void:
@@ -146,7 +146,7 @@ class RankActivities:
                 pressure = self.flights.entry[entry].weight
             entry = self.flights.entry[entry].following
         while lane >= 0:
-            if self.lanes.state[lane].due <= self.queue.now:
+            if self.lanes.state[lane].due <= self.lanes.queue.now:
                 pass  # it has arrived at its meeting
             else:
                 follower = self.lanes.state[lane].follower - 1
@@ -155,7 +155,7 @@ class RankActivities:
                     if self.lanes.state[lane].meeting:
                         self.meetings.expect(lane)
                     else:
-                        self.queue.put(self.lanes.state[lane].due, 2 * lane)
+                        self.lanes.put(lane)
                 if follower >= 0 and self.lanes.state[follower].due != due:
                     self.meetings.expect(follower)
             lane = self.lanes.state[lane].next - 1

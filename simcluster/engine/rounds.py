@@ -14,6 +14,7 @@ from simcluster.engine.hop_tables import HopTables
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.links import LinkActivities
+    from simcluster.engine.meetings import MeetingStates
 
     Collective = Hop = SimpleNamespace
 
@@ -23,15 +24,11 @@ class RoundsUnderWay:
 
     A state has the collective's number; the count of members that have not left; each member's lane, and its block plus
     one; each hop's finished rounds, times two, plus one while it moves; and each member's open hops per block.
-
-    ``left_lane`` lists the lanes of ``left`` members whose part is over.
     """
 
-    def __init__(self, links: LinkActivities, tables: HopTables, lanes: int) -> None:
+    def __init__(self, links: LinkActivities, meetings: MeetingStates, tables: HopTables) -> None:
         self.buffers = buffers = Buffers()
-        self.links = links
-        self.left = 0
-        self.left_lane = buffers.ints("left_lane", lanes)
+        self.links, self.meetings = links, meetings
         records = buffers.given_records("collectives", tables.collectives)
         self._collectives = cython.cast(cython.pointer(Collective), records) if cython.compiled else records
         records = buffers.given_records("hops", tables.hops)
@@ -122,8 +119,7 @@ class RoundsUnderWay:
                 return
             block += 1
             port += members * channels
-        self.left_lane[self.left] = self._state[state + 2 + 2 * position]
-        self.left += 1
+        self.meetings.leave(self._state[state + 2 + 2 * position])
         self._state[state + 1] -= 1
         if self._state[state + 1] == 0:
             self._state[state + 1] = self._collectives[collective].free

@@ -86,6 +86,7 @@ class TemplateOps:
         at: cython.int
         place: cython.int
         after: cython.int = 0
+        continues: cython.bint = False  # whether the op after it is a computation that waits for nothing else
         for template in range(len(templates.op_first) - 1):
             for lane in range(lane_first[template], lane_first[template + 1]):
                 for at in range(lane_op_first[lane + 1] - 1, lane_op_first[lane] - 1, -1):
@@ -94,12 +95,8 @@ class TemplateOps:
                     self.ops[place].at = self.ops[place].run = at
                     if at + 1 == lane_op_first[lane + 1]:
                         self.ops[place].open = 0
-                    elif self.ops[place].open and self._computes(after):
+                    elif self.ops[place].open and continues:
                         self.ops[place].run = self.ops[after].run
                     after = place
-
-    def _computes(self, place: cython.int) -> cython.bint:
-        """Return whether an op is a computation that waits for nothing but the op before it."""
-        if self.ops[place].slot >= 0 or self.ops[place].sensitivity < 0.0:
-            return False
-        return self.ops[place].wait_first == self.ops[place].wait_end
+                    continues = self.ops[place].slot < 0 and self.ops[place].sensitivity >= 0.0
+                    continues = continues and self.ops[place].wait_first == self.ops[place].wait_end
