@@ -17,7 +17,8 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.laws import Histogram
 from simcluster.faults.data import SequenceLengths, loads, packed
-from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, QuickStreams, stream
+from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, stream
+from simcluster.faults.quick_draws import QuickStreams
 from simcluster.model.packing import dealt
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import replay

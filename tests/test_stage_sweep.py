@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.base.loops import add_product, latest_per_group
 from simcluster.engine.stage_sweep import StageSweep
-from simcluster.faults.draws import Lognormal, Normal, QuickStreams
+from simcluster.faults.draws import Lognormal, Normal
+from simcluster.faults.quick_draws import QuickStreams
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs

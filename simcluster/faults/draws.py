@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import Field
 
 from simcluster.base.arrays import Floats
-from simcluster.base.loops import draw_uniforms, to_normals
 from simcluster.documents.laws import Histogram, Spread
 from simcluster.documents.spec import Spec
 
@@ -48,57 +47,9 @@ class Streams:
         return self._generator
 
 
-class _Quick(np.random.Generator):
-    """A generator whose normals come from whole arrays (Box and Muller, Ann. Math. Stat. 29, 1958, in single
-    precision): a million take 2 ms instead of 13 ms.  The first n normals do not depend on how many are drawn."""
-
-    _room = np.empty((3, 0), np.float32)
-
-    def standard_normal(self, size: int) -> Floats:  # type: ignore[override]
-        """Return standard normals."""
-        return self.normal(0.0, 1.0, size)
-
-    def normal(self, loc: float, scale: float, size: int) -> Floats:  # type: ignore[override]
-        """Return ``loc`` plus ``scale`` times standard normals."""
-        count = (size + 1) // 2
-        if count > self._room.shape[1]:
-            self._room = np.empty((3, count), np.float32)
-        radius, cosine, sine = self._room[:, :count]
-        draw_uniforms(self.bit_generator, radius, cosine)
-        np.log(radius, out=radius)
-        radius *= np.float32(-2.0)
-        np.sqrt(radius, out=radius)
-        np.sin(cosine, out=sine)
-        np.cos(cosine, out=cosine)
-        return to_normals(radius, cosine, sine, loc, scale)[:size]
-
-
-class QuickStreams:
-    """As ``Streams``, of other numbers and for who draws millions: SFC64, and normals in single precision.
-
-    All calls return the same generator, so a call ends the stream of the one before.
-    """
-
-    def __init__(self) -> None:
-        self._bits = np.random.SFC64(0)
-        self._state = self._bits.state
-        self._generator = _Quick(self._bits)
-        self._unused = np.empty((2, 12), np.float32)
-
-    def __call__(self, seed: int, *identity: object) -> np.random.Generator:
-        """The generator, at the begin of this identity's stream."""
-        digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=24).digest()
-        self._state["state"]["state"][:3] = np.frombuffer(digest, dtype="<u8")
-        self._state["state"]["state"][3] = 1
-        self._state["has_uint32"] = 0
-        self._bits.state = self._state
-        draw_uniforms(self._bits, *self._unused)  # discard 12 numbers to mix the state, as SFC64's author does
-        return self._generator
-
-
 def _normals(generator: np.random.Generator, mean: float, sigma: float, count: int) -> Floats:
     """Return normals as ``mean + sigma * z``; numpy's ``normal`` may round them differently."""
-    if isinstance(generator, _Quick):
+    if type(generator) is not np.random.Generator:  # one of ``quick_draws``
         return generator.normal(mean, sigma, count)
     return mean + sigma * generator.standard_normal(count)
 

@@ -25,7 +25,7 @@ from simcluster.base.processes import cores, shared_out
 from simcluster.engine.stage_sweep import Duration, StageSweep
 from simcluster.faults import FaultSpec, Jitter, SequenceLengths, Speeds
 from simcluster.faults.capacities import with_permanent
-from simcluster.faults.draws import QuickStreams
+from simcluster.faults.quick_draws import QuickStreams
 from simcluster.planning.ops import Item, Work
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
