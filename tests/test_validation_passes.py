@@ -18,7 +18,7 @@ from simcluster.cli import main
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.amortised import AmortisedRow, amortised
+from simcluster.longrun.studies.amortised import amortised
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.states import StepStates, validation_pass
 from simcluster.planning.job import Offload
@@ -92,7 +92,6 @@ def test_a_validation_that_cannot_be_is_told() -> None:
 
 
 def test_what_comes_every_so_many_steps_is_told_by_the_step() -> None:
-    assert AmortisedRow("checkpoint", 60.0, 83).in_words() == "checkpoint 722.9 ms a step (60.00 s every 83)"
     result = simulate(running(validation={"every": 1000, "batches": 50}))
     checkpoint, validation = amortised(result)
     assert (checkpoint.seconds, checkpoint.every) == (0.06, 83)

@@ -50,8 +50,8 @@ def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
         return [], {}
     whole = result.step_time + sum(row.each_step for row in rows)
     facts = [
-        Fact("" if number else "amortised", f"{row.name} {format_seconds(row.each_step)} a step", "",
-             f"{format_seconds(row.seconds)} every {row.every:,}")
+        Fact("" if number else "amortised", f"{row.name} {format_seconds(row.each_step)} a step",
+             f" ({format_seconds(row.seconds)} every {row.every:,})")
         for number, row in enumerate(rows)
     ]  # fmt: skip
     facts.append(Fact("", f"with that a step takes {format_seconds(whole)}, {whole / result.step_time - 1:+.2%}"))
