@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,12 +39,14 @@ class GroupWork(NamedTuple):
 
 
 class ProgramItems(NamedTuple):
-    """The items of a program, lane by lane, and the numbers of their keys and segments."""
+    """The items of a program, lane by lane, the numbers of their keys and segments, and what they need, in turn."""
 
     stage: int
     items: list[Item]
     keys: Ints
     segments: Ints
+    need_stages: Ints
+    need_keys: Ints
 
 
 class Segments:
@@ -83,7 +86,10 @@ class Segments:
             program.stage, tuple(map(len, program.lanes.values())), like.tobytes(), keys.tobytes()
         ]
         if number == len(self.programs):
-            self.programs.append(ProgramItems(program.stage, items, keys, segments))
+            needs = [*chain.from_iterable([item.needs for item in items])]
+            stages, needed = [stage for stage, _ in needs], self.keys.of([key for _, key in needs])
+            own = ProgramItems(program.stage, items, keys, segments, np.array(stages, dtype=np.int64), needed)
+            self.programs.append(own)
         return number, segments
 
     def _read_segment(self, segment: Segment, stage: int) -> int:
@@ -138,8 +144,9 @@ class OpColumns:
         self.op_first, self.begins = begins[self.item_first], begins[:-1]
         self.program = np.repeat(np.arange(len(own), dtype=np.int32), np.diff(self.op_first))
         self.item = np.repeat(np.arange(len(which), dtype=np.int32), np.diff(begins))
-        rows: list[Sequence[Any]] = [*zip(*self._items, strict=True)] or [()] * 7
-        self.step, self.chunk, self.microbatch = (int32s(each)[self.item] for each in rows[3:6])
+        self.step, self.chunk, self.microbatch = (
+            int32s([*map(attrgetter(name), self._items)])[self.item] for name in ("step", "chunk", "microbatch")
+        )
         shape = ops[place]
         *columns, sensitivity, pairs, after = [*zip(*segments.shapes, strict=True)] or [()] * 7
         self.label, lane, self.slot, self.work = (int32s(each)[shape] for each in columns)
@@ -151,9 +158,9 @@ class OpColumns:
         self.place = np.full(len(self), -1, dtype=np.int32)
         self._number_lanes(lane, [*segments.lanes])
         self._keys = np.concatenate([each.keys for each in own])
-        self._add_waits(programs, rows, segments.keys, shape, after)
+        self._add_waits(own, programs, segments.keys, shape, after)
         for item in np.flatnonzero(self.label[self.begins] < 0).tolist():
-            self._keys[item] = segments.keys[rows[1][item][1]]
+            self._keys[item] = segments.keys[self._items[item].key[1]]
 
     def __len__(self) -> int:
         return len(self.program)
@@ -175,26 +182,30 @@ class OpColumns:
 
     def _add_waits(
         self,
+        own: Sequence[ProgramItems],
         programs: Ints,
-        rows: Sequence[Sequence[Any]],
         numbers: Numbers[Hashable],
         shape: Int32s,
         after: Sequence[Sequence[int]],
     ) -> None:
         """Add what ops wait for: those of their segments that are ``after`` each shape, then what their items need."""
         after_first = firsts([*map(len, after)])
-        op = np.repeat(np.arange(len(self)), np.diff(after_first)[shape])
-        others = int32s([*chain.from_iterable(after)])[indices(after_first, shape)] + self.begins[self.item[op]]
-        needing, named = (np.repeat(np.arange(len(each)), [*map(len, each)]) for each in (rows[2], rows[6]))
-        stage = np.array([stage for stage, _ in chain.from_iterable(rows[2])], dtype=np.int64)
-        key = numbers.of([key for _, key in chain.from_iterable(rows[2])])
-        ends = np.append(np.arange(len(self._keys)), named)
-        keys = np.append(self._keys, numbers.of(chain.from_iterable(rows[6])))
+        waiting = np.flatnonzero(np.diff(after_first)[shape])
+        op = np.repeat(waiting, np.diff(after_first)[shape[waiting]])
+        others = int32s([*chain.from_iterable(after)])[indices(after_first, shape[waiting])]
+        others = self.begins[self.item[op]] + others
+        items, every = self._items, np.arange(len(self._items))
+        needing, named = (
+            np.repeat(every, [len(item.needs) for item in items]),
+            np.repeat(every, [len(item.also) for item in items]),
+        )
+        stage, key = (np.concatenate([getattr(each, name) for each in own]) for name in ("need_stages", "need_keys"))
+        ends, also = np.append(every, named), numbers.of(chain.from_iterable([item.also for item in items]))
         of_item, place = self.program[self.begins].astype(np.int64), np.zeros(int(programs.max()) + 1, dtype=np.int64)
         place[programs[:, 0]] = np.arange(len(programs))
-        own = self.stages[of_item[needing]] == stage
-        whose = np.where(own, of_item[needing], place[programs[of_item[needing], 1 + stage]])
-        codes, sought = of_item[ends] * len(numbers) + keys, whose * len(numbers) + key
+        within = self.stages[of_item[needing]] == stage
+        whose = np.where(within, of_item[needing], place[programs[of_item[needing], 1 + stage]])
+        codes, sought = of_item[ends] * len(numbers) + np.append(self._keys, also), whose * len(numbers) + key
         order = np.argsort(codes)
         found = order[np.searchsorted(codes, sought, sorter=order)]
         assert np.array_equal(codes[found], sought), "an item needs one that is not there"
@@ -203,7 +214,7 @@ class OpColumns:
         self.wait_first = firsts(np.bincount(op, minlength=len(self)))
         self.awaited = np.append(others, np.append(self.begins, len(self))[ends[found] + 1] - 1)[order]
         self.wait_op = int32s(self.awaited - self.op_first[self.program[self.awaited]])
-        self.wait_peer = int32s(np.append(np.full(len(others), -1), np.where(own, -1, stage))[order])
+        self.wait_peer = int32s(np.append(np.full(len(others), -1), np.where(within, -1, stage))[order])
 
     def seconds_of(self, segments: Ints) -> Floats:
         """Return the seconds of the ops of a program with these segments."""

@@ -128,7 +128,8 @@ def _columns(segments: Segments, program: Ints, plan: RankLayout, folding: Foldi
     stage_ranks, of_rank = plan.stage_ranks(), np.asarray(folding.classes.of_rank)
     awaits = np.zeros((len(segments.programs), len(stage_ranks)), dtype=bool)
     for number, own in enumerate(segments.programs):
-        awaits[number, [*{stage for item in own.items for stage, _ in item.needs} - {own.stage}]] = True
+        awaits[number, own.need_stages] = True
+        awaits[number, own.stage] = False
     peer = np.full((len(program), len(stage_ranks)), -1, dtype=np.int32)
     place = folding.communicators.place_of[np.array(folding.classes.rank_representatives)]
     for stage, there in enumerate(stage_ranks):
