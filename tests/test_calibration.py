@@ -23,10 +23,17 @@ from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.shipped import shipped_folder
 from simcluster.evidence.calibration.cases import KernelCase, case_from, cases_for
-from simcluster.evidence.calibration.fit import DeviceFit, base_of, fit_device, kernel_of, modelled_seconds
+from simcluster.evidence.calibration.device_file import device_text
+from simcluster.evidence.calibration.device_fit import DeviceFit, base_of, fit_device, kernel_of, modelled_seconds
 from simcluster.evidence.calibration.least_squares import Parameter, least_squares, value_at, with_value
-from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement, TableFile, read_table, summarised
-from simcluster.evidence.calibration.written import device_text
+from simcluster.evidence.calibration.raw_table import (
+    Machine,
+    MeasuredTable,
+    Measurement,
+    TableFile,
+    read_table,
+    summarised,
+)
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load
 

@@ -21,8 +21,8 @@ from simcluster.evidence.validation.fitting import Fit, load_fits
 from simcluster.evidence.validation.fitting_rows import RowAnswer, Sample, Settings, samples_of
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Responses, Search, answer, search
-from simcluster.evidence.validation.run import in_workers, validate_studies
 from simcluster.evidence.validation.study import load_study
+from simcluster.evidence.validation.study_runs import in_workers, validate_studies
 
 Law = Callable[[Sequence[float]], float]
 

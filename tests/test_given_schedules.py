@@ -17,8 +17,8 @@ from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.validation import load_study, validate_studies
-from simcluster.evidence.validation.schedules import plan_schedules
-from simcluster.evidence.validation.steps import read_table
+from simcluster.evidence.validation.schedule_studies import plan_schedules
+from simcluster.evidence.validation.step_studies import read_table
 from simcluster.evidence.validation.study import Schedules
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import EqualCosts as ActionCosts

@@ -9,7 +9,7 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.evidence.validation.steps import RowTask
+from simcluster.evidence.validation.step_studies import RowTask
 from simcluster.results.result import Result
 from simcluster.scenario.advice import Note, launch_words
 from simcluster.scenario.scenario import Scenario

@@ -27,8 +27,8 @@ from simcluster.base.shown import Shown, clipped
 from simcluster.base.texts import printable
 from simcluster.cli import main
 from simcluster.cli.answers import ANSWERS
-from simcluster.evidence.validation.schedules import ScheduleTask
-from simcluster.evidence.validation.steps import RowTask
+from simcluster.evidence.validation.schedule_studies import ScheduleTask
+from simcluster.evidence.validation.step_studies import RowTask
 from simcluster.interactive.notebook import drawn
 from simcluster.longrun.studies.comparing import PolicyComparison
 from simcluster.longrun.studies.train import train_stages

@@ -20,10 +20,10 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
 from simcluster.evidence.validation import load_study, overall, validate_studies
-from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
-from simcluster.evidence.validation.measured import InlineTable, MeasuredColumn, MeasuredTime
+from simcluster.evidence.validation.collective_studies import PREDICTORS, TimedCollective
+from simcluster.evidence.validation.measured_columns import InlineTable, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
-from simcluster.evidence.validation.steps import Missing, RowTask, plan_steps, read_table
+from simcluster.evidence.validation.step_studies import Missing, RowTask, plan_steps, read_table
 from simcluster.evidence.validation.study import Steps
 from simcluster.planning.footprint import Facts
 from simcluster.scenario.paths import check_path

@@ -10,7 +10,7 @@ from documents import scores
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.updates import pass_seconds
 from simcluster.evidence.validation import load_study, validate_studies
-from simcluster.evidence.validation.measured import InlineTable
+from simcluster.evidence.validation.measured_columns import InlineTable
 from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps, StudyFile
 from simcluster.model.kernels import Kernel

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from simcluster.evidence.calibration.table import Machine
+from simcluster.evidence.calibration.raw_table import Machine
 from simcluster.evidence.calibration.torch_ops import PreparedCase, torch_module
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.evidence.calibration.cases import KernelCase
-from simcluster.evidence.calibration.table import Machine, Measurement, TableFile, summarised
+from simcluster.evidence.calibration.raw_table import Machine, Measurement, TableFile, summarised
 from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Sensor, TimingCare, machine_of
 from simcluster.evidence.calibration.torch_ops import PreparedCase, dtype_of, prepare, torch_module
 

@@ -13,8 +13,8 @@ from simcluster.cli import common, outputs
 from simcluster.cli.terminal import progress, write_json
 
 if TYPE_CHECKING:
-    from simcluster.evidence.calibration.fit import DeviceFit
-    from simcluster.evidence.calibration.table import Measurement
+    from simcluster.evidence.calibration.device_fit import DeviceFit
+    from simcluster.evidence.calibration.raw_table import Measurement
     from simcluster.show.blocks import Block
 
 
@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> None:
                 write_json(args.json, {"table": str(path), "measured": measured})
             return
     from simcluster.devices.device import load_device
-    from simcluster.evidence.calibration.fit import base_of, fit_device
-    from simcluster.evidence.calibration.table import read_table
-    from simcluster.evidence.calibration.written import device_text
+    from simcluster.evidence.calibration.device_file import device_text
+    from simcluster.evidence.calibration.device_fit import base_of, fit_device
+    from simcluster.evidence.calibration.raw_table import read_table
 
     found = read_table(path)
     base = args.base or base_of(found.machine)
@@ -59,7 +59,7 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     from datetime import date
 
     from simcluster.evidence.calibration.cases import cases_for
-    from simcluster.evidence.calibration.table import TableFile
+    from simcluster.evidence.calibration.raw_table import TableFile
     from simcluster.evidence.calibration.torch_measure import Bench
 
     bench = Bench(args.device, quick=args.quick, date=args.date or date.today().isoformat())
@@ -78,8 +78,8 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
 def _blocks(fit: DeviceFit, output: Path) -> list[Block]:
     from statistics import median
 
-    from simcluster.evidence.calibration.fit import root_mean_square
-    from simcluster.evidence.calibration.written import observations
+    from simcluster.evidence.calibration.device_file import observations
+    from simcluster.evidence.calibration.device_fit import root_mean_square
     from simcluster.show.blocks import Lines, TableBlock
 
     machine = fit.table.machine
@@ -108,7 +108,7 @@ def _blocks(fit: DeviceFit, output: Path) -> list[Block]:
 
 
 def _as_json(fit: DeviceFit) -> dict[str, Any]:
-    from simcluster.evidence.calibration.written import observations
+    from simcluster.evidence.calibration.device_file import observations
 
     return {
         "machine": asdict(fit.table.machine),

@@ -11,7 +11,7 @@ from simcluster.cli import common
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation.fitting import chosen, load_fits
 from simcluster.evidence.validation.fitting_run import FitEffort, LeftOut, Outcome, run_fits
-from simcluster.evidence.validation.steps import data_folder
+from simcluster.evidence.validation.step_studies import data_folder
 from simcluster.show.blocks import Block, Lines, TableBlock
 
 _WORST = 5

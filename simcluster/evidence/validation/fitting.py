@@ -20,7 +20,7 @@ from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.shipped import shipped_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.calibration.least_squares import Loss
-from simcluster.evidence.validation.measured import FormulaText
+from simcluster.evidence.validation.measured_columns import FormulaText
 from simcluster.scenario.paths import check_path
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]

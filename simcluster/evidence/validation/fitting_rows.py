@@ -18,8 +18,15 @@ from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.evidence.calibration.least_squares import value_at, with_value
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
-from simcluster.evidence.validation.schedules import plan_schedules
-from simcluster.evidence.validation.steps import Missing, RowTask, check_formulas, plan_steps, read_table, selected
+from simcluster.evidence.validation.schedule_studies import plan_schedules
+from simcluster.evidence.validation.step_studies import (
+    Missing,
+    RowTask,
+    check_formulas,
+    plan_steps,
+    read_table,
+    selected,
+)
 from simcluster.evidence.validation.study import Constant, Schedules, Steps, StudyFile, load_study
 from simcluster.model.kernels import Kernel
 from simcluster.planning.footprint import StepCounts

@@ -14,8 +14,8 @@ from simcluster.base.errors import InputError
 from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
 from simcluster.evidence.validation.fitting_rows import Sample, samples_of
 from simcluster.evidence.validation.fitting_search import Ask, Fold, Responses, Values, answer, search
-from simcluster.evidence.validation.run import in_workers
-from simcluster.evidence.validation.steps import Missing
+from simcluster.evidence.validation.step_studies import Missing
+from simcluster.evidence.validation.study_runs import in_workers
 
 LEAVE_OUT = ("model", "scale", "study")
 

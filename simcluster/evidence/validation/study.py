@@ -21,7 +21,7 @@ from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, DocumentKinds, Mark, read_document, validate
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
-from simcluster.evidence.validation.measured import (
+from simcluster.evidence.validation.measured_columns import (
     FormulaText,
     Fraction,
     MeasuredBytes,

@@ -12,9 +12,9 @@ from simcluster.base.units import format_bytes
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
-from simcluster.evidence.validation.measured import positive
+from simcluster.evidence.validation.measured_columns import positive
 from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
-from simcluster.evidence.validation.steps import selected
+from simcluster.evidence.validation.step_studies import selected
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times

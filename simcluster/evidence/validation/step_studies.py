@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.csv_numbers import Row, read_csv, texts_of
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.expressions import Formula, parse_formula, whole
-from simcluster.evidence.validation.measured import InlineTable, positive
+from simcluster.evidence.validation.measured_columns import InlineTable, positive
 from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.study import Column, DerivedValue, MemoryTable, OnScenarios, Steps, StudyFile
 from simcluster.planning.footprint import StepCounts

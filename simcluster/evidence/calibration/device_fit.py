@@ -22,7 +22,7 @@ from simcluster.devices.device import AttentionKernel, Device, TilesMatmul, kern
 from simcluster.documents.reading import read_document
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 from simcluster.evidence.calibration.least_squares import Parameter, Solution, least_squares, value_at, with_value
-from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement
+from simcluster.evidence.calibration.raw_table import Machine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
 FUSED = ("flash", "cudnn", "efficient")

@@ -17,8 +17,8 @@ from simcluster.base.units import (
     parse_flop_per_second,
     parse_seconds,
 )
-from simcluster.evidence.calibration.fit import DeviceFit, root_mean_square
-from simcluster.evidence.calibration.table import MeasuredTable, Measurement
+from simcluster.evidence.calibration.device_fit import DeviceFit, root_mean_square
+from simcluster.evidence.calibration.raw_table import MeasuredTable, Measurement
 
 _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
 _LARGE = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))

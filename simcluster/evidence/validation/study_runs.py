@@ -11,10 +11,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
-from simcluster.evidence.validation.collectives import report_collectives
+from simcluster.evidence.validation.collective_studies import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan
-from simcluster.evidence.validation.schedules import plan_schedules
-from simcluster.evidence.validation.steps import Missing, plan_steps, read_table, report_memory
+from simcluster.evidence.validation.schedule_studies import plan_schedules
+from simcluster.evidence.validation.step_studies import Missing, plan_steps, read_table, report_memory
 from simcluster.evidence.validation.study import StudyFile
 
 Progress = Callable[[str, int, int], object]

@@ -14,7 +14,7 @@ from simcluster.base.units import is_number
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
-from simcluster.evidence.validation.steps import check_formulas, selected
+from simcluster.evidence.validation.step_studies import check_formulas, selected
 from simcluster.evidence.validation.study import Passes, Schedules, StudyFile
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
