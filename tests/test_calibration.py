@@ -22,17 +22,17 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.shipped import shipped_folder
-from simcluster.evidence.calibration.cases import KernelCase, case_from, cases_for
+from simcluster.evidence.calibration.cases import KernelCase, parse_case, list_cases
 from simcluster.evidence.calibration.device_file import device_text
-from simcluster.evidence.calibration.device_fit import DeviceFit, base_of, fit_device, kernel_of, modelled_seconds
+from simcluster.evidence.calibration.device_fit import DeviceFit, catalogue_device, fit_device, model_kernel, modelled_seconds
 from simcluster.evidence.calibration.least_squares import Parameter, least_squares, value_at, with_value
 from simcluster.evidence.calibration.raw_table import (
     Machine,
     MeasuredTable,
     Measurement,
     TableFile,
-    read_table,
-    summarised,
+    read_raw_table,
+    summarize,
 )
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load
@@ -67,14 +67,14 @@ def true_device() -> Device:
 def synthetic(noise: float = 0.0, seed: int = 0) -> MeasuredTable:
     """What a GPU of these constants would have been timed at."""
     device, generator, found = true_device(), np.random.default_rng(seed), []
-    for case in cases_for("bf16", on_gpu=True, quick=True):
+    for case in list_cases("bf16", on_gpu=True, quick=True):
         if case.kind == "attention" and case.op in ("efficient", "math"):
             found.append(Measurement(case, failed="No viable backend"))
             continue
-        kernel = kernel_of(case)
+        kernel = model_kernel(case)
         seconds = modelled_seconds(device, [(case, kernel)])[0] if kernel else case.size / 50e9 or 5e-6
         more = 1e-5 if case.kind == "beside" else 0.0
-        found.append(summarised(case, [seconds * math.exp(generator.normal(0, noise))] * 2, 1, alone=more))
+        found.append(summarize(case, [seconds * math.exp(generator.normal(0, noise))] * 2, 1, alone=more))
     return MeasuredTable(H100, tuple(found))
 
 
@@ -119,7 +119,7 @@ def test_a_row_that_is_far_off_decides_nothing() -> None:
 def test_without_a_base_the_best_that_was_measured_is_the_peak() -> None:
     table = MeasuredTable(replace(H100, device="Unknown accelerator"), synthetic().measurements)
     found = fit_device(table)
-    timed = [each for each in table.timed if each.case.kind == "matmul" and each.case.dtype == "bf16"]
+    timed = [each for each in table.timed_measurements if each.case.kind == "matmul" and each.case.dtype == "bf16"]
     best = max(2.0 * each.case.batch * each.case.m * each.case.n * each.case.k / each.seconds for each in timed)
     assert found.device.peak_flops("bf16") == pytest.approx(best, rel=1e-4)
     assert found.base == ""
@@ -182,26 +182,26 @@ def test_more_constants_than_rows_are_refused() -> None:
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_every_kind_is_measured_and_no_case_twice(on_gpu: bool, quick: bool) -> None:
-    cases = cases_for("bf16", on_gpu=on_gpu, quick=quick)
+    cases = list_cases("bf16", on_gpu=on_gpu, quick=quick)
     assert len(dict.fromkeys(cases)) == len(cases)
     assert {case.kind for case in cases} == {"matmul", "attention", "memory", "launch", "host_copy", "beside"}
     assert {case.op for case in cases if case.kind == "matmul"} == {"TN", "NN", "NT"}
-    assert len(cases) > len(cases_for("bf16", on_gpu=on_gpu, quick=True)) or quick
-    assert all(case_from(json.loads(json.dumps(case.to_dict()))) == case for case in cases)
+    assert len(cases) > len(list_cases("bf16", on_gpu=on_gpu, quick=True)) or quick
+    assert all(parse_case(json.loads(json.dumps(case.to_dict()))) == case for case in cases)
 
 
 def test_kernels_count_what_planning_counts() -> None:
-    product = kernel_of(KernelCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
+    product = model_kernel(KernelCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
     assert product is not None
     assert product.flops == 2 * 3 * 64 * 32 * 16
     assert product.bytes == 2 * 3 * (64 * 16 + 16 * 32 + 64 * 32)
-    forward = kernel_of(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8))
-    backward = kernel_of(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
+    forward = model_kernel(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8))
+    backward = model_kernel(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
     assert forward is not None
     assert backward is not None
     assert forward.flops == 4 * 8 * 128 * 128 * 64
     assert backward.flops == forward.flops * 2.5 / 2
-    assert kernel_of(KernelCase("host_copy", "to host", "bf16", size=10)) is None
+    assert model_kernel(KernelCase("host_copy", "to host", "bf16", size=10)) is None
 
 
 @pytest.mark.parametrize("wrong", [
@@ -212,12 +212,12 @@ def test_kernels_count_what_planning_counts() -> None:
 ])  # fmt: skip
 def test_what_is_no_case_is_refused(wrong: object) -> None:
     with pytest.raises(InputError):
-        case_from(wrong)
+        parse_case(wrong)
 
 
 def test_a_table_reads_back_as_it_was(tmp_path: Path) -> None:
     table = synthetic(noise=0.1)
-    assert read_table(write(table, tmp_path / "t.jsonl")) == table
+    assert read_raw_table(write(table, tmp_path / "t.jsonl")) == table
 
 
 @settings(max_examples=30, deadline=None)
@@ -229,7 +229,7 @@ def test_a_run_killed_at_any_byte_goes_on_and_ends_the_same(cut: int, tmp_path_f
     path.write_bytes(whole[: cut % (len(whole) + 1)])
     again = TableFile(path, H100)
     for each in table.measurements:
-        if each.case not in again.done:
+        if each.case not in again.measured_cases:
             again.add(each)
     assert path.read_bytes() == whole
 
@@ -238,8 +238,8 @@ def test_a_table_of_another_gpu_is_not_gone_on_with(tmp_path: Path) -> None:
     path = write(synthetic(), tmp_path / "t.jsonl")
     with pytest.raises(InputError, match=r"another machine \(torch: 2.13.0; here: 2.14.0\).*--restart"):
         TableFile(path, replace(H100, torch="2.14.0"))
-    assert TableFile(path, replace(H100, torch="2.14.0"), restart=True).done == set()
-    assert read_table(path).measurements == ()
+    assert TableFile(path, replace(H100, torch="2.14.0"), restart=True).measured_cases == set()
+    assert read_raw_table(path).measurements == ()
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -260,7 +260,7 @@ def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> N
     path = tmp_path / "t.jsonl"
     path.write_text(text.replace("HEAD", head))
     with pytest.raises(InputError, match=r"t\.jsonl") as caught:
-        read_table(path)
+        read_raw_table(path)
     assert message in str(caught.value)
 
 
@@ -273,11 +273,11 @@ def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> N
 )
 def test_a_case_that_is_no_kernel_is_refused(case: KernelCase, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        kernel_of(case)
+        model_kernel(case)
 
 
 def test_batches_are_summarised_by_median_and_quartiles() -> None:
-    found = summarised(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
+    found = summarize(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
     assert (found.seconds, found.low, found.high, found.fastest, found.repeats, found.calls) == (3, 2, 4, 1, 5, 7)
 
 
@@ -338,7 +338,7 @@ def test_a_bad_device_file_says_where(text: str | None, message: str, tmp_path: 
     ("NVIDIA GH200 480GB", None),
 ])  # fmt: skip
 def test_the_catalogue_knows_gpus_by_their_drivers_names(name: str, device: str | None) -> None:
-    assert base_of(replace(H100, device=name)) == device
+    assert catalogue_device(replace(H100, device=name)) == device
     assert device is None or load_device(device)
 
 
@@ -400,15 +400,15 @@ def test_a_processor_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
         time.sleep(0.05)
     running.kill()
     running.wait()
-    before = read_table(table).measurements
+    before = read_raw_table(table).measurements
     assert len(before) >= 4
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=300)
-    after = read_table(table)
+    after = read_raw_table(table)
     assert after.measurements[: len(before)] == before
-    assert {each.case for each in after.measurements} == set(cases_for("fp32", on_gpu=False, quick=True))
-    timed = {each.case.op for each in after.timed if each.case.kind == "attention"}
+    assert {each.case for each in after.measurements} == set(list_cases("fp32", on_gpu=False, quick=True))
+    timed = {each.case.op for each in after.timed_measurements if each.case.kind == "attention"}
     assert {"flash", "math"} <= timed
-    assert all(each.fastest <= each.low <= each.seconds <= each.high for each in after.timed)
+    assert all(each.fastest <= each.low <= each.seconds <= each.high for each in after.timed_measurements)
     assert main(["calibrate", "--from", str(table), "-o", str(output)]) == 0
     assert load("tiny_dp", {"cluster.device": str(output), "training.precision": "fp32"}).cluster.device.name == "cpu"
     assert "2026-01-02" in capsys.readouterr().out

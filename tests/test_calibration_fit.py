@@ -12,8 +12,8 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_folder
-from simcluster.evidence.validation.fitting import load_fits, shipped_fits
-from simcluster.evidence.validation.fitting_run import Outcome, run_fits
+from simcluster.evidence.validation.fitting import load_fits, builtin_fits
+from simcluster.evidence.validation.fitting_run import FitOutcome, run_fits
 from simcluster.evidence.validation.study import load_study
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
@@ -55,7 +55,7 @@ def fits(tmp_path: Path, rows: str, constants: str = CONSTANTS, more: str = "") 
     return path
 
 
-def run(path: Path, **settings: Any) -> Outcome:
+def run(path: Path, **settings: Any) -> FitOutcome:
     (outcome,) = run_fits(load_fits(path), ["made"], **settings)
     return outcome
 
@@ -69,7 +69,7 @@ def test_the_constants_that_made_the_rows_come_back(tmp_path: Path) -> None:
     assert (power.declared.unfitted, power.today, launch.today) == (0.9, 0.803, 1e-6)
     assert found.mean_error() < 1e-4 < found.mean_error("today") < found.mean_error("unfitted")
     assert [row.measured for row in found.rows] == [measured(h, b) for h, b in SIZES]
-    by = {each.by: each for each in found.left_out}
+    by = {each.by: each for each in found.cross_validation}
     assert by["model"].skipped.startswith("without '4096' only 2 rows")
     assert by["scale"].skipped.startswith("without '1' only 2 rows")
     assert by["study"].error == pytest.approx(found.mean_error("unfitted"))  # no other study decides anything
@@ -81,7 +81,7 @@ def test_a_study_that_is_left_out_is_predicted_by_the_others(tmp_path: Path) -> 
     sizes = SIZES[1:]
     one, two = (study(tmp_path / f"{name}.yaml", slower=s, sizes=sizes) for name, s in (("one", 1.0), ("two", 1.02)))
     found = run(fits(tmp_path, f"[{{study: {one}, scale: micro}}, {{study: {two}, scale: micro}}]", constants))
-    by = {each.by: each for each in found.left_out}
+    by = {each.by: each for each in found.cross_validation}
     assert by["study"].groups == 2
     alone = run(fits(tmp_path, f"[{{study: {one}}}]", constants), cross_validate=False)
     assert dict(by["study"].values)["two"] == pytest.approx([alone.constants[0].value], rel=1e-3)
@@ -96,7 +96,7 @@ def test_rows_can_be_chosen_by_their_number(tmp_path: Path) -> None:
     rows = f'[{{study: {one}, where: "row % 2 == 0 or hidden == 256"}}]'
     found = run(fits(tmp_path, rows), cross_validate=False)
     assert [row.sample.label for row in found.rows] == ["256, 1", "512, 2", "4096, 4"]
-    assert found.left_out == ()
+    assert found.cross_validation == ()
 
 
 def test_followers_go_with_their_constant(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_followers_go_with_their_constant(tmp_path: Path) -> None:
     )
     found = run(fits(tmp_path, f"[{{study: {study(tmp_path / 'one.yaml')}}}]", constants), cross_validate=False)
     (power,) = found.constants
-    row = found.rows[0].sample.question
+    row = found.rows[0].sample.run
     pairs = (("cluster.device.matmul.power", power.value), ("cluster.device.matmul.clock", 1.1 * power.value))
-    assert row.played(pairs)[0] == found.rows[0].fitted
+    assert row.simulate(pairs)[0] == found.rows[0].fitted
 
 
 def test_software_and_scenario_paths_can_be_fitted(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_workers_find_the_same(tmp_path: Path) -> None:
 
 def test_what_ships_is_declared_with_sources_and_names_studies_that_ship() -> None:
     file = load_fits()
-    assert file.document.source == str(shipped_fits())
+    assert file.document.source == str(builtin_fits())
     for fit in file.fits.fits.values():
         for rows in fit.rows:
             if rows.__class__.__name__ == "StudyRows":
@@ -247,4 +247,4 @@ def test_bad_calls_are_refused(arguments: list[str], message: str, capsys: pytes
 
 def test_the_shipped_file_lies_where_studies_are_not_looked_for() -> None:
     """``simcluster validate scenarios/validation/*.yaml`` takes every file there for a study."""
-    assert shipped_fits().parent != shipped_folder("scenarios") / "validation"
+    assert builtin_fits().parent != shipped_folder("scenarios") / "validation"

@@ -18,11 +18,11 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.evidence.validation.fitting import Fit, load_fits
-from simcluster.evidence.validation.fitting_rows import RowAnswer, Sample, Settings, samples_of
+from simcluster.evidence.validation.fitting_rows import RowResult, Sample, Settings, fit_samples
 from simcluster.evidence.validation.fitting_run import run_fits
-from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Responses, Search, answer, search
+from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, RowResponses, SearchResult, simulate_sample, search_constants
 from simcluster.evidence.validation.study import load_study
-from simcluster.evidence.validation.study_runs import in_workers, validate_studies
+from simcluster.evidence.validation.study_runs import worker_pool, validate_studies
 
 Law = Callable[[Sequence[float]], float]
 
@@ -36,7 +36,7 @@ class Made:
     seconds: float
     asked: list[Settings]
 
-    def played(self, settings: Settings) -> RowAnswer:
+    def played(self, settings: Settings) -> RowResult:
         self.asked.append(settings)
         return self.law([value for _, value in settings]), None
 
@@ -58,17 +58,17 @@ def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0
     return Fit.model_validate({"constants": constants, "rows": rows, "loss": loss, "step": step})
 
 
-def found_of(fit: Fit, samples: Sequence[Sample], folds: Sequence[Fold] = ()) -> tuple[Search, Responses]:
-    with in_workers(answer, 1) as ask:
-        responses = Responses(fit, samples, ask, lambda what: None)
-        responses.begin([])
-        return search(responses, folds), responses
+def found_of(fit: Fit, samples: Sequence[Sample], folds: Sequence[Fold] = ()) -> tuple[SearchResult, RowResponses]:
+    with worker_pool(simulate_sample, 1) as ask:
+        responses = RowResponses(fit, samples, ask, lambda what: None)
+        responses.simulate_first_points([])
+        return search_constants(responses, folds), responses
 
 
 def direct(fit: Fit, samples: Sequence[Sample], start: Sequence[float]) -> Solution:
     """Without interpolation: every trial played."""
-    with in_workers(answer, 1) as ask:
-        responses = Responses(fit, samples, ask, lambda what: None)
+    with worker_pool(simulate_sample, 1) as ask:
+        responses = RowResponses(fit, samples, ask, lambda what: None)
         parameters = responses.parameters(start)
         return least_squares(parameters, responses.residuals, loss=fit.loss, step=1e-5, tolerance=1e-10)
 
@@ -85,16 +85,16 @@ def roof(work: float, memory: float, other: float) -> Law:
 
 def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -> None:
     fit, samples = fit_of((0.3, 1.0)), rows_of([total(1.0, 0.2), roof(1.0, 1.75, 0.1)], [1.0, 2.0])
-    with in_workers(answer, 1) as ask:
-        responses = Responses(fit, samples, ask, lambda what: None)
-        responses.begin([(0.35,), (0.62,)])
+    with worker_pool(simulate_sample, 1) as ask:
+        responses = RowResponses(fit, samples, ask, lambda what: None)
+        responses.simulate_first_points([(0.35,), (0.62,)])
         known = sorted(responses._known)
         spline = CubicSpline(
             np.log(np.array(known)[:, 0]), [responses.residuals(each) for each in known], bc_type="natural"
         )
         assert len(known) > 2
         for value in [*np.linspace(known[0][0], known[-1][0], 31), *(each[0] for each in known)]:
-            assert responses.interpolated([value]) == pytest.approx(spline(np.log(value)), abs=1e-9)
+            assert responses.interpolate([value]) == pytest.approx(spline(np.log(value)), abs=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["squares", "absolute"])
@@ -109,7 +109,7 @@ def test_one_constant_as_if_every_trial_was_simulated(loss: Loss) -> None:
     assert found.whole.values == pytest.approx(exact.values, rel=3e-4)
     assert found.whole.errors == pytest.approx(exact.errors, rel=0.05)
     assert responses.residuals(found.whole.values) == pytest.approx(exact.residuals, abs=3e-4)
-    assert responses.points < 15
+    assert responses.num_points < 15
 
 
 @given(st.integers(0, 1000))
@@ -149,21 +149,21 @@ def test_folds_as_if_every_trial_was_simulated() -> None:
         exact = direct(fit, left, (0.6,)).values
         assert values == pytest.approx(exact, rel=1e-3)
         truth = np.array([math.log(laws[place](exact) / seconds[place]) for place in every])
-        assert responses.interpolated(values) == pytest.approx(truth, abs=TOLERANCE)
+        assert responses.interpolate(values) == pytest.approx(truth, abs=TOLERANCE)
 
 
 def test_what_is_said_of_the_interpolation_is_what_a_simulation_finds() -> None:
     """Of the worst row, before the point belongs to it; afterwards it is exact there."""
     laws = [roof(1.0, 1.6, 0.1), total(1.0, 1.0)]
     samples = rows_of(laws, [2.0, 2.0])
-    with in_workers(answer, 1) as ask:
-        responses = Responses(fit_of((0.3, 1.0)), samples, ask, lambda what: None)
-        responses.begin([])
-        guess = np.exp(responses.interpolated((0.62,))) * 2.0
+    with worker_pool(simulate_sample, 1) as ask:
+        responses = RowResponses(fit_of((0.3, 1.0)), samples, ask, lambda what: None)
+        responses.simulate_first_points([])
+        guess = np.exp(responses.interpolate((0.62,))) * 2.0
         off = max(abs(guess[place] / law([0.62]) - 1.0) for place, law in enumerate(laws))
         assert off > 1e-3
-        assert responses.check((0.62,)) == pytest.approx(off)
-        assert np.exp(responses.interpolated((0.62,))) * 2.0 == pytest.approx([law([0.62]) for law in laws])
+        assert responses.check_point((0.62,)) == pytest.approx(off)
+        assert np.exp(responses.interpolate((0.62,))) * 2.0 == pytest.approx([law([0.62]) for law in laws])
 
 
 def test_rows_that_are_played_alike_are_played_once_a_point() -> None:
@@ -172,10 +172,10 @@ def test_rows_that_are_played_alike_are_played_once_a_point() -> None:
     samples = [Sample(str(place), "made", Made("one", law, 0.0, asked), lambda _, slower=slower: law([0.6]) * slower)
                for place, slower in enumerate((0.98, 1.0, 1.02))]  # fmt: skip
     found, responses = found_of(fit_of((0.3, 1.0)), samples)
-    assert responses.distinct == 1
-    assert len(asked) == responses.points
+    assert responses.num_distinct_rows == 1
+    assert len(asked) == responses.num_points
     assert len(set(asked)) == len(asked)
-    assert [round(predicted / measured, 3) for predicted, measured in responses.simulated(found.whole.values)] == [
+    assert [round(predicted / measured, 3) for predicted, measured in responses.simulate_point(found.whole.values)] == [
         pytest.approx(1 / slower, abs=2e-3) for slower in (0.98, 1.0, 1.02)
     ]
 
@@ -230,19 +230,19 @@ def test_a_part_of_a_step_is_what_its_study_predicts(tmp_path: Path) -> None:
     (report,) = validate_studies([load_study("korthikanti_table4")])
     path = tmp_path / "fits.yaml"
     path.write_text(FITS.replace("STUDY", "korthikanti_table4").replace("MORE", ""))
-    samples = samples_of(load_fits(path), "made", None)
+    samples = fit_samples(load_fits(path), "made", None)
     assert isinstance(samples, list)
     assert len(samples) == 5
     for sample, point in zip(samples, report.points, strict=True):
-        answer = sample.question.played(())
-        assert sample.beside(answer) == (point.predicted, point.measured)
+        answer = sample.run.simulate(())
+        assert sample.compare(answer) == (point.predicted, point.measured)
 
 
 def test_the_command_says_what_was_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--file", str(made(tmp_path))]) == 0
     told = capsys.readouterr().out
     (outcome,) = run_fits(load_fits(tmp_path / "fits.yaml"), ["made"])
-    played = outcome.played
+    played = outcome.effort
     assert (len(outcome.rows), played.rows) == (3, 2)  # the same step was measured twice
     assert f"2 rows played at {played.points} points, interpolated between: worst row {played.error:.3%} off" in told
     assert played.error <= TOLERANCE

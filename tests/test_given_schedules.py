@@ -18,8 +18,8 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.schedule_studies import plan_schedules
-from simcluster.evidence.validation.step_studies import read_table
-from simcluster.evidence.validation.study import Schedules
+from simcluster.evidence.validation.step_studies import read_study_table
+from simcluster.evidence.validation.study import ScheduleStudy
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules.specs import Interleaved, ZbAuto
@@ -405,7 +405,7 @@ def test_what_a_source_has_calculated_is_no_measurement(write: Write, capsys: py
 def test_synchronisation_of_the_zero_bubble_paper() -> None:
     """Table 10: the all-reduce before the optimizer costs 10.6 and 8.0 %; the schedule's skew explains it."""
     (report,) = validate_studies([load_study(STUDIES / "zerobubble_sync.yaml")])
-    assert report.parts[0].met
+    assert report.parts[0].meets_aim
     points = {point.label: point for point in report.points}
     for model in ("1.5B", "6.2B"):
         free, waits = points[f"{model}, post_validation"], points[f"{model}, all_reduce"]
@@ -414,8 +414,8 @@ def test_synchronisation_of_the_zero_bubble_paper() -> None:
 
 def test_rows_travel_to_worker_processes(write: Write) -> None:
     file = load_study(write())
-    assert isinstance(file.study, Schedules)
-    table = read_table(file, None)
+    assert isinstance(file.study, ScheduleStudy)
+    table = read_study_table(file, None)
     assert isinstance(table, tuple)
     tasks = [task for task in plan_schedules(file, file.study, table).tasks if not isinstance(task, str)]
     assert len(tasks) == 3
@@ -438,8 +438,8 @@ def test_the_zero_bubble_studies_keep_their_aims(tmp_path: Path) -> None:
     assert (len(measured.points), len(calculated.points)) == (8, 12)
     assert not measured.refused
     assert not calculated.refused
-    assert measured.parts[0].met
-    assert calculated.parts[0].met
+    assert measured.parts[0].meets_aim
+    assert calculated.parts[0].meets_aim
     for column, value, score in calculated.parts[0].by:
         if column == "schedule" and value != "1F1B-I":  # there the paper's simulation counts fewer messages
             assert score.worst < 1e-3, value

@@ -17,12 +17,12 @@ from simcluster.documents.catalogue import catalogue_path
 from simcluster.documents.reading import read_document
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.residuals import (
-    MOST,
+    MAX_STUDY_ROWS,
     Residual,
-    coverage,
-    inside,
-    residuals_of,
-    table_of,
+    count_coverage,
+    within_intervals,
+    collect_residuals,
+    interval_table,
     table_text,
 )
 from simcluster.scenario.likely import RunKind, kind_of, nearest, nearest_to, of_kind
@@ -44,13 +44,13 @@ def test_an_interval_by_hand() -> None:
     """19 rows and 1 more that is to come: the 18th of 20 in either order is the 90 % quantile."""
     values = [number / 100 for number in range(-9, 10)]
     studies = [rows(values[place : place + 4], f"study {place}") for place in range(0, 19, 4)]
-    group = table_of([each for study in studies for each in study])["groups"]["A100, Megatron, long kernels"]
+    group = interval_table([each for study in studies for each in study])["groups"]["A100, Megatron, long kernels"]
     assert (group["low"], group["high"]) == (round(math.exp(-0.08), 3), round(math.exp(0.08), 3))
     assert (group["rows"], group["studies"], group["GPUs"]) == (19, 5, [64, 64])
 
 
 def test_few_rows_give_all_that_was_seen() -> None:
-    group = table_of([*rows([0.1, 0.0], "one"), *rows([-0.2, 0.05], "two")])["groups"]["any"]
+    group = interval_table([*rows([0.1, 0.0], "one"), *rows([-0.2, 0.05], "two")])["groups"]["any"]
     assert (group["low"], group["high"]) == (round(math.exp(-0.2), 3), round(math.exp(0.1), 3))
 
 
@@ -62,7 +62,7 @@ def test_the_next_run_falls_inside_as_often_as_promised(seed: int, spread: float
     inside = 0
     for _ in range(300):
         seen = [chance.gauss(bias, spread) for _ in range(30)]
-        group = table_of([*rows(seen[:15], "one"), *rows(seen[15:], "two")])["groups"]["A100, Megatron"]
+        group = interval_table([*rows(seen[:15], "one"), *rows(seen[15:], "two")])["groups"]["A100, Megatron"]
         inside += group["low"] - 5e-4 <= math.exp(chance.gauss(bias, spread)) <= group["high"] + 5e-4
     assert inside / 300 > 0.8 - 4 * math.sqrt(0.8 * 0.2 / 300)
 
@@ -70,30 +70,30 @@ def test_the_next_run_falls_inside_as_often_as_promised(seed: int, spread: float
 def test_a_long_study_counts_for_few_rows() -> None:
     """300 equal rows weigh as 4: what 30 others say is still in the interval."""
     many, others = rows([0.0] * 300, "many"), rows([0.5] * 15, "one") + rows([0.5] * 15, "two")
-    group = table_of(many + others)["groups"]["any"]
-    assert MOST == 4
+    group = interval_table(many + others)["groups"]["any"]
+    assert MAX_STUDY_ROWS == 4
     assert (group["low"], group["high"]) == (1.0, round(math.exp(0.5), 3))
 
 
 def test_a_group_needs_two_studies() -> None:
     few = rows([0.0] * 50, "one")
-    assert set(table_of(few)["groups"]) == {"any"}
-    assert "A100, Megatron" in table_of(few + rows([0.0], "two"))["groups"]
+    assert set(interval_table(few)["groups"]) == {"any"}
+    assert "A100, Megatron" in interval_table(few + rows([0.0], "two"))["groups"]
 
 
 def test_coverage_leaves_the_own_study_out() -> None:
     residuals = rows([0.0, 0.01, -0.01] * 4, "one") + rows([0.0, 0.01] * 4, "two") + rows([0.3, 0.0], "odd")
-    within = inside(residuals)
+    within = within_intervals(residuals)
     studies, kinds = [each.study for each in residuals], [each.kind.groups[1] for each in residuals]
-    assert coverage(studies, within) == {"one": (8, 12), "two": (8, 8), "odd": (1, 2)}  # nobody else was at -0.01
-    assert coverage(kinds, within) == {"A100, Megatron": (17, 22)}
+    assert count_coverage(studies, within) == {"one": (8, 12), "two": (8, 8), "odd": (1, 2)}  # nobody else was at -0.01
+    assert count_coverage(kinds, within) == {"A100, Megatron": (17, 22)}
 
 
 def test_what_a_study_says_by_hand() -> None:
     """Measured 1.25, 1 and 0.8 for a prediction of 1: errors of -20 %, 0 and 25 %."""
     odd = replace(A100, length="short", gpus=8)
     values = [math.log(1.25), 0.0, math.log(0.8)]
-    first, second = table_of([*rows(values, "one"), *rows([0.0], "one", odd)])["studies"]
+    first, second = interval_table([*rows(values, "one"), *rows([0.0], "one", odd)])["studies"]
     assert first == {
         "study": "one", "like": "A100, Megatron, long kernels", "rows": 3, "mean": 0.15, "worst": 0.25, "bias": 0.0167,
         "GPUs": [64, 64], "hidden size": [4096, 4096], "sequence length": [2048, 2048],
@@ -103,7 +103,7 @@ def test_what_a_study_says_by_hand() -> None:
 
 # --- using ------------------------------------------------------------------------------------------------------------
 
-TABLE = table_of(
+TABLE = interval_table(
     rows([0.02, 0.05, 0.0] * 5, "one") + rows([0.03, 0.01] * 5, "two", replace(A100, traits=("latent attention",)))
     + rows([0.1, 0.2] * 5, "three", replace(A100, generation="H100", gpus=768, hidden=12288))
     + rows([0.1, 0.2] * 5, "four", replace(A100, generation="H100", sharding="FSDP"))
@@ -123,7 +123,7 @@ def test_the_nearest_study_comes_first() -> None:
         "long": A100, "large": replace(A100, gpus=1024), "short": replace(A100, length="short"),
         "H100": replace(A100, generation="H100"), "FSDP": replace(A100, sharding="FSDP"),
     }  # fmt: skip
-    table = table_of([each for name, kind in kinds.items() for each in rows([0.0], name, kind)])
+    table = interval_table([each for name, kind in kinds.items() for each in rows([0.0], name, kind)])
 
     def order(kind: RunKind) -> list[str]:
         return [row.study for row in nearest_to(kind, table)]
@@ -222,7 +222,7 @@ def test_the_shipped_table_is_what_the_command_writes(
         lambda *_, ended, **__: [ended(report) for report in reports],
     )
     assert main(["validate", *names, "--residuals", str(out)]) == 0
-    residuals = residuals_of(reports)
+    residuals = collect_residuals(reports)
     assert len(residuals) == 7
     written = out.read_text(encoding="utf-8")
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {out}"

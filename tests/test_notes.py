@@ -126,5 +126,5 @@ def test_a_software_that_cannot_is_named_first() -> None:
 def test_a_run_that_was_measured_was_launched() -> None:
     """A row of a study keeps its other warnings: the program that it measured could."""
     base = simcluster.load("tiny_3d").document() | {"parallel": {"pp": 2, "dp": 4, "zero": 2}}
-    row = RowTask(base, Path(), ()).played()
+    row = RowTask(base, Path(), ()).simulate()
     assert [warning for warning in row.warnings if "DeepSpeed refuses" in warning] == []

@@ -23,8 +23,8 @@ from simcluster.evidence.validation import load_study, overall, validate_studies
 from simcluster.evidence.validation.collective_studies import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured_columns import InlineTable, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
-from simcluster.evidence.validation.step_studies import Missing, RowTask, plan_steps, read_table
-from simcluster.evidence.validation.study import Steps
+from simcluster.evidence.validation.step_studies import MissingTable, RowTask, plan_steps, read_study_table
+from simcluster.evidence.validation.study import StepStudy
 from simcluster.planning.footprint import Facts
 from simcluster.scenario.paths import check_path
 
@@ -357,8 +357,8 @@ def test_tables_outside_the_project(
     (tmp_path / "calls.csv").write_text(
         "set,gpu,nodes,gpus,what,size,us,busbw,algo\n good ,H100,1,8,all_reduce,1e6,4.0,,\n", encoding="utf-8"
     )
-    rows = read_table(load_study(study), tmp_path)
-    assert not isinstance(rows, Missing)
+    rows = read_study_table(load_study(study), tmp_path)
+    assert not isinstance(rows, MissingTable)
     cells = rows[0].cells
     assert cells == {
         "set": "good", "gpu": "H100", "nodes": 1, "gpus": 8, "what": "all_reduce", "size": 1_000_000, "us": 4,
@@ -387,17 +387,17 @@ def test_broken_csv_files(text: str, message: str, write: Write, tmp_path: Path)
     start, end = CALLS.index("table:"), CALLS.index("columns:")
     study = write(CALLS[:start] + "table: ./calls.csv\n" + CALLS[end:])
     with pytest.raises(InputError, match=r"table: there is no file .*calls\.csv"):
-        read_table(load_study(study), None)
+        read_study_table(load_study(study), None)
     (tmp_path / "calls.csv").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=rf"calls\.csv: .*{message}"):
-        read_table(load_study(study), None)
+        read_study_table(load_study(study), None)
 
 
 def tasks_of(path: Path) -> list[RowTask | str]:
     file = load_study(path)
-    rows = read_table(file, None)
-    assert isinstance(file.study, Steps)
-    assert not isinstance(rows, Missing)
+    rows = read_study_table(file, None)
+    assert isinstance(file.study, StepStudy)
+    assert not isinstance(rows, MissingTable)
     return list(plan_steps(file, file.study, rows).tasks)
 
 
@@ -501,7 +501,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
         "the study has no platform for GPU 'MI300X'",
     ]
     assert report.left_out == (("quoted: no size", 1),)
-    assert slow.points[0] not in report.worst(10)
+    assert slow.points[0] not in report.worst_points(10)
     total = overall([report])
     assert total.collectives_fitted is not None
     assert total.collectives_held_out is not None
@@ -550,8 +550,8 @@ def test_copied_tables_are_those_of_the_collection(study: str, table: str) -> No
 
 def test_the_formula_of_megatron_gives_the_seconds_that_others_derived_from_it() -> None:
     file = load_study("megatron_sc21_table1")
-    rows = read_table(file, None)
-    assert not isinstance(rows, Missing)
+    rows = read_study_table(file, None)
+    assert not isinstance(rows, MissingTable)
     for row in rows:
         flop = parse_formula(file.study.measured.flop).value(row.by_name())  # type: ignore[union-attr, arg-type]
         seconds = float(flop) / (row.cells["gpus"] * row.cells["tflops_per_gpu"] * 1e12)  # type: ignore[operator, arg-type]
@@ -581,7 +581,7 @@ def test_measured_collectives_meet_their_aims_where_constants_were_fitted() -> N
         assert part.collective == "all_reduce"
         assert part.role == "fitted"
         assert part.aim == (0.08 if "-1n" in part.name else 0.12)
-        assert part.met, (part.name, part.score)
+        assert part.meets_aim, (part.name, part.score)
     degraded = [part for part in report.parts if part.role == "degraded"]
     assert [part.name for part in degraded] == ["H100-2n (wutz mpi-operator)"]
     assert degraded[0].score is not None
@@ -605,7 +605,7 @@ def test_studies_are_told_as_soon_as_they_are_there(write: Write, monkeypatch: p
     files = [
         load_study(write(TINY, ("name: tiny", f"name: {name}"), twice, name=f"{name}.yaml")) for name in ("a", "b")
     ]
-    whole, played, told, answer = validate_studies(files), [], [], RowTask.played
+    whole, played, told, answer = validate_studies(files), [], [], RowTask.simulate
 
     def counted(task: RowTask) -> object:
         played.append(task)

@@ -12,7 +12,7 @@ from simcluster.devices.updates import pass_seconds
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.measured_columns import InlineTable
 from simcluster.evidence.validation.reports import Report
-from simcluster.evidence.validation.study import Steps, StudyFile
+from simcluster.evidence.validation.study import StepStudy, StudyFile
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
@@ -30,7 +30,7 @@ def rows_of(name: str, *keep: tuple[object, ...]) -> StudyFile:
     """A study with those of its rows that begin so."""
     file = load_study(STUDIES / f"{name}.yaml")
     study = file.study
-    assert isinstance(study, Steps)
+    assert isinstance(study, StepStudy)
     assert isinstance(study.table, InlineTable)
     rows = tuple(row for row in study.table.rows if any(row[: len(begin)] == begin for begin in keep))
     assert len(rows) >= len(keep)
@@ -56,7 +56,7 @@ def test_every_study_can_be_read_and_says_where_it_comes_from(path: Path) -> Non
 
 def test_korthikanti_s_layers_meet_their_aim() -> None:
     (report,) = validate_studies([load_study(STUDIES / "korthikanti_table4.yaml")])
-    assert report.parts[0].met
+    assert report.parts[0].meets_aim
 
 
 def test_korthikanti_s_steps_meet_their_aim() -> None:

@@ -45,7 +45,7 @@ def errors(reports: Sequence[Report]) -> Figure:
     Each study of steps and each set of collectives has its own colour and marker; sets that the study calls degraded
     are hollow.  The grey band is +-10 %.  InputError without a point.
     """
-    columns = {kind: _series(reports, kind) for kind in _TITLES}
+    columns = {kind: _list_series(reports, kind) for kind in _TITLES}
     columns = {kind: series for kind, series in columns.items() if series}
     if not columns:
         raise InputError("nothing to draw: no study has a row that was predicted; give one that has")
@@ -55,7 +55,7 @@ def errors(reports: Sequence[Report]) -> Figure:
     panels = figure.subplots(2, len(columns), squeeze=False, height_ratios=[2.2, 1.0], sharex="col")
     for column, (kind, series) in enumerate(columns.items()):
         times, errors = panels[0][column], panels[1][column]
-        _draw(times, errors, series, format_bytes if kind == "memory" else format_seconds_round)
+        _draw_panels(times, errors, series, format_bytes if kind == "memory" else format_seconds_round)
         times.set_title(f"{_TITLES[kind]}: predicted against measured", fontsize=11, color=TEXT)
         errors.legend(
             *times.get_legend_handles_labels(),
@@ -69,7 +69,7 @@ def errors(reports: Sequence[Report]) -> Figure:
     return figure
 
 
-def _series(reports: Sequence[Report], kind: str) -> list[_Series]:
+def _list_series(reports: Sequence[Report], kind: str) -> list[_Series]:
     found = []
     for report in reports:
         if report.study.kind != kind:
@@ -82,7 +82,7 @@ def _series(reports: Sequence[Report], kind: str) -> list[_Series]:
     return found
 
 
-def _draw(times: Axes, errors: Axes, series: Sequence[_Series], text: Callable[[float], str]) -> None:
+def _draw_panels(times: Axes, errors: Axes, series: Sequence[_Series], text: Callable[[float], str]) -> None:
     for index, each in enumerate(series):
         colour = _COLOURS[index % len(_COLOURS)]
         measured = [point.measured for point in each.points]
@@ -100,13 +100,13 @@ def _draw(times: Axes, errors: Axes, series: Sequence[_Series], text: Callable[[
     points = [point for each in series for point in each.points]
     low = 0.7 * min(min(point.measured, point.predicted) for point in points)
     high = 1.4 * max(max(point.measured, point.predicted) for point in points)
-    _frame(times, errors, low, high, text)
+    _draw_frame(times, errors, low, high, text)
     largest = max(abs(point.error) for point in points)
     span = 100 * min(max(1.1 * largest, _SMALLEST_HALF_SPAN), _LARGEST_HALF_SPAN)
     errors.set_ylim(-span, span)
 
 
-def _frame(times: Axes, errors: Axes, low: float, high: float, text: Callable[[float], str]) -> None:
+def _draw_frame(times: Axes, errors: Axes, low: float, high: float, text: Callable[[float], str]) -> None:
     ends = np.array([low, high])
     for axes, middle, below, above in (
         (times, ends, ends * (1 - _BAND), ends * (1 + _BAND)),
@@ -118,17 +118,17 @@ def _frame(times: Axes, errors: Axes, low: float, high: float, text: Callable[[f
         axes.set_xlim(low, high)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-        _ticks(axes, "x", low, high, text)
+        _set_ticks(axes, "x", low, high, text)
     times.set_yscale("log")
     times.set_ylim(low, high)
-    _ticks(times, "y", low, high, text)
+    _set_ticks(times, "y", low, high, text)
     times.set_ylabel("predicted", fontsize=9, color=TEXT)
     errors.set_xlabel("measured", fontsize=9, color=TEXT)
     errors.set_ylabel("predicted / measured − 1 (%)", fontsize=9, color=TEXT)
     times.text(0.02, 0.97, "grey: within 10 %", transform=times.transAxes, va="top", fontsize=8, color=QUIET_TEXT)
 
 
-def _ticks(axes: Axes, which: str, low: float, high: float, text: Callable[[float], str]) -> None:
+def _set_ticks(axes: Axes, which: str, low: float, high: float, text: Callable[[float], str]) -> None:
     """Powers of ten with their unit; 1, 2, 5 of each where the axis spans less than two of them."""
     steps = (1, 2, 5) if high / low < 100 else (1,)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)

@@ -18,9 +18,9 @@ DTYPES = ("bf16", "fp16", "fp32")
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 LAYOUTS = ("TN", "NN", "NT")
 """Forward, input gradient and weight gradient of a linear layer: which operand cuBLAS reads transposed."""
-_LAUNCHES = ("device add", "host add", "host matmul", "host linear with backward")
+_LAUNCH_OPS = ("device add", "host add", "host matmul", "host linear with backward")
 """``device``: from one tiny kernel to the next that depends on it; ``host``: what issuing one costs the host."""
-BACKENDS = ("flash", "cudnn", "efficient", "math")
+ATTENTION_BACKENDS = ("flash", "cudnn", "efficient", "math")
 """Those of scaled_dot_product_attention; ``math`` is unfused."""
 
 
@@ -57,7 +57,7 @@ class KernelCase:
         return " ".join([*words, shape] + [f"{self.size} B"] * bool(self.size)).strip()
 
 
-def case_from(data: object) -> KernelCase:
+def parse_case(data: object) -> KernelCase:
     """Return the case that ``to_dict`` wrote; InputError for anything else."""
     known = {each.name: each for each in fields(KernelCase)}
     if not isinstance(data, dict) or not {"kind", "op", "dtype"} <= data.keys() <= known.keys():
@@ -92,7 +92,7 @@ class CaseSizes:
     heads: list[int]
 
 
-def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
+def list_cases(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
     """Return everything that a calibration measures, in order; each case once.
 
     The quick list is a part of the full one's kinds, not of its shapes.  Raises InputError for an unknown dtype.
@@ -103,26 +103,26 @@ def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     sizes = CaseSizes(**table[("gpu" if on_gpu else "cpu") + "-quick" * quick])
     found = [
-        *(KernelCase("launch", op, dtype, m=16, n=16) for op in _LAUNCHES),
-        *_memory(dtype, sizes),
-        *_matmuls(dtype, sizes),
-        *(KernelCase("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linears(sizes) if fp8),
-        *_attention(dtype, sizes),
+        *(KernelCase("launch", op, dtype, m=16, n=16) for op in _LAUNCH_OPS),
+        *_memory_cases(dtype, sizes),
+        *_matmul_cases(dtype, sizes),
+        *(KernelCase("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linear_shapes(sizes) if fp8),
+        *_attention_cases(dtype, sizes),
         *(KernelCase("host_copy", op, dtype, size=size) for size in sizes.copies for op in ("to device", "to host")),
-        *_beside(dtype, sizes),
+        *_overlap_cases(dtype, sizes),
     ]
     return tuple(dict.fromkeys(found))
 
 
-def _linears(sizes: CaseSizes) -> Iterator[tuple[int, int]]:
+def _linear_shapes(sizes: CaseSizes) -> Iterator[tuple[int, int]]:
     """Yield (n, k) of the linear layers of a transformer: QKV, projection and both of the MLP."""
     for hidden in sizes.hidden:
         yield from ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden))
 
 
-def _matmuls(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
+def _matmul_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     tokens, middle = sizes.tokens, sizes.hidden[len(sizes.hidden) // 2]
-    for n, k in _linears(sizes):
+    for n, k in _linear_shapes(sizes):
         yield KernelCase("matmul", "TN", dtype, m=tokens, n=n, k=k)
         yield KernelCase("matmul", "NN", dtype, m=tokens, n=k, k=n)
         yield KernelCase("matmul", "NT", dtype, m=n, n=k, k=tokens)
@@ -143,9 +143,9 @@ def _matmuls(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
             yield KernelCase("matmul", "NN", dtype, m=length, n=head, k=length, batch=16)
 
 
-def _attention(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
+def _attention_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     longest = sizes.lengths[-1]
-    for backend in BACKENDS:
+    for backend in ATTENTION_BACKENDS:
         for head in sizes.heads:
             for length in sizes.lengths:
                 if backend == "math" and length > 4096:
@@ -156,7 +156,7 @@ def _attention(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
                         yield KernelCase("attention", backend, dtype, length, length, head, batch, 0, causal, backward)
 
 
-def _memory(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
+def _memory_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     for elements in sizes.elements:
         columns = min(elements, 1024)
         for op in ("copy", "add", "gelu", "layer_norm", "sum"):
@@ -166,7 +166,7 @@ def _memory(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
             yield KernelCase("memory", op, dtype, m=16 * length, n=length)
 
 
-def _beside(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
+def _overlap_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     side, elements = sizes.hidden[len(sizes.hidden) // 2], sizes.elements[-1]
     for copy in ("copy to host", "copy to device", "copy in memory"):
         yield KernelCase("beside", f"matmul beside {copy}", dtype, m=side, n=side, k=side)

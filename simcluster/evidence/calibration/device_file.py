@@ -17,7 +17,7 @@ from simcluster.base.units import (
     parse_flop_per_second,
     parse_seconds,
 )
-from simcluster.evidence.calibration.device_fit import DeviceFit, root_mean_square
+from simcluster.evidence.calibration.device_fit import DeviceFit, rms_error
 from simcluster.evidence.calibration.raw_table import MeasuredTable, Measurement
 
 _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
@@ -33,19 +33,19 @@ _UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], .
 
 def device_text(fit: DeviceFit, table_name: str) -> str:
     """Return the text of a device file; ``table_name`` is the name of the raw table."""
-    lines = [f"# {line}".rstrip() for line in _head(fit, table_name)]
-    notes = {constant.path: _note(constant.error, constant.at_bound) for constant in fit.constants}
+    lines = [f"# {line}".rstrip() for line in _header_lines(fit, table_name)]
+    notes = {constant.path: _constant_note(constant.error, constant.at_bound) for constant in fit.constants}
     data = fit.device.model_dump(mode="json", exclude_none=True)
-    return "\n".join([*lines, "", *_yaml(data, notes)]) + "\n"
+    return "\n".join([*lines, "", *_yaml_lines(data, notes)]) + "\n"
 
 
-def _note(error: float | None, at_bound: bool) -> str:
+def _constant_note(error: float | None, at_bound: bool) -> str:
     if at_bound:
         return "fitted; at the edge of what it may be"
     return f"fitted, standard error {error:.2g}" if error is not None else "fitted; these rows do not determine it"
 
 
-def _head(fit: DeviceFit, table_name: str) -> Iterator[str]:
+def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
     machine = fit.table.machine
     yield f"{fit.device.name}: measured by simcluster calibrate{f' on {machine.date}' if machine.date else ''}"
     yield f"device: {machine.device}, {machine.multiprocessors} multiprocessors"
@@ -58,8 +58,8 @@ def _head(fit: DeviceFit, table_name: str) -> Iterator[str]:
         yield f"not measured, from the catalogue's {fit.base}: peaks, memory, bandwidth, interference"
     yield ""
     yield "The device model against the rows that it was fitted on (rms of ln model / measured):"
-    for kind, rows in fit.kinds().items():
-        yield f"  {kind}: {len(rows)} rows, {root_mean_square(rows):.1%}"
+    for kind, rows in fit.rows_by_kind().items():
+        yield f"  {kind}: {len(rows)} rows, {rms_error(rows):.1%}"
     yield ""
     yield from observations(fit.table)
 
@@ -67,7 +67,7 @@ def _head(fit: DeviceFit, table_name: str) -> Iterator[str]:
 def observations(table: MeasuredTable) -> list[str]:
     """Return lines on host times, copies, work during copies and clocks, which are no constants of a device."""
     of_kind: dict[str, list[Measurement]] = {}
-    for each in table.timed:
+    for each in table.timed_measurements:
         of_kind.setdefault(each.case.kind, []).append(each)
     lines = []
     host = [each for each in of_kind.get("launch", ()) if each.case.op.startswith("host ")]
@@ -95,14 +95,14 @@ def observations(table: MeasuredTable) -> list[str]:
     return [*lines, *(f"Not measured: {count} of {reason}" for reason, count in reasons.items())]
 
 
-def _yaml(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
+def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
     """Yield mappings in blocks, everything else in one line, with a comment after fitted constants."""
     indent = "  " * (above.count(".") if above else 0)
     for key, value in data.items():
         path = f"{above}{key}"
         if isinstance(value, Mapping):
             yield f"{indent}{key}:"
-            yield from _yaml(value, notes, f"{path}.")
+            yield from _yaml_lines(value, notes, f"{path}.")
             continue
         comment = f"  # {notes[path]}" if path in notes else ""
         yield f"{indent}{key}: {_scalar(value)}{comment}"
@@ -112,13 +112,13 @@ def _scalar(value: object) -> str:
     """Return JSON, which is YAML; quantities with the prefix that makes them short, where that is exact."""
     quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if quantity:
-        return json.dumps(_short(float(quantity[1]), quantity[2]))
+        return json.dumps(_short_quantity(float(quantity[1]), quantity[2]))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _short(number: float, unit: str) -> str:
+def _short_quantity(number: float, unit: str) -> str:
     parse, prefixes = _UNITS[unit]
     for prefix, scale in prefixes:
         text = f"{number / scale:.6g} {prefix}{unit}"

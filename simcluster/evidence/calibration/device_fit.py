@@ -25,13 +25,13 @@ from simcluster.evidence.calibration.least_squares import Parameter, Solution, l
 from simcluster.evidence.calibration.raw_table import Machine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
-FUSED = ("flash", "cudnn", "efficient")
-_PASSES = {"copy": 2, "add": 3, "gelu": 2, "layer_norm": 2, "sum": 1, "softmax": 2, "dropout": 2}
+FUSED_BACKENDS = ("flash", "cudnn", "efficient")
+_TENSOR_PASSES = {"copy": 2, "add": 3, "gelu": 2, "layer_norm": 2, "sum": 1, "softmax": 2, "dropout": 2}
 _BY_ROW = ("softmax", "dropout")
 _MASK_BYTES = 1  # of an element, written by dropout beside its result
 
 
-def kernel_of(case: KernelCase) -> Kernel | None:
+def model_kernel(case: KernelCase) -> Kernel | None:
     """Return the kernel that a case is to the device model; None for what is not one (copies, the host's time).
 
     FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
@@ -51,13 +51,13 @@ def kernel_of(case: KernelCase) -> Kernel | None:
             flops = 2.0 * products * batch * m * n * k * (0.5 if case.causal else 1.0)
             size = tensors * element * batch * m * k
             kernel = Kernel(case.label, "attention", flops, float(size), m=m, n=n, k=k, batch=batch)
-            return kernel if case.op in FUSED else None
+            return kernel if case.op in FUSED_BACKENDS else None
         case "launch":  # a kernel of next to no bytes; the others are times of the host
             return Kernel(case.label, "memory", 0.0, float(2 * element * m * n)) if case.op == "device add" else None
         case "memory":
-            if case.op not in _PASSES:
-                raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_PASSES)}")
-            each = _PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
+            if case.op not in _TENSOR_PASSES:
+                raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_TENSOR_PASSES)}")
+            each = _TENSOR_PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
             return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _BY_ROW)
         case "host_copy" | "beside":
             return None
@@ -123,7 +123,7 @@ class DeviceFit:
     constants: tuple[CalibratedConstant, ...]
     rows: tuple[CalibrationRow, ...]
 
-    def kinds(self) -> dict[str, list[CalibrationRow]]:
+    def rows_by_kind(self) -> dict[str, list[CalibrationRow]]:
         """Return the rows by kind of case, in the order of measuring."""
         found: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
@@ -137,7 +137,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     ``base`` gives what is not measured, and where the search starts; without one the peak and the bandwidth are the
     best that was measured.  Raises InputError where the table has no products or no memory-bound kernels.
     """
-    timed = [(each, kernel) for each in table.timed if (kernel := kernel_of(each.case)) is not None]
+    timed = [(each, kernel) for each in table.timed_measurements if (kernel := model_kernel(each.case)) is not None]
     for kind in ("matmul", "memory"):
         if not any(each.case.kind == kind for each, _ in timed):
             raise InputError(
@@ -145,8 +145,8 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             )
     cases, kernels = [each.case for each, _ in timed], [kernel for _, kernel in timed]
     pairs = list(zip(cases, kernels, strict=True))
-    before = _before(table, cases, kernels, base, name)
-    paths = _asked(before, cases, kernels)
+    before = _starting_device(table, cases, kernels, base, name)
+    paths = _fitted_paths(before, cases, kernels)
     measured = np.log([each.seconds for each, _ in timed])
     kinds = [case.kind for case in cases]  # every kind of case weighs the same
     weights = np.sqrt([len(kinds) / len(set(kinds)) / kinds.count(kind) for kind in kinds])
@@ -162,10 +162,10 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
         found: Floats = (np.log(modelled_seconds(device, pairs)) - measured) * weights
         return found
 
-    best, starts = _best(before, paths, residuals)
+    best, starts = _best_fit(before, paths, residuals)
     values = tuple(float(f"{value:.4g}") for value in best.values)
     device = with_values(values)
-    device = with_value(device, "attention.kernel", _fastest(table) or device.attention.kernel)
+    device = with_value(device, "attention.kernel", _fastest_attention(table) or device.attention.kernel)
     return DeviceFit(
         device=Device.model_validate(device.model_dump(mode="json")),
         table=table,
@@ -181,7 +181,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     )
 
 
-def _best(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
+def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
     """Return the best of the fits from several starts, and the first start."""
     found: list[Solution] = []
     starts = []
@@ -203,7 +203,7 @@ def _bounds(path: str) -> tuple[float, float]:
     return low, high
 
 
-def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel]) -> list[str]:
+def _fitted_paths(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel]) -> list[str]:
     paths = ["launch", "memory_efficiency", "memory_half_size"]
     if any(kernel.by_row for kernel in kernels):
         paths.append("by_row")
@@ -213,23 +213,23 @@ def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel
         paths.append("matmul.misaligned")
     if any(case.dtype == "fp8" for case in cases):
         paths.append("matmul.power_fp8")
-    for backend in FUSED:
+    for backend in FUSED_BACKENDS:
         for backward in (False, True):
             if any(case.kind == "attention" and (case.op, case.backward) == (backend, backward) for case in cases):
                 paths.append(f"attention.kernels.sdpa-{backend}.{'backward' if backward else 'forward'}")
     return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
 
 
-def _before(
+def _starting_device(
     table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:
-    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of(case))
-    source = source_of(table.machine)
+    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and model_kernel(case))
+    source = measurement_source(table.machine)
     measured = {
         f"sdpa-{backend}": AttentionKernel(forward=0.5, backward=0.4, source=f"{source}, PyTorch's {backend} backend")
         for backend in backends
     }
-    whole = base or _bare(table, kernels)
+    whole = base or _bare_device(table, kernels)
     attention = whole.attention.model_copy(update={"kernels": {**whole.attention.kernels, **measured}})
     matmul = whole.matmul
     if not isinstance(matmul, TilesMatmul):
@@ -245,8 +245,8 @@ def _before(
     )
 
 
-def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
-    timed = [each for each in table.timed if kernel_of(each.case) is not None]
+def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
+    timed = [each for each in table.timed_measurements if model_kernel(each.case) is not None]
     rates, bandwidth = dict[str, float](), 1.0
     for each, kernel in zip(timed, kernels, strict=True):
         if each.case.kind == "matmul":
@@ -267,30 +267,30 @@ def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
     )
 
 
-def source_of(machine: Machine) -> str:
+def measurement_source(machine: Machine) -> str:
     """Return in one line where measured constants are from."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 
 
-def _fastest(table: MeasuredTable) -> str | None:
+def _fastest_attention(table: MeasuredTable) -> str | None:
     """Return the fused attention with the highest rate of all forward cases, which a program would choose."""
     rates: dict[str, float] = {}
-    for each in table.timed:
-        kernel = kernel_of(each.case) if each.case.kind == "attention" and not each.case.backward else None
+    for each in table.timed_measurements:
+        kernel = model_kernel(each.case) if each.case.kind == "attention" and not each.case.backward else None
         if kernel is not None:
             name = attention_name(each.case)
             rates[name] = max(rates.get(name, 0.0), kernel.flops / each.seconds)
     return max(rates, key=lambda name: rates[name]) if rates else None
 
 
-def root_mean_square(rows: Sequence[CalibrationRow]) -> float:
+def rms_error(rows: Sequence[CalibrationRow]) -> float:
     """Return the root mean square of the logarithms of model over measurement."""
     logs = [math.log(row.modelled / row.measurement.seconds) for row in rows]
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))
 
 
-def base_of(machine: Machine) -> str | None:
+def catalogue_device(machine: Machine) -> str | None:
     """Return the catalogue's device that is this GPU, by its driver's name; None without one."""
     name = machine.device.lower()
     for part, device in _TABLES["names"].items():

@@ -48,9 +48,9 @@ Residuals = Callable[[tuple[float, ...]], Floats]
 Loss = Literal["squares", "robust", "absolute"]
 """Of the residuals: their squares; squares up to 5 % and then their size; (nearly) their size, as a mean error is."""
 
-_SOFT = {"squares": ("linear", 1.0), "robust": ("soft_l1", 0.05), "absolute": ("soft_l1", 0.02)}
-_SMALL = 1e-9
-_INSIDE = 0.01  # of the way between the bounds: the search begins within them, where it can see which way to go
+_SCIPY_LOSS = {"squares": ("linear", 1.0), "robust": ("soft_l1", 0.05), "absolute": ("soft_l1", 0.02)}
+_NO_SLOPE = 1e-9
+_START_MARGIN = 0.01  # of the way between the bounds: the search begins within them, where it can see which way to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class Parameter:
         if not self.low < self.high or not self.low <= self.start <= self.high:
             raise InputError(f"{self.name}: start {self.start:g} must lie within bounds {self.low:g} to {self.high:g}")
 
-    def outside(self, value: float) -> float:
+    def to_search(self, value: float) -> float:
         """Return what the search sees of a value."""
         return math.log(value) if self.low > 0 else value / self.high
 
-    def inside(self, value: float) -> float:
+    def from_search(self, value: float) -> float:
         """Return the value for what the search sees, within the bounds to the last bit."""
         return min(max(math.exp(value) if self.low > 0 else value * self.high, self.low), self.high)
 
@@ -103,17 +103,17 @@ def least_squares(
     errors are those of the linearised problem, as wide as the residuals of the rows that speak of a constant make them.
     Raises InputError without scipy, and for fewer residuals than constants.
     """
-    optimize = _scipy().optimize
+    optimize = _import_scipy().optimize
     seen: dict[tuple[float, ...], Floats] = {}
 
     def wanted(point: Floats) -> Floats:
-        values = tuple(each.inside(float(x)) for each, x in zip(parameters, point, strict=True))
+        values = tuple(each.from_search(float(x)) for each, x in zip(parameters, point, strict=True))
         if values not in seen:
             seen[values] = residuals(values)
         return seen[values]
 
-    low = np.array([each.outside(each.low) for each in parameters])
-    high = np.array([each.outside(each.high) for each in parameters])
+    low = np.array([each.to_search(each.low) for each in parameters])
+    high = np.array([each.to_search(each.high) for each in parameters])
 
     def slopes_at(point: Floats) -> Floats:
         """Return differences by the same step for every constant, away from its bound."""
@@ -124,17 +124,17 @@ def least_squares(
             columns.append((wanted(other) - here) / (other[place] - x))
         return np.stack(columns, axis=1)
 
-    room = _INSIDE * (high - low)
-    start = np.clip([each.outside(each.start) for each in parameters], low + room, high - room)
+    room = _START_MARGIN * (high - low)
+    start = np.clip([each.to_search(each.start) for each in parameters], low + room, high - room)
     rows = len(wanted(start))
     if rows < len(parameters):
         raise InputError(f"{len(parameters)} constants cannot be fitted on {rows} rows; give more rows")
-    shape, scale = _SOFT[loss]
+    shape, scale = _SCIPY_LOSS[loss]
     answer = optimize.least_squares(
         wanted, start, jac=slopes_at, bounds=(low, high), loss=shape, f_scale=scale, max_nfev=most,
         xtol=tolerance, ftol=tolerance, gtol=tolerance * 1e-2, x_scale=1.0,
     )  # fmt: skip
-    values = tuple(each.inside(float(x)) for each, x in zip(parameters, answer.x, strict=True))
+    values = tuple(each.from_search(float(x)) for each, x in zip(parameters, answer.x, strict=True))
     edges = tuple(bool(min(x - below, above - x) < 1e-4) for x, below, above in zip(answer.x, low, high, strict=True))
     fits = (answer.fun / scale) ** 2 if loss != "squares" else np.zeros_like(answer.fun)
     slopes = np.asarray(answer.jac, dtype=float) * ((1.0 + fits) ** 0.75)[:, None]  # scipy has scaled them by the loss
@@ -152,7 +152,7 @@ def _standard_errors(
 ) -> tuple[float | None, ...]:
     """Use each row's own residual and its weight in the loss (the sandwich of Huber and White), rows independent."""
     free = len(slopes) - len(parameters)
-    seen = [place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _SMALL]
+    seen = [place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _NO_SLOPE]
     found: list[float | None] = [None] * len(parameters)
     if free <= 0 or not seen:
         return tuple(found)
@@ -166,13 +166,13 @@ def _standard_errors(
     return tuple(found)
 
 
-def surface(places: Floats, rows: Floats) -> Callable[[Floats], Floats]:
+def rbf_interpolator(places: Floats, rows: Floats) -> Callable[[Floats], Floats]:
     """Interpolate vectors between places by cubic radial basis functions and a linear part."""
-    made: Callable[[Floats], Floats] = _scipy().interpolate.RBFInterpolator(places, rows, kernel="cubic", degree=1)
+    made: Callable[[Floats], Floats] = _import_scipy().interpolate.RBFInterpolator(places, rows, kernel="cubic", degree=1)
     return made
 
 
-def _scipy() -> Any:
+def _import_scipy() -> Any:
     try:
         import scipy.interpolate
         import scipy.optimize

@@ -18,10 +18,10 @@ from simcluster.base.units import is_number
 from simcluster.base.written import append_line, drop_last_line, write_text
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.given_files import why_missing
-from simcluster.evidence.calibration.cases import KernelCase, case_from
+from simcluster.evidence.calibration.cases import KernelCase, parse_case
 
 FORMAT = "simcluster calibration 1"
-_SAME = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
+_MACHINE_KEYS = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
 
 _SHORTEST, _LONGEST = 1e-9, 1e6
 """Seconds that a call of a kernel may take: a cycle of its clock, and what nobody waits for."""
@@ -78,12 +78,12 @@ class MeasuredTable:
     measurements: tuple[Measurement, ...]
 
     @property
-    def timed(self) -> tuple[Measurement, ...]:
+    def timed_measurements(self) -> tuple[Measurement, ...]:
         """Those that have a time."""
         return tuple(each for each in self.measurements if not each.failed)
 
 
-def summarised(
+def summarize(
     case: KernelCase,
     seconds: Sequence[float],
     calls: int,
@@ -96,33 +96,33 @@ def summarised(
     return Measurement(case, median, low, high, min(seconds), len(seconds), calls, alone, **(sensed or {}))
 
 
-def read_table(path: Path) -> MeasuredTable:
+def read_raw_table(path: Path) -> MeasuredTable:
     """Read the table in a file; InputError, with the line, for one that is not one.
 
     A last line without its end is of a run that was killed while writing it; it is left out.
     """
-    lines = _whole_lines(path)
+    lines = _complete_lines(path)
     if not lines:
         raise InputError(f"{path}: is empty; the raw table of a calibration begins with a line about the machine")
-    head = _object(path, 1, lines[0])
+    head = _parse_line(path, 1, lines[0])
     if head.pop("format", None) != FORMAT:
         raise InputError(
             f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}; write one with "
             "simcluster calibrate -o"
         )
-    machine = Machine(**_typed(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
+    machine = Machine(**_check_fields(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
     if machine.multiprocessors != int(machine.multiprocessors) or not 1 <= machine.multiprocessors <= 10**9:
         raise InputError(
             f"{path}:1: multiprocessors is {machine.multiprocessors!r}; it must be a whole number from 1, as in 132"
         )
     found: dict[KernelCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
-        given, where = _object(path, number, line), f"{path}:{number}"
+        given, where = _parse_line(path, number, line), f"{path}:{number}"
         try:
-            case = case_from(given.pop("case", None))
+            case = parse_case(given.pop("case", None))
         except InputError as problem:
             raise InputError(f"{where}: {problem}") from None
-        found[case] = Measurement(case, **_typed(Measurement, given, where))
+        found[case] = Measurement(case, **_check_fields(Measurement, given, where))
         if not found[case].failed and not _SHORTEST <= found[case].seconds <= _LONGEST:
             raise InputError(
                 f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, those of a call of a kernel, as in 1.2e-4; "
@@ -131,7 +131,7 @@ def read_table(path: Path) -> MeasuredTable:
     return MeasuredTable(machine, tuple(found.values()))
 
 
-def _whole_lines(path: Path) -> list[str]:
+def _complete_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8", errors="strict")
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def _whole_lines(path: Path) -> list[str]:
     return text[: text.rfind("\n") + 1].splitlines()
 
 
-def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -154,7 +154,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     return data
 
 
-def _typed(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
+def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
     """Return the fields of a dataclass as JSON has them; InputError for others, or for a text instead of a number."""
     types = {each.name: each.type for each in fields(kind)}
     for name in needed:
@@ -175,27 +175,27 @@ class TableFile:
 
     def __init__(self, path: Path, machine: Machine, *, restart: bool = False) -> None:
         self._path = path
-        self.done: set[KernelCase] = set()
-        if not restart and path.exists() and _whole_lines(path):
-            table = read_table(path)
-            for name in _SAME:
+        self.measured_cases: set[KernelCase] = set()
+        if not restart and path.exists() and _complete_lines(path):
+            table = read_raw_table(path)
+            for name in _MACHINE_KEYS:
                 before, now = getattr(table.machine, name), getattr(machine, name)
                 if before != now:
                     raise InputError(
                         f"{path} holds measurements of another machine ({name}: {before}; here: {now}); name another "
                         "-o, or --restart to measure everything again"
                     )
-            self.done = {each.case for each in table.measurements}
+            self.measured_cases = {each.case for each in table.measurements}
             drop_last_line(path)  # what a killed run left of it
             return
-        write_text(path, _line({"format": FORMAT, **asdict(machine)}) + "\n")
+        write_text(path, _format_line({"format": FORMAT, **asdict(machine)}) + "\n")
 
     def add(self, measurement: Measurement) -> None:
         """Add a line, on the disk when this returns."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
-        append_line(self._path, _line({"case": measurement.case.to_dict(), **row}))
-        self.done.add(measurement.case)
+        append_line(self._path, _format_line({"case": measurement.case.to_dict(), **row}))
+        self.measured_cases.add(measurement.case)
 
 
-def _line(data: Mapping[str, Any]) -> str:
+def _format_line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, allow_nan=False)

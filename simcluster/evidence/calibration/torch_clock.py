@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from simcluster.evidence.calibration.raw_table import Machine
-from simcluster.evidence.calibration.torch_ops import PreparedCase, torch_module
+from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"
 _GRAPH_BELOW = 200e-6  # seconds a call: kernels that the host could not issue fast enough are replayed from a graph
@@ -21,17 +21,17 @@ _MOST_CALLS = 200
 _MOST_REPEATS = 400
 
 
-class TimingCare:
+class TimingEffort:
     """How carefully a case is timed: seconds of warm-up, of measuring, and of one batch; the fewest batches."""
 
     def __init__(self, *, quick: bool) -> None:
         self.warm_up, self.total, self.batch, self.fewest = (0.01, 0.03, 5e-4, 7) if quick else (0.15, 0.3, 2e-3, 20)
 
-    def calls(self, once: float) -> int:
+    def calls_per_batch(self, once: float) -> int:
         """Calls in a batch of work that takes ``once`` s."""
         return max(1, min(_MOST_CALLS, math.ceil(self.batch / max(once, 1e-7))))
 
-    def repeats(self, batch: float) -> int:
+    def num_batches(self, batch: float) -> int:
         """Batches to be timed, each of so many seconds."""
         return max(self.fewest, min(_MOST_REPEATS, math.ceil(self.total / max(batch, 1e-7))))
 
@@ -39,20 +39,20 @@ class TimingCare:
 class HostClock:
     """Times work on the processor itself."""
 
-    def time(self, prepared: PreparedCase, pace: TimingCare) -> tuple[list[float], int]:
+    def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
         """(seconds a call of every batch, calls in a batch)."""
         prepared.run(0)
         start = perf_counter()
         for place in range(3):
             prepared.run(place)
         once = (perf_counter() - start) / 3
-        calls = pace.calls(once)
+        calls = pace.calls_per_batch(once)
         end, place = perf_counter() + pace.warm_up, 0
         while perf_counter() < end:
             prepared.run(place)
             place += 1
         found = []
-        for _ in range(pace.repeats(once * calls)):
+        for _ in range(pace.num_batches(once * calls)):
             start = perf_counter()
             for each in range(calls):
                 prepared.run(place + each)
@@ -68,20 +68,20 @@ class CudaClock:
     """Times work on a GPU: short kernels from a CUDA graph, so that the GPU and not the host is what is timed."""
 
     def __init__(self) -> None:
-        self._torch = torch_module()
+        self._torch = import_torch()
 
     def wait(self) -> None:
         """Until the GPU has done everything."""
         self._torch.cuda.synchronize()
 
-    def time(self, prepared: PreparedCase, pace: TimingCare) -> tuple[list[float], int]:
+    def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
         """(seconds a call of every batch, calls in a batch)."""
         for place in range(3):
             prepared.run(place)
         self.wait()
-        (once,) = self._batches(lambda: [prepared.run(place) for place in range(5)], 5, 1)
-        calls = pace.calls(once)
-        batch = self._graph(prepared, calls) if prepared.graph and once < _GRAPH_BELOW else None
+        (once,) = self._time_batches(lambda: [prepared.run(place) for place in range(5)], 5, 1)
+        calls = pace.calls_per_batch(once)
+        batch = self._capture_graph(prepared, calls) if prepared.graph and once < _GRAPH_BELOW else None
         if batch is None:
             rounds = iter(range(10**9))
             batch = lambda: [prepared.run(next(rounds)) for _ in range(calls)]  # noqa: E731
@@ -89,10 +89,10 @@ class CudaClock:
         while perf_counter() < end:
             batch()
             self.wait()
-        (once,) = self._batches(batch, calls, 1)
-        return self._batches(batch, calls, pace.repeats(once * calls)), calls
+        (once,) = self._time_batches(batch, calls, 1)
+        return self._time_batches(batch, calls, pace.num_batches(once * calls)), calls
 
-    def _graph(self, prepared: PreparedCase, calls: int) -> Callable[[], object] | None:
+    def _capture_graph(self, prepared: PreparedCase, calls: int) -> Callable[[], object] | None:
         """The calls of a batch as one CUDA graph; None where they cannot be captured."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
@@ -106,7 +106,7 @@ class CudaClock:
         replay: Callable[[], object] = graph.replay
         return replay
 
-    def _batches(self, batch: Callable[[], object], calls: int, repeats: int) -> list[float]:
+    def _time_batches(self, batch: Callable[[], object], calls: int, repeats: int) -> list[float]:
         events = [tuple(self._torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(repeats)]
         for start, end in events:
             start.record()
@@ -116,9 +116,9 @@ class CudaClock:
         return [start.elapsed_time(end) / 1e3 / calls for start, end in events]
 
 
-def machine_of(device: Any, date: str) -> Machine:
+def describe_machine(device: Any, date: str) -> Machine:
     """What PyTorch and the driver say of a device."""
-    torch = torch_module()
+    torch = import_torch()
     if device.type != "cuda":
         import platform
 
@@ -134,7 +134,7 @@ def machine_of(device: Any, date: str) -> Machine:
             date=date,
         )
     known = torch.cuda.get_device_properties(device)
-    driver, power, clock = [*asked("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
+    driver, power, clock = [*query_driver("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
     return Machine(
         device=known.name,
         kind="cuda",
@@ -145,13 +145,13 @@ def machine_of(device: Any, date: str) -> Machine:
         cuda=torch.version.cuda or "",
         driver=driver,
         capability=f"{known.major}.{known.minor}",
-        power_limit=number(power),
-        clock_limit=number(clock) * 1e6,
+        power_limit=parse_number(power),
+        clock_limit=parse_number(clock) * 1e6,
         date=date,
     )
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """A number that nvidia-smi prints; 0 for its "[N/A]"."""
     try:
         value = float(text)
@@ -160,15 +160,15 @@ def number(text: str) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def asked(query: str, device: Any) -> list[str]:
+def query_driver(query: str, device: Any) -> list[str]:
     """What nvidia-smi answers; nothing where it is not there."""
-    process = _asking(query, device)
-    return _answer(process) if process else []
+    process = _start_query(query, device)
+    return _finish_query(process) if process else []
 
 
-def _asking(query: str, device: Any) -> subprocess.Popen[str] | None:
-    index = device.index if device.index is not None else torch_module().cuda.current_device()
-    identity = getattr(torch_module().cuda.get_device_properties(index), "uuid", None)
+def _start_query(query: str, device: Any) -> subprocess.Popen[str] | None:
+    index = device.index if device.index is not None else import_torch().cuda.current_device()
+    identity = getattr(import_torch().cuda.get_device_properties(index), "uuid", None)
     which = f"GPU-{identity}" if identity is not None else str(index)
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", which]
     try:
@@ -177,7 +177,7 @@ def _asking(query: str, device: Any) -> subprocess.Popen[str] | None:
         return None
 
 
-def _answer(process: subprocess.Popen[str]) -> list[str]:
+def _finish_query(process: subprocess.Popen[str]) -> list[str]:
     try:
         text, _ = process.communicate(timeout=20)
     except subprocess.TimeoutExpired:
@@ -191,12 +191,12 @@ class Sensor:
     """Clock, power and temperature of a GPU while a case runs: asked at its start, answered from another process."""
 
     def __init__(self, device: Any) -> None:
-        self._process = _asking(_QUERY, device) if device.type == "cuda" else None
+        self._process = _start_query(_QUERY, device) if device.type == "cuda" else None
 
     def read(self) -> dict[str, float]:
         """In Hz, W and C; empty where nobody tells."""
-        answer = _answer(self._process) if self._process else []
+        answer = _finish_query(self._process) if self._process else []
         if len(answer) != 3:
             return {}
-        clock, power, temperature = (number(text) for text in answer)
+        clock, power, temperature = (parse_number(text) for text in answer)
         return {"clock": clock * 1e6, "power": power, "temperature": temperature}

@@ -11,20 +11,20 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.evidence.calibration.cases import KernelCase
-from simcluster.evidence.calibration.raw_table import Machine, Measurement, TableFile, summarised
-from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Sensor, TimingCare, machine_of
-from simcluster.evidence.calibration.torch_ops import PreparedCase, dtype_of, prepare, torch_module
+from simcluster.evidence.calibration.raw_table import Machine, Measurement, TableFile, summarize
+from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Sensor, TimingEffort, describe_machine
+from simcluster.evidence.calibration.torch_ops import PreparedCase, torch_dtype, prepare_case, import_torch
 
 Progress = Callable[[int, int, Measurement], object]
 """Called with how many cases are measured, how many there are, and the last one."""
 
-_ISSUED = 200  # calls that the host issues in a row when its own time is taken
+_ISSUED_CALLS = 200  # calls that the host issues in a row when its own time is taken
 _COPY_BYTES = 256e6  # of a copy that runs beside something; a processor's is 16 times smaller
 
 
-def device_named(name: str) -> Any:
+def find_device(name: str) -> Any:
     """PyTorch's device ("cuda", "cuda:1" or "cpu"); InputError where there is none of that name."""
-    torch = torch_module()
+    torch = import_torch()
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -41,15 +41,15 @@ def device_named(name: str) -> Any:
     return device
 
 
-class Bench:
+class KernelBench:
     """A device on which cases are timed."""
 
     def __init__(self, name: str, *, quick: bool, date: str) -> None:
-        self._torch = torch_module()
-        self.device = device_named(name)
-        self.machine: Machine = machine_of(self.device, date)
+        self._torch = import_torch()
+        self.device = find_device(name)
+        self.machine: Machine = describe_machine(self.device, date)
         self._clock = CudaClock() if self.on_gpu else HostClock()
-        self._pace = TimingCare(quick=quick)
+        self._pace = TimingEffort(quick=quick)
 
     @property
     def on_gpu(self) -> bool:
@@ -59,7 +59,7 @@ class Bench:
     def measure_all(self, cases: Sequence[KernelCase], table: TableFile, progress: Progress) -> None:
         """Everything that is not in the table yet."""
         for done, case in enumerate(cases, start=1):
-            if case in table.done:
+            if case in table.measured_cases:
                 continue
             measurement = self.measure(case)
             table.add(measurement)
@@ -70,7 +70,7 @@ class Bench:
         self._torch.manual_seed(0)
         try:
             with self._torch.no_grad() if not case.backward else self._torch.enable_grad():
-                return self._measured(case)
+                return self._measure_case(case)
         except (RuntimeError, NotImplementedError, ValueError, AttributeError) as problem:
             return Measurement(case, failed=" ".join(str(problem).split())[:300] or type(problem).__name__)
         finally:
@@ -78,35 +78,35 @@ class Bench:
             if self.on_gpu:
                 self._torch.cuda.empty_cache()
 
-    def _measured(self, case: KernelCase) -> Measurement:
+    def _measure_case(self, case: KernelCase) -> Measurement:
         if case.kind == "launch":
-            return self._launch(case)
+            return self._measure_launch(case)
         if case.kind == "host_copy":
-            return self._timed(case, self._copy(case.op, case.size))
+            return self._time_case(case, self._prepare_copy(case.op, case.size))
         if case.kind == "beside":
-            return self._beside(case)
-        return self._timed(case, prepare(case, self.device, self.machine.cache))
+            return self._measure_overlap(case)
+        return self._time_case(case, prepare_case(case, self.device, self.machine.cache))
 
-    def _timed(self, case: KernelCase, prepared: PreparedCase) -> Measurement:
+    def _time_case(self, case: KernelCase, prepared: PreparedCase) -> Measurement:
         sensor = Sensor(self.device)
         seconds, calls = self._clock.time(prepared, self._pace)
-        return summarised(case, seconds, calls, sensed=sensor.read())
+        return summarize(case, seconds, calls, sensed=sensor.read())
 
-    def _launch(self, case: KernelCase) -> Measurement:
-        torch, device, dtype = self._torch, self.device, dtype_of(case.dtype)
+    def _measure_launch(self, case: KernelCase) -> Measurement:
+        torch, device, dtype = self._torch, self.device, torch_dtype(case.dtype)
         x = torch.zeros(case.m, case.n, device=device, dtype=dtype)
         if case.op == "device add":
-            return self._timed(case, PreparedCase(lambda place: x.add_(1.0), 1))
+            return self._time_case(case, PreparedCase(lambda place: x.add_(1.0), 1))
         if case.op == "host linear with backward":
-            return self._issued(case, self._linear(x))
+            return self._time_issue(case, self._linear_step(x))
         a, out = torch.zeros_like(x), torch.empty_like(x)
         calls: dict[str, Callable[[], object]] = {
             "host add": lambda: torch.add(x, a, out=out),
             "host matmul": lambda: torch.mm(x, a, out=out),
         }
-        return self._issued(case, calls[case.op])
+        return self._time_issue(case, calls[case.op])
 
-    def _linear(self, x: Any) -> Callable[[], object]:
+    def _linear_step(self, x: Any) -> Callable[[], object]:
         """A linear layer forward and backward: three products, and what autograd does around them."""
         torch = self._torch
         layer = torch.nn.Linear(x.shape[1], x.shape[1], bias=False, device=self.device, dtype=x.dtype)
@@ -118,20 +118,20 @@ class Bench:
 
         return both
 
-    def _issued(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
+    def _time_issue(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
         """Seconds of the host for each call, while the GPU's queue is not full."""
         found = []
         for repeat in range(2 + self._pace.fewest):
             self._clock.wait()
             start = perf_counter()
-            for _ in range(_ISSUED):
+            for _ in range(_ISSUED_CALLS):
                 call()
             if repeat >= 2:
-                found.append((perf_counter() - start) / _ISSUED)
+                found.append((perf_counter() - start) / _ISSUED_CALLS)
         self._clock.wait()
-        return summarised(case, found, _ISSUED)
+        return summarize(case, found, _ISSUED_CALLS)
 
-    def _copy(self, op: str, size: float) -> PreparedCase:
+    def _prepare_copy(self, op: str, size: float) -> PreparedCase:
         """``size`` B between the memory of the host, page-locked, and that of the device, or inside the latter."""
         torch = self._torch
         there = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -140,19 +140,19 @@ class Bench:
         to, source = (there, other) if op == "to device" else (other, there)
         return PreparedCase(lambda place: to.copy_(source, non_blocking=True), 1, graph=False)
 
-    def _beside(self, case: KernelCase) -> Measurement:
+    def _measure_overlap(self, case: KernelCase) -> Measurement:
         """The work of a case alone, then while copies run on another stream (another thread of a processor)."""
         work, copy = case.op.split(" beside copy ")
         inner = KernelCase("matmul", "TN", case.dtype, case.m, case.n, case.k) if work == "matmul" else \
             KernelCase("memory", work, case.dtype, case.m, case.n)  # fmt: skip
-        prepared = prepare(inner, self.device, self.machine.cache)
-        copying = self._copy(copy, _COPY_BYTES if self.on_gpu else _COPY_BYTES / 16)
-        alone = self._timed(case, prepared)
-        found = self._beside_on_gpu(prepared, copying, alone.seconds) if self.on_gpu else \
-            self._beside_on_host(prepared, copying)  # fmt: skip
-        return summarised(case, found, alone.calls, alone=alone.seconds)
+        prepared = prepare_case(inner, self.device, self.machine.cache)
+        copying = self._prepare_copy(copy, _COPY_BYTES if self.on_gpu else _COPY_BYTES / 16)
+        alone = self._time_case(case, prepared)
+        found = self._overlap_on_gpu(prepared, copying, alone.seconds) if self.on_gpu else \
+            self._overlap_on_host(prepared, copying)  # fmt: skip
+        return summarize(case, found, alone.calls, alone=alone.seconds)
 
-    def _beside_on_host(self, prepared: PreparedCase, copying: PreparedCase) -> list[float]:
+    def _overlap_on_host(self, prepared: PreparedCase, copying: PreparedCase) -> list[float]:
         over = threading.Event()
 
         def copy() -> None:
@@ -168,12 +168,12 @@ class Bench:
             thread.join()
         return seconds
 
-    def _beside_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
+    def _overlap_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
         """Batches that were over before the copies beside them were."""
         torch = self._torch
         one_copy = sorted(self._clock.time(copying, self._pace)[0])[0]
         side, found = torch.cuda.Stream(), []
-        calls = self._pace.calls(alone)
+        calls = self._pace.calls_per_batch(alone)
         copies = math.ceil(2 * alone * calls / one_copy) + 1
         for _ in range(5 * self._pace.fewest):
             start, end, over = (torch.cuda.Event(enable_timing=True) for _ in range(3))

@@ -16,12 +16,12 @@ from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 Run = Callable[[int], object]
 """Issues a case once, on the tensors of a round."""
 
-_MOST_ROUNDS = 64
-_MOST_BYTES = 4e9  # of all rounds together on a GPU
-_MOST_BYTES_OF_HOST = 64e6
+_MAX_ROUNDS = 64
+_MAX_GPU_BYTES = 4e9  # of all rounds together on a GPU
+_MAX_HOST_BYTES = 64e6
 
 
-def torch_module() -> Any:
+def import_torch() -> Any:
     """PyTorch; InputError where it is not installed."""
     try:
         import torch
@@ -41,32 +41,32 @@ class PreparedCase:
     graph: bool = True
 
 
-def dtype_of(name: str) -> Any:
+def torch_dtype(name: str) -> Any:
     """PyTorch's dtype."""
-    torch = torch_module()
+    torch = import_torch()
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
 
 
-def prepare(case: KernelCase, device: Any, cache: float) -> PreparedCase:
+def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
     """The tensors of a case on a device whose last cache holds ``cache`` B, filled with noise (zeros draw less power).
 
     Raises what PyTorch raises where the case cannot run there.
     """
     builder = _BUILDERS[case.kind]
-    sets = rounds_of(case, cache, on_gpu=device.type == "cuda")
+    sets = num_rounds(case, cache, on_gpu=device.type == "cuda")
     runs = [builder(case, device) for _ in range(sets)]
     fused = case.kind != "attention" or not case.backward
     return PreparedCase(lambda place: runs[place % sets](), sets, graph=fused)
 
 
-def rounds_of(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
+def num_rounds(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
     """How many sets of tensors it takes to pass through three times the cache, within the memory that may be taken."""
-    size = max(footprint(case), 1.0)
-    most = (_MOST_BYTES if on_gpu else _MOST_BYTES_OF_HOST) / size
-    return max(1, min(_MOST_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
+    size = max(case_bytes(case), 1.0)
+    most = (_MAX_GPU_BYTES if on_gpu else _MAX_HOST_BYTES) / size
+    return max(1, min(_MAX_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
 
 
-def footprint(case: KernelCase) -> float:
+def case_bytes(case: KernelCase) -> float:
     """Bytes of the tensors of one round, roughly."""
     element = ELEMENT_BYTES[case.dtype]
     if case.kind == "memory":
@@ -77,13 +77,13 @@ def footprint(case: KernelCase) -> float:
 
 
 def _noise(device: Any, dtype: str, *shape: int) -> Any:
-    return torch_module().randn(*shape, device=device, dtype=dtype_of(dtype))
+    return import_torch().randn(*shape, device=device, dtype=torch_dtype(dtype))
 
 
 def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
-    torch = torch_module()
+    torch = import_torch()
     if case.dtype == "fp8":
-        return _scaled(case, device)
+        return _fp8_matmul(case, device)
     batch = (case.batch,) if case.batch > 1 else ()
     a_shape = (*batch, case.k, case.m) if case.op == "NT" else (*batch, case.m, case.k)
     b_shape = (*batch, case.n, case.k) if case.op == "TN" else (*batch, case.k, case.n)
@@ -95,17 +95,17 @@ def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: product(a, b, out=out)
 
 
-def _scaled(case: KernelCase, device: Any) -> Callable[[], object]:
+def _fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     """A product in fp8 with one scale a tensor and a bf16 result, as Transformer Engine and torchao run it."""
-    torch = torch_module()
-    a = _noise(device, "bf16", case.m, case.k).to(dtype_of("fp8"))
-    b = _noise(device, "bf16", case.n, case.k).to(dtype_of("fp8")).t()
+    torch = import_torch()
+    a = _noise(device, "bf16", case.m, case.k).to(torch_dtype("fp8"))
+    b = _noise(device, "bf16", case.n, case.k).to(torch_dtype("fp8")).t()
     one = torch.ones((), device=device, dtype=torch.float32)
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
 def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
-    torch = torch_module()
+    torch = import_torch()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backends = {
@@ -131,7 +131,7 @@ def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
 
 
 def _memory(case: KernelCase, device: Any) -> Callable[[], object]:
-    torch = torch_module()
+    torch = import_torch()
     x = _noise(device, case.dtype, case.m, case.n)
     if case.op == "copy":
         to = torch.empty_like(x)

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
     if args.table and (args.measure_only or args.restart):
         raise InputError("--from fits a table without measuring; leave out --measure-only and --restart")
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
-    _check(args)
+    _check_arguments(args)
     if not args.table:
         measured = _measure(args, path)
         if args.measure_only:
@@ -33,21 +33,21 @@ def run(args: argparse.Namespace) -> None:
             return
     from simcluster.devices.device import load_device
     from simcluster.evidence.calibration.device_file import device_text
-    from simcluster.evidence.calibration.device_fit import base_of, fit_device
-    from simcluster.evidence.calibration.raw_table import read_table
+    from simcluster.evidence.calibration.device_fit import catalogue_device, fit_device
+    from simcluster.evidence.calibration.raw_table import read_raw_table
 
-    found = read_table(path)
-    base = args.base or base_of(found.machine)
+    found = read_raw_table(path)
+    base = args.base or catalogue_device(found.machine)
     fit = fit_device(found, base=load_device(base) if base else None, name=args.name or output.stem)
     common.write_text(output, device_text(fit, path.name))
-    common.answer(args, lambda: _blocks(fit, output), lambda: _as_json(fit))
+    common.answer(args, lambda: _report_blocks(fit, output), lambda: _json_document(fit))
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_arguments(args: argparse.Namespace) -> None:
     if not args.table:
-        from simcluster.evidence.calibration.cases import cases_for
+        from simcluster.evidence.calibration.cases import list_cases
 
-        cases_for(args.dtype, on_gpu=True, quick=True)
+        list_cases(args.dtype, on_gpu=True, quick=True)
     if args.base and not args.table and not args.measure_only and outputs.there("pydantic"):
         from simcluster.devices.device import load_device
 
@@ -58,14 +58,14 @@ def _check(args: argparse.Namespace) -> None:
 def _measure(args: argparse.Namespace, path: Path) -> int:
     from datetime import date
 
-    from simcluster.evidence.calibration.cases import cases_for
+    from simcluster.evidence.calibration.cases import list_cases
     from simcluster.evidence.calibration.raw_table import TableFile
-    from simcluster.evidence.calibration.torch_measure import Bench
+    from simcluster.evidence.calibration.torch_measure import KernelBench
 
-    bench = Bench(args.device, quick=args.quick, date=args.date or date.today().isoformat())
+    bench = KernelBench(args.device, quick=args.quick, date=args.date or date.today().isoformat())
     table = TableFile(path, bench.machine, restart=args.restart)
-    cases = cases_for(args.dtype, on_gpu=bench.on_gpu, quick=args.quick)
-    left = sum(case not in table.done for case in cases)
+    cases = list_cases(args.dtype, on_gpu=bench.on_gpu, quick=args.quick)
+    left = sum(case not in table.measured_cases for case in cases)
     print(f"{bench.machine.device}: {left} of {len(cases)} cases to measure; {path} has the rest", file=sys.stderr)
 
     def show(done: int, cases: int, last: Measurement) -> None:
@@ -75,11 +75,11 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     return len(cases)
 
 
-def _blocks(fit: DeviceFit, output: Path) -> list[Block]:
+def _report_blocks(fit: DeviceFit, output: Path) -> list[Block]:
     from statistics import median
 
     from simcluster.evidence.calibration.device_file import observations
-    from simcluster.evidence.calibration.device_fit import root_mean_square
+    from simcluster.evidence.calibration.device_fit import rms_error
     from simcluster.show.blocks import Lines, TableBlock
 
     machine = fit.table.machine
@@ -89,9 +89,9 @@ def _blocks(fit: DeviceFit, output: Path) -> list[Block]:
         for each in fit.constants
     ]  # fmt: skip
     kinds = [
-        [kind, str(len(found)), f"{root_mean_square(found):.1%}", f"{median(abs(row.error) for row in found):.1%}",
+        [kind, str(len(found)), f"{rms_error(found):.1%}", f"{median(abs(row.error) for row in found):.1%}",
          f"{max(abs(row.error) for row in found):.0%}"]
-        for kind, found in fit.kinds().items()
+        for kind, found in fit.rows_by_kind().items()
     ]  # fmt: skip
     worst = sorted(fit.rows, key=lambda row: -abs(row.error))[:5]
     base = f"from {fit.base}" if fit.base else "the best that was measured, without a data sheet"
@@ -107,7 +107,7 @@ def _blocks(fit: DeviceFit, output: Path) -> list[Block]:
     ]
 
 
-def _as_json(fit: DeviceFit) -> dict[str, Any]:
+def _json_document(fit: DeviceFit) -> dict[str, Any]:
     from simcluster.evidence.calibration.device_file import observations
 
     return {

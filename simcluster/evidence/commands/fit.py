@@ -9,12 +9,12 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.terminal import progress
-from simcluster.evidence.validation.fitting import chosen, load_fits
-from simcluster.evidence.validation.fitting_run import FitEffort, LeftOut, Outcome, run_fits
+from simcluster.evidence.validation.fitting import select_fits, load_fits
+from simcluster.evidence.validation.fitting_run import FitEffort, CrossValidation, FitOutcome, run_fits
 from simcluster.evidence.validation.step_studies import data_folder
 from simcluster.show.blocks import Block, Lines, TableBlock
 
-_WORST = 5
+_MAX_WORST = 5
 _LOSSES = {"squares": "least squares", "robust": "robust least squares", "absolute": "least absolute error"}
 
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     file = load_fits(args.file)
     outcomes = run_fits(
         file,
-        list(chosen(file, tuple(args.only))),
+        list(select_fits(file, tuple(args.only))),
         data=data_folder(args.data),
         workers=args.workers,
         cross_validate=not args.no_cross_validation,
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> None:
     common.came_to(args, rows, lambda: f"nothing was fitted: {first.name} {first.skipped}")
     common.answer(
         args,
-        lambda: [*(block for each in outcomes for block in _blocks(each, all_rows=args.rows)), _overall(outcomes)],
-        lambda: {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]},
+        lambda: [*(block for each in outcomes for block in _report_blocks(each, all_rows=args.rows)), _overall_lines(outcomes)],
+        lambda: {"file": file.document.source, "fits": [_json_document(each) for each in outcomes]},
     )
 
 
-def _blocks(outcome: Outcome, *, all_rows: bool) -> Iterator[Block]:
+def _report_blocks(outcome: FitOutcome, *, all_rows: bool) -> Iterator[Block]:
     head = f"{outcome.name}: {outcome.fit.about}" if outcome.fit.about else outcome.name
     if outcome.skipped:
         yield Lines([head, f"  skipped: {outcome.skipped}"])
@@ -52,7 +52,7 @@ def _blocks(outcome: Outcome, *, all_rows: bool) -> Iterator[Block]:
     constants = [
         [each.name, *(f"{value:.4g}" for value in (each.declared.unfitted, each.today, each.value)),
          "at its bound" if each.at_bound else "not determined" if each.error is None else f"{each.error:.2g}",
-         f"{each.off:+.1%}"]
+         f"{each.relative_change:+.1%}"]
         for each in outcome.constants
     ]  # fmt: skip
     yield TableBlock(["constant", "unfitted", "today", "fitted", "std. error", "off today's"], constants)
@@ -61,27 +61,27 @@ def _blocks(outcome: Outcome, *, all_rows: bool) -> Iterator[Block]:
         for what, which in (("unfitted", "unfitted"), ("as used today", "today"), ("fitted", "fitted"))
     ]
     fitted = (
-        f"{_count(len(outcome.constants), 'constant')} on {_count(len(outcome.rows), 'row')}, "
+        f"{_count_text(len(outcome.constants), 'constant')} on {_count_text(len(outcome.rows), 'row')}, "
         f"{_LOSSES[outcome.fit.loss]} of ln(predicted / measured)" + ("" if outcome.converged else "; NOT converged")
     )
-    yield TableBlock(["rows", "mean error", "worst"], scores, title=[fitted, _simulated(outcome.played)])
-    if outcome.left_out:
+    yield TableBlock(["rows", "mean error", "worst"], scores, title=[fitted, _effort_line(outcome.effort)])
+    if outcome.cross_validation:
         header = ["left out", "groups", "mean error", "of fitted", "worst", "found"]
-        yield TableBlock(header, list(map(_cross_validated, outcome.left_out)))
-    shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_WORST]
+        yield TableBlock(header, list(map(_fold_cells, outcome.cross_validation)))
+    shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_MAX_WORST]
     residuals = "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)
     yield Lines([f"{'residuals' if all_rows else 'furthest off'}: {residuals}"])
 
 
-def _simulated(played: FitEffort) -> str:
+def _effort_line(played: FitEffort) -> str:
     folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds furthest from them"
     return (
-        f"{_count(played.rows, 'row')} played at {_count(played.points, 'point')}, interpolated between: worst row "
+        f"{_count_text(played.rows, 'row')} played at {_count_text(played.points, 'point')}, interpolated between: worst row "
         f"{played.error:.3%} off at what was found and beside it{folds}"
     )
 
 
-def _cross_validated(left: LeftOut) -> list[str]:
+def _fold_cells(left: CrossValidation) -> list[str]:
     if left.skipped:
         return [f"one {left.by}", "", "", "", left.skipped, ""]
     columns = zip(*(values for _, values in left.values), strict=True)
@@ -89,12 +89,12 @@ def _cross_validated(left: LeftOut) -> list[str]:
     return [f"one {left.by}", str(left.groups), f"{left.error:.2%}", f"{left.ratio:.2f} x", left.worst, found]
 
 
-def _overall(outcomes: Sequence[Outcome]) -> Lines:
+def _overall_lines(outcomes: Sequence[FitOutcome]) -> Lines:
     done = [each for each in outcomes if not each.skipped]
     constants, rows = sum(len(each.constants) for each in done), sum(len(each.rows) for each in done)
-    lines = [f"overall: {_count(constants, 'constant')} on {_count(rows, 'row')} in {_count(len(done), 'fit')}"]
+    lines = [f"overall: {_count_text(constants, 'constant')} on {_count_text(rows, 'row')} in {_count_text(len(done), 'fit')}"]
     for each in done:
-        for left in each.left_out:
+        for left in each.cross_validation:
             if not left.skipped and left.ratio > 1.5:
                 alone = left.by == "study" and left.groups == 1
                 lines.append(
@@ -105,14 +105,14 @@ def _overall(outcomes: Sequence[Outcome]) -> Lines:
     return Lines([*lines, *[f"  skipped: {skipped}, for want of their tables"] * bool(skipped)])
 
 
-def _count(number: int, word: str) -> str:
+def _count_text(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _json_document(outcome: FitOutcome) -> dict[str, Any]:
     if outcome.skipped:
         return {"fit": outcome.name, "skipped": outcome.skipped}
-    played = outcome.played
+    played = outcome.effort
     return {
         "fit": outcome.name, "about": outcome.fit.about, "loss": outcome.fit.loss, "converged": outcome.converged,
         "simulated": {
@@ -134,7 +134,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
                 "left_out": each.by, "groups": each.groups, "rows": each.rows, "mean_error": each.error,
                 "of_fitted": each.ratio, "constants": {group: list(values) for group, values in each.values},
             }
-            for each in outcome.left_out
+            for each in outcome.cross_validation
         ],
         "rows": [
             {

@@ -13,15 +13,15 @@ from simcluster.cli import common
 from simcluster.cli.common import on_one_line, overrides_of
 from simcluster.cli.terminal import exit_status, progress, stopping_signals
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
-from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPoint
-from simcluster.evidence.validation.residuals import residuals_of, table_text
+from simcluster.evidence.validation.reports import OverallScores, Report, Score, ScoredPoint
+from simcluster.evidence.validation.residuals import collect_residuals, table_text
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.show.blocks import Block, Lines, TableBlock, text_of
 from simcluster.show.pictures import picture
 
-_MOST_ROWS = 20  # of a study of steps without --rows
-_WORST = 3
-_KEPT = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that are shown even if all are 0
+_MAX_ROWS = 20  # of a study of steps without --rows
+_MAX_WORST = 3
+_SHOWN_PARTS = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that are shown even if all are 0
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,17 +49,17 @@ def run(args: argparse.Namespace) -> None:
         try:
             validate_studies(files, data=folder, workers=args.workers, progress=show, ended=ended)
         except KeyboardInterrupt:
-            _stopped(args, files, reports)
+            _report_interrupted(args, files, reports)
             raise SystemExit(exit_status(signals)) from None
-    _answer(args, reports)
+    _print_overall(args, reports)
     common.draw(args, (args.plot, lambda: picture("errors")(reports)))
     if args.residuals:
-        _learn(reports, args.residuals)
+        _write_residuals(reports, args.residuals)
 
 
-def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
+def _print_overall(args: argparse.Namespace, reports: Sequence[Report]) -> None:
     together = overall(reports)
-    common.came_to(args, sum(len(report.points) for report in reports), lambda: _nothing(reports))
+    common.came_to(args, sum(len(report.points) for report in reports), lambda: _failure_reason(reports))
     common.answer(
         args,
         lambda: [Lines(list(_overall_lines(together, len(reports))))],
@@ -67,7 +67,7 @@ def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
     )
 
 
-def _nothing(reports: Sequence[Report]) -> str:
+def _failure_reason(reports: Sequence[Report]) -> str:
     for report in reports:
         for each in report.refused:
             reason = on_one_line(each.reason.replace("<document>: ", ""))
@@ -76,13 +76,13 @@ def _nothing(reports: Sequence[Report]) -> str:
     return f"nothing was compared with what was measured: {reports[0].study.name} {reasons[0]}"
 
 
-def _stopped(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
-    _answer(args, reports)
+def _report_interrupted(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
+    _print_overall(args, reports)
     print(f"stopped: not scored: {', '.join(file.study.name for file in files[len(reports) :])}", file=sys.stderr)
 
 
-def _learn(reports: Sequence[Report], path: Path) -> None:
-    residuals = residuals_of(reports)
+def _write_residuals(reports: Sequence[Report], path: Path) -> None:
+    residuals = collect_residuals(reports)
     if not residuals:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
     if len({each.study for each in residuals}) < 2:
@@ -102,40 +102,40 @@ def _study_text(report: Report, *, all_rows: bool) -> str:
     head += [f"  assumed: {what}" for what in study.assumed]
     constants = getattr(study, "constants", {}).items()
     head += [f"  constant: {name} = {constant.value:g}: {constant.source}" for name, constant in constants]
-    body = _collectives(report, all_rows) if study.kind == "collectives" else _steps(report, all_rows)
-    left_out = (f"  left out: {_rows(rows)}, {reason}" for reason, rows in report.left_out)
-    return "\n".join([text_of([Lines(head), *body], bold=common.bold), *_refused(report), *left_out])
+    body = _collective_blocks(report, all_rows) if study.kind == "collectives" else _step_blocks(report, all_rows)
+    left_out = (f"  left out: {_row_count(rows)}, {reason}" for reason, rows in report.left_out)
+    return "\n".join([text_of([Lines(head), *body], bold=common.bold), *_refused_lines(report), *left_out])
 
 
-def _steps(report: Report, all_rows: bool) -> Iterator[Block]:
+def _step_blocks(report: Report, all_rows: bool) -> Iterator[Block]:
     (part,) = report.parts
     if part.score is None:
         yield Lines(["no row could be simulated"])
         return
-    few = all_rows or len(part.points) <= _MOST_ROWS
-    shown = part.points if few else report.worst(_MOST_ROWS)
+    few = all_rows or len(part.points) <= _MAX_ROWS
+    shown = part.points if few else report.worst_points(_MAX_ROWS)
     memory = report.study.kind == "memory"
     rest = f"(the {len(shown)} rows that are furthest off, of {len(part.points)}; --rows shows all)"
     header = ["run", getattr(report.study, "against", "measured"), "predicted", "error", ""]
-    yield TableBlock(header, _compared(shown, memory=memory), notes=[] if few else [rest])
-    aim = "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.met else 'not met'}"
+    yield TableBlock(header, _comparison_rows(shown, memory=memory), notes=[] if few else [rest])
+    aim = "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.meets_aim else 'not met'}"
     yield Lines([f"{_score_text(part.score)}{aim}", f"constants fitted on these rows: {part.why or 'none'}"])
     if part.by:  # the score for each value of the columns that the study names
         scores = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
         yield TableBlock(["of these", "rows", "error", "worst", "bias"], scores)
     if not memory:
-        worst = report.worst(_WORST)
+        worst = report.worst_points(_MAX_WORST)
         names = [
             name
             for name in worst[0].breakdown
-            if name in _KEPT or any(point.breakdown[name] >= 5e-4 * point.predicted for point in worst)
+            if name in _SHOWN_PARTS or any(point.breakdown[name] >= 5e-4 * point.predicted for point in worst)
         ]
         rows = [[p.label, f"{p.error:+.1%}", *(f"{p.breakdown[name]:.4g}" for name in names)] for p in worst]
         title = ["furthest off; where the predicted step went (s)"]
         yield TableBlock(["run", "error", *names], rows, title=title)
 
 
-def _compared(points: Iterable[ScoredPoint], *, memory: bool = False) -> list[list[str]]:
+def _comparison_rows(points: Iterable[ScoredPoint], *, memory: bool = False) -> list[list[str]]:
     rows = []
     for point in points:
         both = point.measured, point.predicted
@@ -144,21 +144,21 @@ def _compared(points: Iterable[ScoredPoint], *, memory: bool = False) -> list[li
     return rows
 
 
-def _collectives(report: Report, all_rows: bool) -> Iterator[Block]:
+def _collective_blocks(report: Report, all_rows: bool) -> Iterator[Block]:
     rows = [
         [
             f"{part.name}, {part.collective}",
             part.role,
             *_score_cells(part.score),
             f"{part.small.mean:.1%} of {part.small.rows}" if part.small else "",
-            "" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.met else 'NOT MET'}",
+            "" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.meets_aim else 'NOT MET'}",
         ]
         for part in report.parts
         if part.role != "degraded"
     ]
     degraded = [
         f"degraded: {part.name}, {part.collective}: measured is {1 / (1 + part.score.bias):.2f} x slower than it "
-        f"should be ({_rows(part.score.rows)}; {part.why})"
+        f"should be ({_row_count(part.score.rows)}; {part.why})"
         for part in report.parts
         if part.role == "degraded" and part.score
     ]
@@ -167,7 +167,7 @@ def _collectives(report: Report, all_rows: bool) -> Iterator[Block]:
     yield TableBlock(header, rows, notes=degraded) if rows else Lines(["no row could be predicted", *degraded])
     for part in report.parts if all_rows else ():
         header = ["size", "measured", "predicted", "error", "NCCL picks"]
-        yield TableBlock(header, _compared(part.points), title=[f"{part.name}, {part.collective}"])
+        yield TableBlock(header, _comparison_rows(part.points), title=[f"{part.name}, {part.collective}"])
 
 
 def _score_cells(score: Score | None) -> list[str]:
@@ -177,10 +177,10 @@ def _score_cells(score: Score | None) -> list[str]:
 
 
 def _score_text(score: Score, mean: str = "mean absolute error") -> str:
-    return f"{_rows(score.rows)}: {mean} {score.mean:.1%}, max {score.worst:.1%}, bias {score.bias:+.1%}"
+    return f"{_row_count(score.rows)}: {mean} {score.mean:.1%}, max {score.worst:.1%}, bias {score.bias:+.1%}"
 
 
-def _refused(report: Report) -> Iterator[str]:
+def _refused_lines(report: Report) -> Iterator[str]:
     """Yield the rows without a prediction: a line per reason, with the rows that it hit."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in report.refused:
@@ -191,7 +191,7 @@ def _refused(report: Report) -> Iterator[str]:
         yield f"  failed: {where}{which}: {' '.join(reason.split())}"
 
 
-def _overall_lines(together: Overall, studies: int) -> Iterator[str]:
+def _overall_lines(together: OverallScores, studies: int) -> Iterator[str]:
     yield f"overall: {studies} {'study' if studies == 1 else 'studies'}"
     for what, score, mean in (
         ("training steps", together.steps, "mean absolute error"),
@@ -203,10 +203,10 @@ def _overall_lines(together: Overall, studies: int) -> Iterator[str]:
         if score:
             yield f"  {what}: {_score_text(score, mean)}"
     if together.refused_rows:
-        yield f"  failed: {_rows(together.refused_rows)}, each named above"
+        yield f"  failed: {_row_count(together.refused_rows)}, each named above"
     if together.skipped_studies:
         yield f"  skipped: {together.skipped_studies}, for want of their tables"
 
 
-def _rows(count: int) -> str:
+def _row_count(count: int) -> str:
     return f"{count} row{'s' * (count != 1)}"

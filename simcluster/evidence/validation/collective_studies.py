@@ -12,9 +12,9 @@ from simcluster.base.units import format_bytes
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
-from simcluster.evidence.validation.measured_columns import positive
-from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
-from simcluster.evidence.validation.step_studies import selected
+from simcluster.evidence.validation.measured_columns import positive_cell
+from simcluster.evidence.validation.reports import RefusedRow, Report, ScoredPart, ScoredPoint, geometric_score
+from simcluster.evidence.validation.step_studies import select_rows
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times
@@ -24,7 +24,7 @@ from simcluster.traffic.nccl.exchange import exchange
 from simcluster.traffic.nccl.platforms import Platform, load_platform
 from simcluster.traffic.nccl.predictor import choose
 
-_NO_SET = MeasuredSet()
+_EMPTY_SET = MeasuredSet()
 _TOPOLOGIES = {
     "dgx-a100": "dgx_a100",
     "oci-gpu4": "oci_bm_gpu_b4_8",
@@ -51,7 +51,7 @@ Forecast = tuple[float, str]
 """What a predictor says: seconds, and by which algorithm and protocol."""
 
 
-def formula(call: TimedCollective) -> Forecast:
+def formula_forecast(call: TimedCollective) -> Forecast:
     """Return NCCL's choice by its tuner, and the time by the effective model of ``traffic.nccl``; alone on the node."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
@@ -65,12 +65,12 @@ def formula(call: TimedCollective) -> Forecast:
     return choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}"
 
 
-def network(call: TimedCollective) -> Forecast:
+def network_forecast(call: TimedCollective) -> Forecast:
     """Simulate the call on the flow network of the platform's topology, at NCCL's pace and with nothing else on it.
 
     What NCCL's tuner does not know (all-to-all) takes what the links make of it.
     """
-    cluster = _cluster(call.platform.name, call.nodes)
+    cluster = _platform_cluster(call.platform.name, call.nodes)
     each = cluster.num_gpus // call.nodes
     group = [node * each + gpu for node in range(call.nodes) for gpu in range(call.gpus_per_node)]
     algorithm = call.algorithm or "auto"
@@ -79,13 +79,13 @@ def network(call: TimedCollective) -> Forecast:
 
 
 @cache
-def _cluster(platform: str, nodes: int) -> Cluster:
+def _platform_cluster(platform: str, nodes: int) -> Cluster:
     if platform not in _TOPOLOGIES:
         raise InputError(f"no topology ships for {platform}; those with one: {listed(_TOPOLOGIES)}")
     return load_cluster(_TOPOLOGIES[platform], [("nodes", nodes)])
 
 
-PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {"formula": formula, "network": network}
+PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {"formula": formula_forecast, "network": network_forecast}
 """What a study may name as its ``predictor``: another way to the seconds of a call is a function here."""
 
 
@@ -93,20 +93,20 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
     """Return the report of a study.  Raises InputError where the study asks for columns that the table lacks."""
     columns = [(("columns", meaning), column) for meaning, column in study.columns if column is not None]
     measured = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
-    rows, unfit = selected(file, table, [*columns, *measured])
+    rows, unfit = select_rows(file, table, [*columns, *measured])
     points: dict[tuple[str, str], list[ScoredPoint]] = {}
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     left_out: dict[str, int] = {f"where {study.where}": unfit} if unfit else {}
     for row in rows:
         name, collective = row.texts[study.columns.set], row.texts[study.columns.collective]
-        of_set = study.sets.get(name, _NO_SET)
+        of_set = study.sets.get(name, _EMPTY_SET)
         if of_set.left_out:
             reason = f"{name}: {of_set.left_out}"
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         group = f"{name}, {collective}"
         try:
-            call = _call(study, of_set, row)
+            call = _parse_call(study, of_set, row)
             present = [each for each in study.measured if row.cells[each.column] is not None]
             if not present:
                 raise InputError(f"{listed(each.column for each in study.measured)} is empty: nothing was measured")
@@ -117,23 +117,23 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
         except InputError as problem:
             size = row.cells[study.columns.size]
             label = format_bytes(size) if isinstance(size, int | float) else row.label((study.columns.size,))
-            refused.append(Refused(label, group, str(problem)))
+            refused.append(RefusedRow(label, group, str(problem)))
     ordered = sorted(points, key=lambda key: key[1] != "all_reduce")
-    parts = tuple(_part(study, *key, points[key]) for key in ordered)
+    parts = tuple(_score_part(study, *key, points[key]) for key in ordered)
     return Report(file, parts, tuple(refused), tuple(left_out.items()))
 
 
-def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollective:
+def _parse_call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollective:
     columns = study.columns
     gpu = row.texts[columns.gpu]
     platform = of_set.platform or study.platforms.get(gpu)
     if platform is None:
         raise InputError(f"the study has no platform for GPU {gpu!r}; it has for {listed(study.platforms)}")
     collective = row.texts[columns.collective]
-    nodes, gpus = _count(row.cells, columns.nodes), _count(row.cells, columns.gpus)
+    nodes, gpus = _whole_number(row.cells, columns.nodes), _whole_number(row.cells, columns.gpus)
     if gpus % nodes:
         raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes; leave the row out")
-    size = positive(row.cells, columns.size)
+    size = positive_cell(row.cells, columns.size)
     machine = load_platform(platform)
     ran = row.texts[columns.version] if columns.version else ""
     if ran and ran not in study.versions:
@@ -150,15 +150,15 @@ def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollect
     return TimedCollective(collective, nodes, gpus // nodes, size, machine, algorithm)
 
 
-def _count(cells: Mapping[str, Cell], column: str) -> int:
-    value = positive(cells, column)
+def _whole_number(cells: Mapping[str, Cell], column: str) -> int:
+    value = positive_cell(cells, column)
     if not value.is_integer():
         raise InputError(f"{column} must be a whole number, and is {value}")
     return int(value)
 
 
-def _part(study: CollectiveStudy, name: str, collective: str, points: list[ScoredPoint]) -> ScoredPart:
-    of_set = study.sets.get(name, _NO_SET)
+def _score_part(study: CollectiveStudy, name: str, collective: str, points: list[ScoredPoint]) -> ScoredPart:
+    of_set = study.sets.get(name, _EMPTY_SET)
     ordered = sorted(points, key=lambda point: point.size)
     return ScoredPart(
         name=name,

@@ -30,7 +30,7 @@ DEVICE = "cluster.device."
 SOFTWARE = "software."
 
 
-def _quantity(value: object) -> object:
+def _parse_quantity(value: object) -> object:
     if not isinstance(value, str):
         return value
     for parse in (parse_seconds, parse_bytes, parse_bytes_per_second, parse_flop_per_second):
@@ -41,16 +41,16 @@ def _quantity(value: object) -> object:
     raise InputError(f"{value!r} is no quantity; write a number, or one with a unit such as 57 us")
 
 
-Quantity = Annotated[float, BeforeValidator(_quantity), Field(ge=0)]
+Quantity = Annotated[float, BeforeValidator(_parse_quantity), Field(ge=0)]
 
 
-def _path(value: object) -> object:
+def _check_constant_path(value: object) -> object:
     if isinstance(value, str) and not value.startswith((STUDY_CONSTANTS, SOFTWARE)):
         check_path(value)
     return value
 
 
-ConstantPath = Annotated[str, BeforeValidator(_path)]
+ConstantPath = Annotated[str, BeforeValidator(_check_constant_path)]
 
 
 class FittedConstant(Spec):
@@ -68,7 +68,7 @@ class FittedConstant(Spec):
     source: Annotated[str, Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _within(self) -> Self:
+    def _check_bounds(self) -> Self:
         low, high = self.bounds
         if low >= high:
             must = f"[{low:g}, {high:g}] must be the least and the most; write the lower first"
@@ -139,16 +139,16 @@ class FitFile:
 
 def load_fits(path: str | Path | None = None) -> FitFile:
     """Load the fits in a file, or the built-in ones.  InputError that names file, line, key and a fix."""
-    document = read_document(path if path is not None else shipped_fits())
+    document = read_document(path if path is not None else builtin_fits())
     return FitFile(validate(Fits, document), document)
 
 
-def shipped_fits() -> Path:
+def builtin_fits() -> Path:
     """Return where the declaration of the built-in constants is."""
     return shipped_path("scenarios/fits", "constants")
 
 
-def chosen(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
+def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
     """Return the fits of these names, all without names; InputError for one that the file lacks."""
     known = file.fits.fits
     for name in names:

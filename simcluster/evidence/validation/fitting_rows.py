@@ -20,14 +20,14 @@ from simcluster.evidence.calibration.least_squares import value_at, with_value
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.evidence.validation.schedule_studies import plan_schedules
 from simcluster.evidence.validation.step_studies import (
-    Missing,
+    MissingTable,
     RowTask,
     check_formulas,
     plan_steps,
-    read_table,
-    selected,
+    read_study_table,
+    select_rows,
 )
-from simcluster.evidence.validation.study import Constant, Schedules, Steps, StudyFile, load_study
+from simcluster.evidence.validation.study import StudyConstant, ScheduleStudy, StepStudy, StudyFile, load_study
 from simcluster.model.kernels import Kernel
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.fields import ClusterSpec
@@ -37,41 +37,41 @@ Settings = tuple[tuple[str, float], ...]
 """Values at the paths of constants."""
 
 
-RowAnswer = tuple[float, StepCounts | None]
+RowResult = tuple[float, StepCounts | None]
 """What a simulated row took, in seconds, and what was known of the job, if it was one."""
 
 _SCENARIOS: dict[str, Scenario] = {}  # of this process: a row is played at a dozen points
 
 
 @dataclass(frozen=True, slots=True)
-class StepQuestion:
+class StepRun:
     """A training step, or the part of it that was measured (``parts`` and ``less`` of the study)."""
 
-    alike: str
+    run_key: str
     task: RowTask
 
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
         """Return the row's scenario, read once."""
         if more:
             return self.task.scenario(more)
-        if self.alike not in _SCENARIOS:
-            _SCENARIOS[self.alike] = self.task.scenario()
-        return _SCENARIOS[self.alike]
+        if self.run_key not in _SCENARIOS:
+            _SCENARIOS[self.run_key] = self.task.scenario()
+        return _SCENARIOS[self.run_key]
 
-    def played(self, settings: Settings) -> RowAnswer:
+    def simulate(self, settings: Settings) -> RowResult:
         inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
         outside = [pair for pair in settings if pair not in inside]
-        found = self.task.played(lambda more: _with(self.scenario((*outside, *more)), inside))
+        found = self.task.simulate(lambda more: _with_constants(self.scenario((*outside, *more)), inside))
         return found.step_time, found.facts
 
-    def today(self, path: str) -> float:
+    def current_value(self, path: str) -> float:
         scenario = self.scenario()
         if path.startswith(DEVICE):
-            return _number(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE), path)
-        return _number(scenario, path, path)
+            return _constant_value(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE), path)
+        return _constant_value(scenario, path, path)
 
 
-def _with(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
+def _with_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
     """Return the scenario with other constants of its device and software."""
     topology, software = scenario.cluster.topology, scenario.software
     device = before = load_device(topology.device)
@@ -90,48 +90,48 @@ def _with(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineQuestion:
+class PipelineRun:
     """A pipeline of given times, whose constants are the study's own."""
 
-    alike: str
+    run_key: str
     file: StudyFile
-    study: Schedules
+    study: ScheduleStudy
     row: Row
 
-    def played(self, settings: Settings) -> RowAnswer:
+    def simulate(self, settings: Settings) -> RowResult:
         constants = dict(self.study.constants)
         for path, value in settings:
-            constants[path.removeprefix(STUDY_CONSTANTS)] = Constant(value=value, source="being fitted")
+            constants[path.removeprefix(STUDY_CONSTANTS)] = StudyConstant(value=value, source="being fitted")
         study = self.study.model_copy(update={"constants": constants})
         (task,) = plan_schedules(self.file, study, (self.row,)).tasks
         if isinstance(task, str):
             raise InputError(task)
         return task.played().step_time, None
 
-    def today(self, path: str) -> float:
-        return _number({"constants": self.study.constants}, f"{path}.value", path)
+    def current_value(self, path: str) -> float:
+        return _constant_value({"constants": self.study.constants}, f"{path}.value", path)
 
 
 @dataclass(frozen=True, slots=True)
-class KernelQuestion:
+class KernelRun:
     """A kernel that was timed alone."""
 
-    alike: str
+    run_key: str
     device: Device
     kernel: Kernel
     precision: str
 
-    def played(self, settings: Settings) -> RowAnswer:
+    def simulate(self, settings: Settings) -> RowResult:
         device = self.device
         for path, value in settings:
             device = with_value(device, path.removeprefix(DEVICE), value)
         return kernel_seconds(device, self.kernel, precision=self.precision), None
 
-    def today(self, path: str) -> float:
-        return _number(self.device, path.removeprefix(DEVICE), path)
+    def current_value(self, path: str) -> float:
+        return _constant_value(self.device, path.removeprefix(DEVICE), path)
 
 
-Question = StepQuestion | PipelineQuestion | KernelQuestion
+SampleRun = StepRun | PipelineRun | KernelRun
 """A row that can be simulated.  ``alike`` is equal for rows that are simulated alike, as one configuration that was
 measured several times; ``played`` simulates the row with values of the constants; ``today`` is what is at a constant's
 path without the fit.  Both raise InputError for a row that cannot be, or has no such path."""
@@ -146,12 +146,12 @@ class Sample:
 
     label: str
     study: str
-    question: Question
+    run: SampleRun
     measured: Callable[[Any], float]
     model: str = ""
     scale: str = ""
 
-    def beside(self, answer: RowAnswer) -> tuple[float, float]:
+    def compare(self, answer: RowResult) -> tuple[float, float]:
         """Return (predicted, measured) seconds; InputError where one of them is not above zero."""
         seconds, facts = answer
         if not seconds > 0:
@@ -159,14 +159,14 @@ class Sample:
         return seconds, self.measured(facts)
 
 
-def _number(model: object, path: str, name: str) -> float:
+def _constant_value(model: object, path: str, name: str) -> float:
     value = value_at(model, path)
     if not is_number(value):
         raise InputError(f"{name} is {value!r}, not a number that could be fitted")
     return float(value)
 
 
-def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Missing:
+def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | MissingTable:
     """Return the rows of a fit in order; what is missing, if a table is not here.
 
     Raises InputError, with the fit, where a study or a table does not have what the fit asks of it.
@@ -174,50 +174,50 @@ def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mis
     found: list[Sample] = []
     for rows in file.fits.fits[fit].rows:
         try:
-            samples = _kernels(rows, data) if isinstance(rows, KernelRows) else study_samples(rows, data)
+            samples = _kernel_samples(rows, data) if isinstance(rows, KernelRows) else study_samples(rows, data)
         except InputError as problem:
             raise file.error(fit, problem) from None
-        if isinstance(samples, Missing):
+        if isinstance(samples, MissingTable):
             return samples
         found += samples
     return found
 
 
-def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
+def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingTable:
     """Return the rows of a study, in order; InputError where none is asked for."""
     file = load_study(rows.study)
     study = file.study
-    if not isinstance(study, Steps | Schedules):
+    if not isinstance(study, StepStudy | ScheduleStudy):
         raise InputError(f"{rows.study}: constants are fitted on steps and schedules, not on {study.kind}")
-    table = read_table(file, data)
-    if isinstance(table, Missing):
+    table = read_study_table(file, data)
+    if isinstance(table, MissingTable):
         return table
     for name in ("where", "model", "scale"):
         check_formulas(file, table, [((name,), getattr(rows, name))], ["row"])
-    taken, _ = selected(file, table)
+    taken, _ = select_rows(file, table)
     kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_cells(row))]
     if not kept:
         raise InputError(f"none of the {len(taken)} rows of {rows.study} fulfils {rows.where!r}")
     plan = (
-        plan_steps(file, study, tuple(kept)) if isinstance(study, Steps) else plan_schedules(file, study, tuple(kept))
+        plan_steps(file, study, tuple(kept)) if isinstance(study, StepStudy) else plan_schedules(file, study, tuple(kept))
     )
     found = []
     for row, task in zip(kept, plan.tasks, strict=True):
         label = row.label(study.label)
         if isinstance(task, str):
             raise InputError(f"{rows.study}, {label}: {task}")
-        question: Question
-        if isinstance(study, Steps):
+        question: SampleRun
+        if isinstance(study, StepStudy):
             alike = json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
-            question, measured = StepQuestion(alike, task), partial(study.measured.seconds, row.cells)
+            question, measured = StepRun(alike, task), partial(study.measured.seconds, row.cells)
         else:
-            question = PipelineQuestion(f"{file.document.source}, row {row.number}", file, study, row)
-            measured = partial(_given, task.measured)
-        found.append(Sample(label, study.name, question, measured, _group(rows.model, row), _group(rows.scale, row)))
+            question = PipelineRun(f"{file.document.source}, row {row.number}", file, study, row)
+            measured = partial(_fixed_seconds, task.measured)
+        found.append(Sample(label, study.name, question, measured, _group_name(rows.model, row), _group_name(rows.scale, row)))
     return found
 
 
-def _given(seconds: float, _: object) -> float:
+def _fixed_seconds(seconds: float, _: object) -> float:
     return seconds
 
 
@@ -225,7 +225,7 @@ def _cells(row: Row) -> dict[str, Cell]:
     return {**row.by_name(), "row": row.number}
 
 
-def _group(formula: str | None, row: Row) -> str:
+def _group_name(formula: str | None, row: Row) -> str:
     return "" if formula is None else str(parse_formula(formula).value(_cells(row)))
 
 
@@ -233,15 +233,15 @@ _SHAPE = re.compile(r"(\w+)=(\w+)")
 _ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-def _kernels(rows: KernelRows, data: Path | None) -> list[Sample] | Missing:
+def _kernel_samples(rows: KernelRows, data: Path | None) -> list[Sample] | MissingTable:
     path = data / rows.kernels if data is not None else None
     if path is None or not path.is_file():
-        return Missing(f"needs {rows.kernels}: name its directory with --data (public original: {rows.original})")
+        return MissingTable(f"needs {rows.kernels}: name its directory with --data (public original: {rows.original})")
     device = load_device(rows.device)
-    return [_product(row, device, path) for row in read_csv(path)]
+    return [_matmul_sample(row, device, path) for row in read_csv(path)]
 
 
-def _product(row: Row, device: Device, path: Path) -> Sample:
+def _matmul_sample(row: Row, device: Device, path: Path) -> Sample:
     """Return a matmul of SimuMax's tables: its rate is a fraction of the peak in the same row."""
     try:
         shape = dict(_SHAPE.findall(row.texts["shape"]))
@@ -255,5 +255,5 @@ def _product(row: Row, device: Device, path: Path) -> Sample:
         raise InputError(f"{path}: row {row.number} has a rate of {rate:g} FLOP/s; it must be above zero")
     kernel = Kernel("product", "matmul", flops, size, m=m, n=n, k=k, batch=batch)
     label, decade = f"{m} x {k} x {n} {shape['layout']}", f"1e{math.floor(math.log10(flops))} FLOP"
-    question = KernelQuestion(f"{path}, row {row.number}", device, kernel, "bf16")
-    return Sample(label, path.name, question, partial(_given, flops / rate), shape["layout"], decade)
+    question = KernelRun(f"{path}, row {row.number}", device, kernel, "bf16")
+    return Sample(label, path.name, question, partial(_fixed_seconds, flops / rate), shape["layout"], decade)

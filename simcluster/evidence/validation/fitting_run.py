@@ -12,12 +12,12 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
-from simcluster.evidence.validation.fitting_rows import Sample, samples_of
-from simcluster.evidence.validation.fitting_search import Ask, Fold, Responses, Values, answer, search
-from simcluster.evidence.validation.step_studies import Missing
-from simcluster.evidence.validation.study_runs import in_workers
+from simcluster.evidence.validation.fitting_rows import Sample, fit_samples
+from simcluster.evidence.validation.fitting_search import SimulateRows, Fold, RowResponses, Values, simulate_sample, search_constants
+from simcluster.evidence.validation.step_studies import MissingTable
+from simcluster.evidence.validation.study_runs import worker_pool
 
-LEAVE_OUT = ("model", "scale", "study")
+FOLD_KEYS = ("model", "scale", "study")
 
 Progress = Callable[[str, str], object]
 """Called with a fit's name and what is being done."""
@@ -35,7 +35,7 @@ class FittedValue:
     at_bound: bool
 
     @property
-    def off(self) -> float:
+    def relative_change(self) -> float:
         """The difference of what was found from what is used today, as a fraction of the latter."""
         return self.value / self.today - 1.0 if self.today else float("inf")
 
@@ -57,7 +57,7 @@ class FitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class CrossValidation:
     """Cross-validation: every group predicted by constants from the others; mean |error| over all rows that were.
 
     ``ratio`` is to the error of the same rows when nothing is left out.  ``skipped`` says why there is none.
@@ -89,15 +89,15 @@ class FitEffort:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FitOutcome:
     """One fit as it came out; ``skipped`` says why it did not.  Residuals of rows are simulated, never interpolated."""
 
     name: str
     fit: Fit
     constants: tuple[FittedValue, ...] = ()
     rows: tuple[FitRow, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    played: FitEffort = FitEffort()
+    cross_validation: tuple[CrossValidation, ...] = ()
+    effort: FitEffort = FitEffort()
     converged: bool = False
     skipped: str = ""
 
@@ -118,35 +118,35 @@ def run_fits(
     workers: int = 1,
     cross_validate: bool = True,
     progress: Progress = lambda fit, what: None,
-) -> list[Outcome]:
+) -> list[FitOutcome]:
     """Run every named fit, in order.
 
     All tables are read and all rows checked before anything is simulated.  Raises InputError for a fit whose paths its
     rows do not have, and for a row that cannot be predicted.
     """
-    prepared = [(name, file.fits.fits[name], samples_of(file, name, data)) for name in names]
-    with in_workers(answer, workers) as ask:
+    prepared = [(name, file.fits.fits[name], fit_samples(file, name, data)) for name in names]
+    with worker_pool(simulate_sample, workers) as ask:
         return [
-            Outcome(name, fit, skipped=samples.reason)
-            if isinstance(samples, Missing)
-            else _run(file, name, fit, samples, ask, cross_validate, partial(progress, name))
+            FitOutcome(name, fit, skipped=samples.reason)
+            if isinstance(samples, MissingTable)
+            else _run_fit(file, name, fit, samples, ask, cross_validate, partial(progress, name))
             for name, fit, samples in prepared
         ]
 
 
-def _run(
-    file: FitFile, name: str, fit: Fit, samples: list[Sample], ask: Ask, cross_validate: bool,
+def _run_fit(
+    file: FitFile, name: str, fit: Fit, samples: list[Sample], ask: SimulateRows, cross_validate: bool,
     progress: Callable[[str], object],
-) -> Outcome:  # fmt: skip
+) -> FitOutcome:  # fmt: skip
     try:
-        today = _today(fit, samples)
-        responses = Responses(fit, samples, ask, progress)
+        today = _current_values(fit, samples)
+        responses = RowResponses(fit, samples, ask, progress)
         unfitted = tuple(constant.unfitted for constant in fit.constants.values())
-        responses.begin([unfitted, today])
-        folds = {by: _by(by, samples, len(unfitted)) for by in LEAVE_OUT} if cross_validate else {}
+        responses.simulate_first_points([unfitted, today])
+        folds = {by: _make_folds(by, samples, len(unfitted)) for by in FOLD_KEYS} if cross_validate else {}
         asked = [fold for each in folds.values() if not isinstance(each, str) for fold in each if fold.others]
-        found = search(responses, asked)
-        columns = [responses.simulated(values) for values in (found.whole.values, unfitted, today)]
+        found = search_constants(responses, asked)
+        columns = [responses.simulate_point(values) for values in (found.whole.values, unfitted, today)]
     except InputError as problem:
         raise file.error(name, problem) from None
     rows = tuple(
@@ -157,24 +157,24 @@ def _run(
         fit.constants, fit.constants.values(), today, found.whole.values, found.whole.errors, found.whole.at_bound,
         strict=True,
     )))  # fmt: skip
-    played = FitEffort(responses.points, responses.distinct, found.error, found.fold_error)
-    outcome = Outcome(name, fit, constants, rows, (), played, found.converged)
+    played = FitEffort(responses.num_points, responses.num_distinct_rows, found.error, found.fold_error)
+    outcome = FitOutcome(name, fit, constants, rows, (), played, found.converged)
     values, error = (
         {(fold.by, fold.group): each for fold, each in zip(asked, found.folds, strict=True)},
         outcome.mean_error(),
     )
     left_out = (
-        LeftOut(by, skipped=each) if isinstance(each, str) else _left_out(by, each, values, unfitted, responses, error)
+        CrossValidation(by, skipped=each) if isinstance(each, str) else _cross_validate(by, each, values, unfitted, responses, error)
         for by, each in folds.items()
     )
-    return replace(outcome, left_out=tuple(left_out))
+    return replace(outcome, cross_validation=tuple(left_out))
 
 
-def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
+def _current_values(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
     """Return what each constant is now; InputError if rows that share it do not agree."""
     found = []
     for name, constant in fit.constants.items():
-        values = [(each.label, each.question.today(path)) for each in samples for path in constant.path]
+        values = [(each.label, each.run.current_value(path)) for each in samples for path in constant.path]
         first, *others = values
         for label, value in others:
             if value != first[1]:
@@ -183,7 +183,7 @@ def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
+def _make_folds(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
     """Return the folds of the cross-validation by model, scale or study, or why there are none."""
     groups: dict[str, list[int]] = {}
     for place, sample in enumerate(samples):
@@ -199,16 +199,16 @@ def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] 
     return tuple(folds)
 
 
-def _left_out(
-    by: str, folds: Sequence[Fold], values: Mapping[tuple[str, str], Values], unfitted: Values, responses: Responses,
+def _cross_validate(
+    by: str, folds: Sequence[Fold], values: Mapping[tuple[str, str], Values], unfitted: Values, responses: RowResponses,
     fitted: float,
-) -> LeftOut:  # fmt: skip
+) -> CrossValidation:  # fmt: skip
     """Predict each group by the constants that the others give; a study alone, by the unfitted ones."""
     used = {fold.group: values.get((by, fold.group), unfitted) for fold in folds}
-    errors = {fold.group: np.abs(np.expm1(responses.interpolated(used[fold.group])[list(fold.out)])) for fold in folds}
+    errors = {fold.group: np.abs(np.expm1(responses.interpolate(used[fold.group])[list(fold.out)])) for fold in folds}
     rows = np.concatenate(list(errors.values()))
     error, worst = float(np.mean(rows)), max(errors, key=lambda group: float(errors[group].mean()))
-    return LeftOut(
+    return CrossValidation(
         by, len(folds), len(rows), error, error / fitted if fitted else float("inf"),
         f"{worst} ({errors[worst].mean():.1%})", values=tuple(used.items()),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from simcluster.scenario.paths import ScenarioPath
 from simcluster.traffic.nccl.case import bus_factor
 
 
-def _formula(value: object) -> object:
+def _check_formula(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # a number alone is a formula too
     if isinstance(value, str):
@@ -30,7 +30,7 @@ def _formula(value: object) -> object:
     return value
 
 
-FormulaText = Annotated[str, BeforeValidator(_formula)]
+FormulaText = Annotated[str, BeforeValidator(_check_formula)]
 """A formula over the columns, see ``expressions``."""
 
 Fraction = Annotated[float, Field(gt=0, lt=10)]
@@ -44,7 +44,7 @@ class InlineTable(Spec):
     rows: tuple[tuple[CellValue, ...], ...]
 
     @model_validator(mode="after")
-    def _rectangular(self) -> Self:
+    def _check_shape(self) -> Self:
         columns = len(self.header)
         broken: list[Complaint] = [
             (("rows", index), f"has {len(row)} cells, and the header has {columns} columns; give a cell for each")
@@ -91,12 +91,12 @@ _UNITS: Mapping[str, Mapping[str, float]] = _TABLES["units"]
 _BYTES: Mapping[str, float] = _TABLES["bytes"]
 
 
-def _checked_unit(quantity: str, unit: str) -> None:
+def _check_unit(quantity: str, unit: str) -> None:
     if unit not in _UNITS[quantity]:
         raise InputError(f"{quantity} is measured in {listed(_UNITS[quantity])}, not in {unit!r}")
 
 
-def _flop(value: object) -> object:
+def _check_flop(value: object) -> object:
     if isinstance(value, str) and value not in ("model", "hardware"):
         parse_formula(value)
     return value
@@ -115,13 +115,13 @@ class MeasuredColumn(Spec):
     column: str
     quantity: Quantity
     unit: str
-    flop: Annotated[str, BeforeValidator(_flop)] | None = None
+    flop: Annotated[str, BeforeValidator(_check_flop)] | None = None
     parts: tuple[Part, ...] = ()
     less: dict[ScenarioPath, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        _checked_unit(self.quantity, self.unit)
+    def _check_flop_and_parts(self) -> Self:
+        _check_unit(self.quantity, self.unit)
         counts = self.quantity in ("flop_per_s_per_gpu", "mfu", "hfu")
         if counts and self.flop is None:
             raise InputError(f"{self.quantity} needs flop: model, hardware or the source's formula for a step's FLOP")
@@ -133,17 +133,17 @@ class MeasuredColumn(Spec):
 
     def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         """Return seconds of the measured step; InputError unless the cell is a number above zero."""
-        value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
+        value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "step_time":
             return value
-        per_gpu = self._flop_of_step(cells, facts) / facts.ranks if self.flop else 0.0
+        per_gpu = self._step_flop(cells, facts) / facts.ranks if self.flop else 0.0
         amounts = {
             "tokens_per_s": facts.tokens, "tokens_per_s_per_gpu": facts.tokens / facts.ranks,
             "samples_per_s": facts.samples, "flop_per_s_per_gpu": per_gpu,
         }  # fmt: skip
         return amounts.get(self.quantity, per_gpu / facts.peak_flops) / value  # else a fraction of the peak
 
-    def _flop_of_step(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
+    def _step_flop(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         if self.flop == "model":
             return facts.model_flops
         if self.flop == "hardware":
@@ -162,13 +162,13 @@ class MeasuredTime(Spec):
     unit: str
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        _checked_unit(self.quantity, self.unit)
+    def _check_unit(self) -> Self:
+        _check_unit(self.quantity, self.unit)
         return self
 
     def seconds(self, cells: Mapping[str, Cell], collective: str, ranks: int, size: float) -> float:
         """Return seconds of the measured collective; InputError unless the cell is a number above zero."""
-        value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
+        value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "time":
             return value
         factor = bus_factor(collective, ranks) if self.quantity == "bus_bandwidth" else 1.0  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ class MeasuredBytes(Spec):
     baseline: dict[ScenarioPath, Any] | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_baseline(self) -> Self:
         if (self.unit == "%") != (self.baseline is not None):
             raise InputError("a column in % needs the baseline that it is of, and no other column takes one")
         return self
@@ -200,13 +200,13 @@ class MeasuredBytes(Spec):
         """Bytes in one of the unit; in %, the part of the baseline."""
         return 0.01 if self.unit == "%" else _BYTES[self.unit]
 
-    def of_stages(self, footprints: tuple[Footprint, ...]) -> float:
+    def predicted_bytes(self, footprints: tuple[Footprint, ...]) -> float:
         """Return the predicted bytes, from what each stage holds."""
         if self.of == "mean":
-            return sum(map(self._of, footprints)) / len(footprints)
-        return self._of(max(footprints, key=lambda footprint: footprint.total))
+            return sum(map(self._stage_bytes, footprints)) / len(footprints)
+        return self._stage_bytes(max(footprints, key=lambda footprint: footprint.total))
 
-    def _of(self, footprint: Footprint) -> float:
+    def _stage_bytes(self, footprint: Footprint) -> float:
         if self.quantity == "activations":
             return footprint.activations
         if self.quantity == "model_state":
@@ -216,7 +216,7 @@ class MeasuredBytes(Spec):
         assert_never(self.quantity)
 
 
-def positive(cells: Mapping[str, Cell], column: str) -> float:
+def positive_cell(cells: Mapping[str, Cell], column: str) -> float:
     """Return a cell as a number above zero; InputError if it is not one."""
     value = cells[column]
     if not is_number(value) or value <= 0:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.csv_numbers import Row
-from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryTable, Schedules, Steps, StudyFile
+from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryStudy, ScheduleStudy, StepStudy, StudyFile
 from simcluster.scenario.likely import RunKind
 
 Role = Literal["fitted", "held out", "degraded"]
@@ -39,7 +39,7 @@ class ScoredPoint:
         return self.predicted / self.measured - 1.0
 
     @property
-    def distance(self) -> float:
+    def log_error(self) -> float:
         """|ln(predicted / measured)|: as large for half as for twice."""
         return abs(math.log(self.predicted / self.measured))
 
@@ -63,10 +63,10 @@ class Score:
 
 def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
     """Return arithmetic means of |predicted / measured - 1|; None without points."""
-    return score_of([point.error for point in points]) if points else None
+    return mean_score([point.error for point in points]) if points else None
 
 
-def score_of(errors: Sequence[float]) -> Score:
+def mean_score(errors: Sequence[float]) -> Score:
     """Return arithmetic means of errors and their sizes; of one error at least."""
     sizes = [abs(error) for error in errors]
     return Score(len(errors), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
@@ -76,12 +76,12 @@ def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
     """Return exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
     if not points:
         return None
-    of_logs = score_of([math.log(point.predicted / point.measured) for point in points])
+    of_logs = mean_score([math.log(point.predicted / point.measured) for point in points])
     return Score(of_logs.rows, *map(math.expm1, (of_logs.mean, of_logs.worst, of_logs.bias)))
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A row that could not be predicted or has nothing to compare with: why."""
 
     label: str
@@ -109,7 +109,7 @@ class ScoredPart:
     by: tuple[tuple[str, str, Score], ...] = ()
 
     @property
-    def met(self) -> bool | None:
+    def meets_aim(self) -> bool | None:
         """Is the error below the aim?  None where there is no aim or no score."""
         return None if self.aim is None or self.score is None else self.score.mean < self.aim
 
@@ -130,7 +130,7 @@ class ScoredPart:
             "name": self.name, "collective": self.collective, "role": self.role, "why": self.why,
             "score": self.score and self.score.to_dict(),
             "by": [{"column": column, "value": value, **score.to_dict()} for column, value, score in self.by],
-            "small_sizes": self.small and self.small.to_dict(), "aim": self.aim, "met": self.met, "rows": rows,
+            "small_sizes": self.small and self.small.to_dict(), "aim": self.aim, "met": self.meets_aim, "rows": rows,
         }  # fmt: skip
         return _without_empty(found, "collective", "why", "by", "small_sizes")
 
@@ -148,7 +148,7 @@ class Report:
 
     file: StudyFile
     parts: tuple[ScoredPart, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedRow, ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
     skipped: str = ""
 
@@ -162,11 +162,11 @@ class Report:
         """Every point."""
         return [point for part in self.parts for point in part.points]
 
-    def worst(self, count: int) -> list[ScoredPoint]:
+    def worst_points(self, count: int) -> list[ScoredPoint]:
         """Return the most wrong of the points that count."""
         small = self.study.small if isinstance(self.study, CollectiveStudy) else 0.0
         counted = (point for part in self.parts if part.role != "degraded" for point in part.points)
-        return sorted((each for each in counted if each.size >= small), key=lambda point: -point.distance)[:count]
+        return sorted((each for each in counted if each.size >= small), key=lambda point: -point.log_error)[:count]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON: seconds, bytes, and errors as fractions."""
@@ -197,9 +197,9 @@ class StudyPlan:
     report: Callable[[Sequence[Any]], Report]
 
 
-def report_of(
+def make_report(
     file: StudyFile,
-    study: Steps | MemoryTable | Schedules,
+    study: StepStudy | MemoryStudy | ScheduleStudy,
     rows: Sequence[Row],
     left_out: int,
     points_of: Callable[[Row, str, Any], Iterable[ScoredPoint]],
@@ -210,7 +210,7 @@ def report_of(
     ``points_of`` is asked with each row, its label and its answer; InputError where there is nothing to compare.
     """
     points: list[tuple[Row, ScoredPoint]] = []
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     for row, answer in zip(rows, answers, strict=True):
         label = row.label(study.label)
         try:
@@ -218,9 +218,9 @@ def report_of(
                 raise InputError(answer)
             points += ((row, point) for point in points_of(row, label, answer))
         except InputError as problem:
-            refused.append(Refused(label, study.name, str(problem)))
+            refused.append(RefusedRow(label, study.name, str(problem)))
     by: dict[tuple[str, str], list[float]] = {}
-    for column in study.by if isinstance(study, Schedules) else ():
+    for column in study.by if isinstance(study, ScheduleStudy) else ():
         for row, point in points:
             by.setdefault((column, row.texts[column]), []).append(point.error)
     scored = tuple(point for _, point in points)
@@ -231,13 +231,13 @@ def report_of(
         score=relative_score(scored),
         aim=study.aim,
         why=study.fitted,
-        by=tuple((*key, score_of(errors)) for key, errors in by.items()),
+        by=tuple((*key, mean_score(errors)) for key, errors in by.items()),
     )
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
 
 
 @dataclass(frozen=True, slots=True)
-class Overall:
+class OverallScores:
     """All studies together: steps in arithmetic means; all-reduces from the small size up in geometric ones.
 
     ``schedules`` are steps whose passes were given; what a source has calculated itself is not among them.
@@ -257,23 +257,23 @@ class Overall:
         return {name: value.to_dict() if isinstance(value, Score) else value for name, value in found.items()}
 
 
-def overall(reports: Sequence[Report]) -> Overall:
+def overall(reports: Sequence[Report]) -> OverallScores:
     """Return the scores over all rows of all studies; degraded sets and small sizes do not count."""
 
     def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
         found = []
         for report in reports:
             study = report.study
-            if isinstance(study, kind) and not (isinstance(study, Schedules) and study.against == "calculated"):
+            if isinstance(study, kind) and not (isinstance(study, ScheduleStudy) and study.against == "calculated"):
                 small = study.small if isinstance(study, CollectiveStudy) else 0.0
                 parts = (part for part in report.parts if part.role in (roles or ("fitted", "held out")))
                 found += [point for part in parts for point in part.points if point.size >= small]
         return found
 
-    return Overall(
-        steps=relative_score(counted(Steps)),
-        memory=relative_score(counted(MemoryTable)),
-        schedules=relative_score(counted(Schedules)),
+    return OverallScores(
+        steps=relative_score(counted(StepStudy)),
+        memory=relative_score(counted(MemoryStudy)),
+        schedules=relative_score(counted(ScheduleStudy)),
         collectives_fitted=geometric_score(counted(CollectiveStudy, "fitted")),
         collectives_held_out=geometric_score(counted(CollectiveStudy, "held out")),
         refused_rows=sum(len(report.refused) for report in reports),

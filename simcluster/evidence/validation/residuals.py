@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.evidence.validation.reports import Report, score_of
-from simcluster.evidence.validation.study import Steps
+from simcluster.evidence.validation.reports import Report, mean_score
+from simcluster.evidence.validation.study import StepStudy
 from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
 
 LEVEL = 0.8
-MOST = 4.0
-STUDIES = 2
+MAX_STUDY_ROWS = 4.0
+MIN_STUDIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +36,42 @@ class Residual:
     kind: RunKind
 
 
-def residuals_of(reports: Iterable[Report]) -> list[Residual]:
+def collect_residuals(reports: Iterable[Report]) -> list[Residual]:
     """Return the residuals of all rows of studies of whole steps."""
     return [
         Residual(-math.log(point.predicted / point.measured), report.study.name, point.kind)
         for report in reports
-        if isinstance(report.study, Steps) and not (report.study.measured.parts or report.study.measured.less)
+        if isinstance(report.study, StepStudy) and not (report.study.measured.parts or report.study.measured.less)
         for point in report.points
         if point.kind is not None
     ]
 
 
-def table_of(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
+def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
     """Return the table that ``scenario.likely`` reads: for each group factors on the prediction, and its rows."""
     names: dict[str, list[Residual]] = {}
     for each in residuals:
         for name in each.kind.groups:
             names.setdefault(name, []).append(each)
     groups = {
-        name: _group(rows, level)
+        name: _group_interval(rows, level)
         for name, rows in sorted(names.items())
-        if name == ANY or len({each.study for each in rows}) >= STUDIES
+        if name == ANY or len({each.study for each in rows}) >= MIN_STUDIES
     }
     traits = sorted({trait for each in residuals for trait in each.kind.traits})
-    return {"level": level, "traits": traits, "groups": groups, "studies": _studies(residuals)}
+    return {"level": level, "traits": traits, "groups": groups, "studies": _study_rows(residuals)}
 
 
-def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
+def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
     """Return how far predictions are from the rows of each study, by kind, for ``scenario.likely.nearest``."""
     found: dict[tuple[str, str], list[Residual]] = {}
     for each in residuals:
         found.setdefault((each.study, each.kind.groups[0]), []).append(each)
     rows = []
     for (study, like), own in found.items():
-        score = score_of([math.expm1(-each.value) for each in own])
+        score = mean_score([math.expm1(-each.value) for each in own])
         errors = {name: round(getattr(score, name), 4) for name in ("mean", "worst", "bias")}
-        rows.append({"study": study, "like": like, "rows": len(own), **errors, **_spans(own)})
+        rows.append({"study": study, "like": like, "rows": len(own), **errors, **_value_ranges(own)})
     return rows
 
 
@@ -79,32 +79,32 @@ Coverage = Mapping[str, tuple[int, int]]
 """By name: how many rows fall into their intervals, and of how many."""
 
 
-def inside(residuals: Sequence[Residual]) -> list[bool]:
+def within_intervals(residuals: Sequence[Residual]) -> list[bool]:
     """Does each row fall into the interval learned from all other studies?"""
     tables = {
-        study: table_of([each for each in residuals if each.study != study])
+        study: interval_table([each for each in residuals if each.study != study])
         for study in dict.fromkeys(each.study for each in residuals)
     }
     expected = [of_kind(each.kind, 1.0, tables[each.study]) for each in residuals]
     return [own.low <= math.exp(each.value) <= own.high for own, each in zip(expected, residuals, strict=True)]
 
 
-def coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
+def count_coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
     """Return for every name (of a row's study, or kind) how many of its rows are ``inside``, and of how many."""
     rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
     return {name: (found[name], many) for name, many in rows.items()}
 
 
-def _group(rows: Sequence[Residual], level: float) -> dict[str, Any]:
+def _group_interval(rows: Sequence[Residual], level: float) -> dict[str, Any]:
     many = Counter(each.study for each in rows)
-    weights = np.minimum(1.0, MOST / np.array([many[each.study] for each in rows]))
+    weights = np.minimum(1.0, MAX_STUDY_ROWS / np.array([many[each.study] for each in rows]))
     values, part = np.array([each.value for each in rows]), (1.0 + level) / 2.0
     low, high = -_quantile(-values, weights, part), _quantile(values, weights, part)
     ends = {"low": round(math.exp(low), 3), "high": round(math.exp(high), 3)}
-    return {**ends, "rows": len(rows), "studies": len(many), **_spans(rows)}
+    return {**ends, "rows": len(rows), "studies": len(many), **_value_ranges(rows)}
 
 
-def _spans(rows: Sequence[Residual]) -> dict[str, list[int]]:
+def _value_ranges(rows: Sequence[Residual]) -> dict[str, list[int]]:
     sizes = [(each.kind.gpus, each.kind.hidden, each.kind.sequence) for each in rows]
     return {name: [min(values), max(values)] for name, values in zip(SPANS, zip(*sizes, strict=True), strict=True)}
 
@@ -122,9 +122,9 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
 
 def table_text(residuals: Sequence[Residual], command: str) -> str:
     """Return the table as the built-in file, with its coverage."""
-    table, within = table_of(residuals), inside(residuals)
-    studies = coverage([each.study for each in residuals], within)
-    kinds = coverage([each.kind.groups[1] for each in residuals], within)  # GPUs of a generation, and a sharding
+    table, within = interval_table(residuals), within_intervals(residuals)
+    studies = count_coverage([each.study for each in residuals], within)
+    kinds = count_coverage([each.kind.groups[1] for each in residuals], within)  # GPUs of a generation, and a sharding
     mean = math.fsum(own / many for own, many in studies.values()) / len(studies)
     lines = [
         "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",
@@ -141,13 +141,13 @@ def table_text(residuals: Sequence[Residual], command: str) -> str:
         "groups:",
     ]
     for name, group in table["groups"].items():
-        lines.append(f'  "{name}": {{{_inner(group)}}}')
+        lines.append(f'  "{name}": {{{_yaml_items(group)}}}')
     lines.append("studies:  # errors: predicted over measured, minus 1")
-    lines += [f"  - {{{_inner(row)}}}" for row in table["studies"]]
+    lines += [f"  - {{{_yaml_items(row)}}}" for row in table["studies"]]
     return "\n".join(lines) + "\n"
 
 
-def _inner(values: Mapping[str, Any]) -> str:
+def _yaml_items(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f'{key}: "{value}"' if isinstance(value, str) else f"{key}: {value}" for key, value in values.items()
     )

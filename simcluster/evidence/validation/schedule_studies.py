@@ -13,9 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.expressions import Cell, parse_formula
-from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
-from simcluster.evidence.validation.step_studies import check_formulas, selected
-from simcluster.evidence.validation.study import Passes, Schedules, StudyFile
+from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, make_report
+from simcluster.evidence.validation.step_studies import check_formulas, select_rows
+from simcluster.evidence.validation.study import Passes, ScheduleStudy, StudyFile
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
@@ -26,7 +26,7 @@ _STEPS = 3  # where stages run on into the next step: the second is already as l
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulePlayed:
+class SimulatedSchedule:
     """A simulated row: seconds from step to step, where they went on the mean rank, and the measured ones."""
 
     step_time: float
@@ -41,40 +41,40 @@ class ScheduleTask:
     pipeline: Mapping[str, Any]
     measured: float
 
-    def played(self) -> SchedulePlayed:
+    def simulate(self) -> SimulatedSchedule:
         """Simulate the row; InputError if it is a pipeline that cannot be."""
         run = simulate_costs(**self.pipeline)
         seconds = seconds_between_steps(run)
         states = dict(run.times.breakdown)
         states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
-        return SchedulePlayed(seconds, states, self.measured)
+        return SimulatedSchedule(seconds, states, self.measured)
 
 
-def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> StudyPlan:
+def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]) -> StudyPlan:
     """Return the tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]
-    rows, left_out = selected(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
+    rows, left_out = select_rows(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
     names = list(study.constants)
     for name, formula in study.derive.items():
         check_formulas(file, table, [(("derive", name), formula)], names)
         names.append(name)
-    check_formulas(file, table, _formulas(study), names)
+    check_formulas(file, table, _study_formulas(study), names)
     check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY])
 
     def task(row: Row) -> ScheduleTask | str:
         try:
-            return _Reader(study, row).task()
+            return _RowReader(study, row).task()
         except InputError as problem:
             return str(problem)
 
-    def points(row: Row, label: str, played: SchedulePlayed) -> list[ScoredPoint]:
+    def points(row: Row, label: str, played: SimulatedSchedule) -> list[ScoredPoint]:
         return [ScoredPoint(label, study.name, played.step_time, played.measured, breakdown=played.breakdown)]
 
-    return StudyPlan(study.name, tuple(map(task, rows)), partial(report_of, file, study, rows, left_out, points))
+    return StudyPlan(study.name, tuple(map(task, rows)), partial(make_report, file, study, rows, left_out, points))
 
 
-def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+def _study_formulas(study: ScheduleStudy) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
     for name in (
         "stages", "microbatches", "chunks", "slowdown", "blocking_sends", "rendezvous", "optimizer_sync", "sync"
     ):  # fmt: skip
@@ -88,8 +88,8 @@ def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | N
             yield ("schedule", "values", word, name), getattr(known, name)
 
 
-class _Reader:
-    def __init__(self, study: Schedules, row: Row) -> None:
+class _RowReader:
+    def __init__(self, study: ScheduleStudy, row: Row) -> None:
         self._study, self._row = study, row
         self._cells: dict[str, Cell] = row.by_name()
         self._cells |= {name: constant.value for name, constant in study.constants.items()}
@@ -108,16 +108,16 @@ class _Reader:
         route = [*range(stages)]
         if chunks > 1:  # in a loop, a V, or back and forth
             route = [stage for stage, _ in make_schedule(schedule, stages, microbatches, chunks).routes[0]]
-        sync = self._value(study.optimizer_sync)
+        sync = self._evaluate(study.optimizer_sync)
         pipeline = {
             "stages": stages, "microbatches": microbatches, "chunks": chunks, "schedule": schedule,
-            "costs": self._costs(route, chunks), "blocking_sends": bool(self._value(study.blocking_sends)),
-            "rendezvous": bool(self._value(study.rendezvous)), "optimizer_sync": sync,
+            "costs": self._slice_costs(route, chunks), "blocking_sends": bool(self._evaluate(study.blocking_sends)),
+            "rendezvous": bool(self._evaluate(study.rendezvous)), "optimizer_sync": sync,
             "sync": self._number("sync", study.sync), "steps": _STEPS if sync == "post_validation" else 1,
         }  # fmt: skip
         return ScheduleTask(pipeline, measured)
 
-    def _value(self, formula: str, **more: int) -> Any:
+    def _evaluate(self, formula: str, **more: int) -> Any:
         return parse_formula(formula).value({**self._cells, **more})
 
     def _schedule(self, stages: int) -> str | Interleaved | ZbAuto:
@@ -138,31 +138,31 @@ class _Reader:
             forward=self._number("forward", costs.forward),
             input=self._number("input_grad", costs.input_grad),
             weight=self._number("weight_grad", costs.weight_grad),
-            latency=math.fsum(self._sends(range(stages))) / max(stages - 1, 1),
+            latency=math.fsum(self._send_seconds(range(stages))) / max(stages - 1, 1),
         )
 
-    def _sends(self, route: Sequence[int]) -> list[float]:
+    def _send_seconds(self, route: Sequence[int]) -> list[float]:
         formula = self._study.costs.send
         return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
 
-    def _costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
+    def _slice_costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
         """Return the times of the mean slice, shared out by the sizes of the slices, and slowed down."""
         slices = len(route)
         slower = 1 + self._number("slowdown", self._study.slowdown)
         seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}
         forward, input_grad, weight_grad = (
-            [seconds[kind] / chunks * slower * size for size in self._sizes(kind, slices)] for kind in get_args(Passes)
+            [seconds[kind] / chunks * slower * size for size in self._slice_sizes(kind, slices)] for kind in get_args(Passes)
         )
         each: dict[str, Any] = {name: seconds[name] for name in ("launch", "send_launch")}
         each["optimizer"] = seconds["optimizer"] / chunks
-        sends = [*self._sends(route), 0.0]  # behind each slice; the last has none, as the first before it
+        sends = [*self._send_seconds(route), 0.0]  # behind each slice; the last has none, as the first before it
         backs = [0.0, *sends[:-1]]
         return tuple(
             Costs(forward=f, backward=i + w, weight_grad=w, send=send, send_back=back, **each)
             for f, i, w, send, back in zip(forward, input_grad, weight_grad, sends, backs, strict=True)
         )
 
-    def _sizes(self, kind: Passes, slices: int) -> list[float]:
+    def _slice_sizes(self, kind: Passes, slices: int) -> list[float]:
         given = self._study.slices.get(kind)
         if given is None or slices == 1:
             return [1.0] * slices
@@ -173,13 +173,13 @@ class _Reader:
         return [size * slices / math.fsum(sizes) for size in sizes]
 
     def _number(self, what: str, formula: str, **more: int) -> float:
-        value = self._value(formula, **more)
+        value = self._evaluate(formula, **more)
         if not is_number(value):
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a number")
         return float(value)
 
     def _count(self, what: str, formula: str) -> int:
-        value = self._value(formula)
+        value = self._evaluate(formula)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a whole number from 1 on")
         return value

@@ -18,9 +18,9 @@ from simcluster.base.errors import InputError
 from simcluster.documents.csv_numbers import Row, read_csv, texts_of
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.expressions import Formula, parse_formula, whole
-from simcluster.evidence.validation.measured_columns import InlineTable, positive
-from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, report_of
-from simcluster.evidence.validation.study import Column, DerivedValue, MemoryTable, OnScenarios, Steps, StudyFile
+from simcluster.evidence.validation.measured_columns import InlineTable, positive_cell
+from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, make_report
+from simcluster.evidence.validation.study import StudyColumn, DerivedValue, MemoryStudy, ScenarioStudy, StepStudy, StudyFile
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
@@ -32,7 +32,7 @@ ENVIRONMENT = "SIMCLUSTER_DATA"
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingTable:
     """A table that is not here; ``reason`` says where it was looked for, and where the original is."""
 
     reason: str
@@ -51,7 +51,7 @@ def data_folder(given: str | None) -> Path | None:
     return Path(name)
 
 
-def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
+def read_study_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | MissingTable:
     """Return the rows of a study's table, in order.  Raises InputError for a CSV file that is none, with its line."""
     table = file.study.table
     if isinstance(table, InlineTable):
@@ -71,15 +71,15 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
     else:
         why = f"{data} has no {table}"
     original = f" (public original: {file.study.original})" if file.study.original else ""
-    return Missing(f"needs {table}: {why}{original}")
+    return MissingTable(f"needs {table}: {why}{original}")
 
 
-Asked = Iterable[tuple[tuple[str | int, ...], str | None]]
+RequestedNames = Iterable[tuple[tuple[str | int, ...], str | None]]
 """Columns or formulas that a study asks for, each with its key in the study."""
 
 
-def selected(
-    file: StudyFile, rows: Sequence[Row], columns: Asked = (), formulas: Asked = ()
+def select_rows(
+    file: StudyFile, rows: Sequence[Row], columns: RequestedNames = (), formulas: RequestedNames = ()
 ) -> tuple[tuple[Row, ...], int]:
     """Return the rows that fulfil the study's ``where``, and how many do not.
 
@@ -87,7 +87,7 @@ def selected(
     """
     for path, column in columns:
         if column not in rows[0].cells:
-            raise _lacks(file, path, str(column), list(rows[0].cells), "it has")
+            raise _missing_name(file, path, str(column), list(rows[0].cells), "it has")
     check_formulas(file, rows, [(("where",), file.study.where), *formulas])
     if file.study.where is None:
         return tuple(rows), 0
@@ -101,16 +101,16 @@ def selected(
     return kept, len(rows) - len(kept)
 
 
-def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: Asked, names: Sequence[str] = ()) -> None:
+def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: RequestedNames, names: Sequence[str] = ()) -> None:
     """Raise InputError for the first formula that asks for neither a column of the table nor one of ``names``."""
     known = [*rows[0].by_name(), *names]
     for path, text in wanted:
         for name in parse_formula(text).names if text else ():
             if name not in known:
-                raise _lacks(file, path, name, known, "formulas know")
+                raise _missing_name(file, path, name, known, "formulas know")
 
 
-def _lacks(file: StudyFile, path: tuple[str | int, ...], name: str, known: Sequence[str], which: str) -> InputError:
+def _missing_name(file: StudyFile, path: tuple[str | int, ...], name: str, known: Sequence[str], which: str) -> InputError:
     near = did_you_mean(name, known)
     return file.error(path, f"the table has no column {name!r}{near}; {which} {listed(known)}")
 
@@ -136,7 +136,7 @@ class RowTask:
         """Return its scenario, with ``more`` changed; InputError if it cannot be one."""
         return Base(self.base, str(self.folder)).scenario((*self.changes, *more))
 
-    def played(self, scenario_of: Callable[[Changes], Scenario] | None = None) -> PlayedRow:
+    def simulate(self, scenario_of: Callable[[Changes], Scenario] | None = None) -> SimulatedRow:
         """Simulate the row; InputError if it is a scenario that cannot be.
 
         ``scenario_of`` further changes replaces ``scenario``, for other constants than the built-in ones.
@@ -154,11 +154,11 @@ class RowTask:
         kind = kind_of(result.scenario, result.facts.model_flops)
         known = launch_note(result.scenario)  # somebody did launch what was measured
         warnings = tuple(text for text in result.warnings() if text != known)
-        return PlayedRow(times, breakdown, result.facts.counts, warnings, kind)
+        return SimulatedRow(times, breakdown, result.facts.counts, warnings, kind)
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedRow:
+class SimulatedRow:
     """What is kept of a simulated row: seconds of the step and of its breakdown, counts, warnings, its kind."""
 
     step_time: float
@@ -168,33 +168,33 @@ class PlayedRow:
     kind: RunKind
 
 
-def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPlan:
+def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> StudyPlan:
     """Return the tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     counted = study.measured.flop in ("model", "hardware")
     flop = [] if counted else [(("measured", "flop"), study.measured.flop)]
-    rows, left_out = _selected(file, study, table, [(("measured", "column"), study.measured.column)], flop)
+    rows, left_out = _select_scenario_rows(file, study, table, [(("measured", "column"), study.measured.column)], flop)
     parts, less = study.measured.parts, tuple(study.measured.less.items())
-    tasks = (_task_of(file, study, row) for row in rows)
+    tasks = (_row_task(file, study, row) for row in rows)
     measured = tuple(task if isinstance(task, str) else replace(task, parts=parts, less=less) for task in tasks)
 
-    def points(row: Row, label: str, played: PlayedRow) -> list[ScoredPoint]:
+    def points(row: Row, label: str, played: SimulatedRow) -> list[ScoredPoint]:
         seconds, note = study.measured.seconds(row.cells, played.facts), "; ".join(played.warnings)
         point = ScoredPoint(label, study.name, played.step_time, seconds, 0.0, note, played.breakdown, played.kind)
         return [point]
 
-    return StudyPlan(study.name, measured, partial(report_of, file, study, rows, left_out, points))
+    return StudyPlan(study.name, measured, partial(make_report, file, study, rows, left_out, points))
 
 
-def report_memory(file: StudyFile, study: MemoryTable, table: tuple[Row, ...]) -> Report:
+def report_memory(file: StudyFile, study: MemoryStudy, table: tuple[Row, ...]) -> Report:
     """Return the report of a study.  Raises InputError where the study asks for columns that the table lacks."""
     asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
-    rows, left_out = _selected(file, study, table, asked)
-    tasks = [_task_of(file, study, row) for row in rows]
-    return report_of(file, study, rows, left_out, partial(_memory, study), tasks)
+    rows, left_out = _select_scenario_rows(file, study, table, asked)
+    tasks = [_row_task(file, study, row) for row in rows]
+    return make_report(file, study, rows, left_out, partial(_memory_points, study), tasks)
 
 
-def _selected(
-    file: StudyFile, study: OnScenarios, table: tuple[Row, ...], columns: Asked, formulas: Asked = ()
+def _select_scenario_rows(
+    file: StudyFile, study: ScenarioStudy, table: tuple[Row, ...], columns: RequestedNames, formulas: RequestedNames = ()
 ) -> tuple[tuple[Row, ...], int]:
     """``selected``, with what makes scenarios of the rows."""
     placed = [(("columns", column), column) for column in study.columns]
@@ -209,15 +209,15 @@ def _selected(
         for path, value in values.items()
         if isinstance(value, DerivedValue)
     ]
-    return selected(file, table, [*placed, *labels, *columns], [*derived, *formulas])
+    return select_rows(file, table, [*placed, *labels, *columns], [*derived, *formulas])
 
 
-def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
+def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
     """Return the row as a scenario; the reason, if a cell has no meaning in this study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
         for name, column in study.columns.items():
-            changes += _changes(name, column, row)
+            changes += _cell_changes(name, column, row)
         cells = row.by_name()
         changes += [(path, parse_formula(formula).value(cells)) for path, formula in study.derive.items()]
     except InputError as problem:
@@ -228,7 +228,7 @@ def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
     return RowTask(base, file.document.folder, tuple(changes))
 
 
-def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
+def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[str, Any]]:
     """Yield what one cell sets in the scenario; nothing for an empty one."""
     cell, text = row.cells[name], row.texts[name]
     if cell is None:
@@ -245,20 +245,20 @@ def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
         yield path, f"{value} {column.unit}" if column.unit else value
 
 
-def _memory(study: MemoryTable, row: Row, label: str, task: RowTask) -> Iterator[ScoredPoint]:
+def _memory_points(study: MemoryStudy, row: Row, label: str, task: RowTask) -> Iterator[ScoredPoint]:
     asked = [each for each in study.measured if row.cells[each.column] is not None]
     if not asked:
         names = ", ".join(each.column for each in study.measured)
         raise InputError(f"has nothing measured: {names} are empty")
     footprints = planned_footprints(task.scenario())
     for each in asked:
-        whole = positive(row.cells, each.column) * each.scale
+        whole = positive_cell(row.cells, each.column) * each.scale
         if each.baseline is not None:
-            whole *= each.of_stages(planned_footprints(task.scenario(list(each.baseline.items()))))
+            whole *= each.predicted_bytes(planned_footprints(task.scenario(list(each.baseline.items()))))
         yield ScoredPoint(
             label=label if len(study.measured) == 1 else f"{label}: {each.quantity.replace('_', ' ')}",
             group=study.name,
-            predicted=each.of_stages(footprints),
+            predicted=each.predicted_bytes(footprints),
             measured=whole,
             note=f"{row.texts[each.column]} % of the baseline" if each.unit == "%" else "",
         )

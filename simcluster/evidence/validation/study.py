@@ -38,14 +38,14 @@ Passes = Literal["forward", "input_grad", "weight_grad"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 
-class Constant(Spec):
+class StudyConstant(Spec):
     """A number of the study's own, and where it is from: a source, or the rows that it was fitted on."""
 
     value: float
     source: Annotated[str, Field(min_length=1)]
 
 
-class ScheduleOf(Spec):
+class ScheduleChoice(Spec):
     """A schedule and its parameters: ``memory_limit`` and ``weight_memory`` of zb-auto, ``group_size`` of interleaved.
 
     zb-auto is made for the times of the mean slice, before ``slices`` and ``slowdown``: those that a program can have
@@ -58,7 +58,7 @@ class ScheduleOf(Spec):
     group_size: FormulaText | None = None
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _check_parameters(self) -> Self:
         schedule_function(self.name)
         if self.name != "zb-auto" and (self.memory_limit or self.weight_memory):
             raise InputError(f"memory_limit and weight_memory are parameters of zb-auto, not of {self.name}")
@@ -71,7 +71,7 @@ class ScheduleColumn(Spec):
     """The column that names the schedule, and what its words mean."""
 
     column: str
-    values: dict[str, ScheduleOf]
+    values: dict[str, ScheduleChoice]
 
 
 class PassTimes(Spec):
@@ -91,7 +91,7 @@ class PassTimes(Spec):
     optimizer: FormulaText = "0"
 
 
-class Sizes(Spec):
+class SliceSizes(Spec):
     """How much work the first slice of the model has, any inner one, and the last, in one unit."""
 
     first: FormulaText
@@ -99,7 +99,7 @@ class Sizes(Spec):
     last: FormulaText
 
 
-class Schedules(StudyHead):
+class ScheduleStudy(StudyHead):
     """Pipelines of given times.
 
     All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order.  ``costs`` are
@@ -113,14 +113,14 @@ class Schedules(StudyHead):
 
     kind: Literal["schedules"]
     against: Literal["measured", "calculated"] = "measured"
-    constants: dict[Name, Constant] = Field(default_factory=dict)
+    constants: dict[Name, StudyConstant] = Field(default_factory=dict)
     derive: dict[Name, FormulaText] = Field(default_factory=dict)
     stages: FormulaText
     microbatches: FormulaText
     chunks: FormulaText = "1"
     schedule: ScheduleColumn
     costs: PassTimes
-    slices: dict[Passes, Sizes] = Field(default_factory=dict)
+    slices: dict[Passes, SliceSizes] = Field(default_factory=dict)
     slowdown: FormulaText = "0"
     blocking_sends: FormulaText = "False"
     rendezvous: FormulaText = "False"
@@ -139,11 +139,11 @@ class DerivedValue(Spec):
     formula: FormulaText
 
 
-def _derived(value: object) -> object:
+def _parse_derived(value: object) -> object:
     return DerivedValue.model_validate(value) if isinstance(value, dict) and set(value) == {"formula"} else value
 
 
-class Column(Spec):
+class StudyColumn(Spec):
     """Where a column goes.
 
     Its value is written to ``path`` (to each of them), translated by ``values`` where given, and with a ``unit`` behind
@@ -155,10 +155,10 @@ class Column(Spec):
     path: Annotated[tuple[ScenarioPath, ...], ONE_OR_MORE] = ()
     values: dict[str, Any] | None = None
     unit: str | None = None
-    sets: dict[str, dict[ScenarioPath, Annotated[Any, BeforeValidator(_derived)]]] | None = None
+    sets: dict[str, dict[ScenarioPath, Annotated[Any, BeforeValidator(_parse_derived)]]] | None = None
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_targets(self) -> Self:
         if bool(self.path) == (self.sets is not None):
             raise InputError("needs a path for its values, or sets of paths for each value; one of the two")
         if self.sets is not None and (self.values is not None or self.unit is not None):
@@ -166,11 +166,11 @@ class Column(Spec):
         return self
 
 
-def _column(value: object) -> object:
+def _parse_column(value: object) -> object:
     return {"path": value} if isinstance(value, str | list) else value
 
 
-class OnScenarios(StudyHead):
+class ScenarioStudy(StudyHead):
     """What studies of scenarios say.
 
     ``scenario`` is the base: a scenario file relative to the study, the name of one that ships, or the document itself.
@@ -181,41 +181,41 @@ class OnScenarios(StudyHead):
 
     scenario: dict[str, Any] | str
     set: dict[ScenarioPath, Any] = Field(default_factory=dict)
-    columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
+    columns: dict[str, Annotated[StudyColumn, BeforeValidator(_parse_column)]] = Field(default_factory=dict)
     derive: dict[ScenarioPath, FormulaText] = Field(default_factory=dict)
     label: tuple[str, ...] = ()
     fitted: str = ""
     aim: Fraction | None = None
 
 
-class Steps(OnScenarios):
+class StepStudy(ScenarioStudy):
     """Measured training steps."""
 
     kind: Literal["steps"]
     measured: MeasuredColumn
 
 
-class MemoryTable(OnScenarios):
+class MemoryStudy(ScenarioStudy):
     """Measured bytes on the GPUs of training jobs; nothing is played, since memory is planned."""
 
     kind: Literal["memory"]
     measured: tuple[MeasuredBytes, ...]
 
 
-def _platform(value: object) -> object:
+def _check_platform(value: object) -> object:
     if isinstance(value, str):
         load_platform(value)
     return value
 
 
-def _version(name: object) -> str:
+def _check_version(name: object) -> str:
     if not isinstance(name, str) or name not in TABLES:
         raise InputError(f"there are no tables of NCCL {name!r}; there are those of {listed(TABLES)}")
     return name
 
 
-PlatformName = Annotated[str, BeforeValidator(_platform)]
-Version = Annotated[str, BeforeValidator(_version)]
+PlatformName = Annotated[str, BeforeValidator(_check_platform)]
+Version = Annotated[str, BeforeValidator(_check_version)]
 
 
 class MeasuredSet(Spec):
@@ -234,7 +234,7 @@ class MeasuredSet(Spec):
     left_out: str = ""
 
     @model_validator(mode="after")
-    def _one_fate(self) -> Self:
+    def _check_state(self) -> Self:
         if self.degraded and self.left_out:
             raise InputError("is degraded and left_out; it can be one of the two")
         return self
@@ -274,7 +274,7 @@ class CollectiveStudy(StudyHead):
     small: Bytes = 2.0**20
 
 
-AnyStudy = Steps | MemoryTable | Schedules | CollectiveStudy
+AnyStudy = StepStudy | MemoryStudy | ScheduleStudy | CollectiveStudy
 Study = Annotated[AnyStudy, Field(discriminator="kind")]
 _STUDY: DocumentKinds[AnyStudy] = DocumentKinds(Study)
 
@@ -303,7 +303,7 @@ def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> S
     study = validate(_STUDY, document)
     if not overrides:
         return StudyFile(study, document)
-    if not isinstance(study, OnScenarios):
+    if not isinstance(study, ScenarioStudy):
         raise InputError(
             f"{document.source}: a study of {study.kind} has no scenario, so no {overrides[0][0]} to change"
         )

@@ -14,7 +14,7 @@ from simcluster.base.processes import context
 from simcluster.evidence.validation.collective_studies import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedule_studies import plan_schedules
-from simcluster.evidence.validation.step_studies import Missing, plan_steps, read_table, report_memory
+from simcluster.evidence.validation.step_studies import MissingTable, plan_steps, read_study_table, report_memory
 from simcluster.evidence.validation.study import StudyFile
 
 Progress = Callable[[str, int, int], object]
@@ -23,7 +23,7 @@ Progress = Callable[[str, int, int], object]
 Runner = Callable[[Sequence[Any]], Iterable[Any]]
 """Tasks to their answers, in order."""
 
-_PLANS: Mapping[str, Callable[..., Report | StudyPlan]] = {
+_PLANNERS: Mapping[str, Callable[..., Report | StudyPlan]] = {
     "steps": plan_steps,
     "memory": report_memory,
     "schedules": plan_schedules,
@@ -48,15 +48,15 @@ def validate_studies(
     """
     prepared: list[Report | StudyPlan] = []
     for file in files:
-        table = read_table(file, data)
-        if isinstance(table, Missing):
+        table = read_study_table(file, data)
+        if isinstance(table, MissingTable):
             prepared.append(Report(file, skipped=table.reason))
         else:
-            prepared.append(_PLANS[file.study.kind](file, file.study, table))
+            prepared.append(_PLANNERS[file.study.kind](file, file.study, table))
     plans = [each for each in prepared if isinstance(each, StudyPlan)]
     runs = {id(plan): {repr(task): task for task in plan.tasks if not isinstance(task, str)} for plan in plans}
     reports = []
-    with in_workers(_answer, workers, piece=1) as runner:
+    with worker_pool(_simulate_task, workers, piece=1) as runner:
         stream = iter(runner([task for own in runs.values() for task in own.values()]))
         for each in prepared:
             if isinstance(each, StudyPlan):
@@ -70,7 +70,7 @@ def validate_studies(
     return reports
 
 
-def _answer(task: Any) -> Any:
+def _simulate_task(task: Any) -> Any:
     try:
         return task.played()
     except InputError as problem:
@@ -78,7 +78,7 @@ def _answer(task: Any) -> Any:
 
 
 @contextmanager
-def in_workers(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> Iterator[Runner]:
+def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> Iterator[Runner]:
     """Call a function on one task after the other here, or in processes; answers come in the order of the tasks.
 
     ``piece`` tasks travel as one; by default a 64th of what a process has.
@@ -86,7 +86,7 @@ def in_workers(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> I
     if workers == 1:
         yield lambda tasks: map(call, tasks)
         return
-    with ProcessPoolExecutor(workers, mp_context=context(), initializer=_without_interrupts) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context(), initializer=_ignore_interrupts) as pool:
         try:
             yield lambda tasks: pool.map(call, tasks, chunksize=piece or max(1, len(tasks) // (64 * workers)))
         except BaseException:
@@ -94,7 +94,7 @@ def in_workers(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> I
             raise
 
 
-def _without_interrupts() -> None:
+def _ignore_interrupts() -> None:
     """Ignore interrupts: a terminal interrupts all of its processes, and the one that began these ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
