@@ -22,9 +22,15 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.shipped import shipped_folder
-from simcluster.evidence.calibration.cases import KernelCase, parse_case, list_cases
+from simcluster.evidence.calibration.cases import KernelCase, list_cases, parse_case
 from simcluster.evidence.calibration.device_file import device_text
-from simcluster.evidence.calibration.device_fit import DeviceFit, catalogue_device, fit_device, model_kernel, modelled_seconds
+from simcluster.evidence.calibration.device_fit import (
+    DeviceFit,
+    catalogue_device,
+    fit_device,
+    model_kernel,
+    modelled_seconds,
+)
 from simcluster.evidence.calibration.least_squares import Parameter, least_squares, value_at, with_value
 from simcluster.evidence.calibration.raw_table import (
     Machine,
@@ -356,7 +362,7 @@ def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.
     table, output, answer = write(synthetic(), tmp_path / "raw.jsonl"), tmp_path / "gpu.yaml", tmp_path / "gpu.json"
     assert main(["calibrate", "--from", str(table), "-o", str(output), "--json", str(answer)]) == 0
     told = capsys.readouterr().out
-    assert "not measured is from h100" in told
+    assert "unmeasured values are from h100" in told
     assert "matmul.power" in told
     found = json.loads(answer.read_text())
     assert {each["path"]: each["value"] for each in found["constants"]} == pytest.approx(TRUE, rel=2e-3)
@@ -368,8 +374,8 @@ def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.
     (["-o", "x.txt"], "a device file ends in .yaml"),
     (["-o", "nowhere/x.yaml"], "the folder nowhere does not exist"),
     (["-o", "x.yaml", "--from", "missing.jsonl"], "no such file"),
-    (["-o", "x.yaml", "--from", "a.jsonl", "--measure-only"], "leave out --measure-only"),
-    (["-o", "x.yaml", "--dtype", "int4"], "products are measured in bf16, fp16, fp32"),
+    (["-o", "x.yaml", "--from", "a.jsonl", "--measure-only"], "remove --measure-only"),
+    (["-o", "x.yaml", "--dtype", "int4"], "matmuls are measured in bf16, fp16, fp32"),
     (["-o", "x.yaml", "--base", "h1000"], "there is no device 'h1000'"),
     ([], "-o/--output is required"),
 ])  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_folder
-from simcluster.evidence.validation.fitting import load_fits, builtin_fits
+from simcluster.evidence.validation.fitting import builtin_fits, load_fits
 from simcluster.evidence.validation.fitting_run import FitOutcome, run_fits
 from simcluster.evidence.validation.study import load_study
 from simcluster.scenario.scenario import load
@@ -88,7 +88,7 @@ def test_a_study_that_is_left_out_is_predicted_by_the_others(tmp_path: Path) -> 
     assert by["study"].ratio > 1
     assert by["scale"].groups == 3
     assert by["scale"].rows == 6
-    assert by["model"].skipped == "no formula says what a row's is"
+    assert by["model"].skipped == "no formula defines the groups"
 
 
 def test_rows_can_be_chosen_by_their_number(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ BAD_CONSTANT = "fits: {a: {constants: {x: {path: PATH, bounds: BOUNDS, unfitted:
     ("fits: {a: {constants: {}, rows: []}}\n", "constants"),
     (BAD_CONSTANT.replace("PATH", "training.tokns").replace("BOUNDS", "[0, 1]"), "tokns"),
     (BAD_CONSTANT.replace("PATH", "software.kernel").replace("BOUNDS", "[2, 3]"), "within"),
-    (BAD_CONSTANT.replace("PATH", "software.kernel").replace("BOUNDS", "[0, fast]"), "no quantity"),
+    (BAD_CONSTANT.replace("PATH", "software.kernel").replace("BOUNDS", "[0, fast]"), "not a quantity"),
     (BAD_CONSTANT.replace("source: y", "about: y"), "source"),
 ])  # fmt: skip
 def test_a_bad_fit_file_says_where(text: str, message: str, tmp_path: Path) -> None:

@@ -20,33 +20,40 @@ from simcluster.evidence.calibration.least_squares import Loss, Solution, least_
 from simcluster.evidence.validation.fitting import Fit, load_fits
 from simcluster.evidence.validation.fitting_rows import RowResult, Sample, Settings, fit_samples
 from simcluster.evidence.validation.fitting_run import run_fits
-from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, RowResponses, SearchResult, simulate_sample, search_constants
+from simcluster.evidence.validation.fitting_search import (
+    TOLERANCE,
+    Fold,
+    RowResponses,
+    SearchResult,
+    search_constants,
+    simulate_sample,
+)
 from simcluster.evidence.validation.study import load_study
-from simcluster.evidence.validation.study_runs import worker_pool, validate_studies
+from simcluster.evidence.validation.study_runs import validate_studies, worker_pool
 
 Law = Callable[[Sequence[float]], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A row whose time is a law of the constants; it counts how often it is played."""
+    """A row whose time is a law of the constants; it counts how often it is simulated."""
 
-    alike: str
+    run_key: str
     law: Law
     seconds: float
     asked: list[Settings]
 
-    def played(self, settings: Settings) -> RowResult:
+    def simulate(self, settings: Settings) -> RowResult:
         self.asked.append(settings)
         return self.law([value for _, value in settings]), None
 
-    def today(self, path: str) -> float:
+    def current_value(self, path: str) -> float:
         return 0.5
 
 
 def rows_of(laws: Sequence[Law], seconds: Sequence[float]) -> list[Sample]:
     questions = [Made(str(place), *each, []) for place, each in enumerate(zip(laws, seconds, strict=True))]
-    return [Sample(each.alike, "made", each, lambda _, each=each: each.seconds) for each in questions]
+    return [Sample(each.run_key, "made", each, lambda _, each=each: each.seconds) for each in questions]
 
 
 def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0.01) -> Fit:
@@ -66,7 +73,7 @@ def found_of(fit: Fit, samples: Sequence[Sample], folds: Sequence[Fold] = ()) ->
 
 
 def direct(fit: Fit, samples: Sequence[Sample], start: Sequence[float]) -> Solution:
-    """Without interpolation: every trial played."""
+    """Without interpolation: every trial simulated."""
     with worker_pool(simulate_sample, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
         parameters = responses.parameters(start)
@@ -244,14 +251,14 @@ def test_the_command_says_what_was_simulated(tmp_path: Path, capsys: pytest.Capt
     (outcome,) = run_fits(load_fits(tmp_path / "fits.yaml"), ["made"])
     played = outcome.effort
     assert (len(outcome.rows), played.rows) == (3, 2)  # the same step was measured twice
-    assert f"2 rows played at {played.points} points, interpolated between: worst row {played.error:.3%} off" in told
+    assert f"2 rows simulated at {played.points} points, interpolated between: largest error {played.error:.3%}" in told
     assert played.error <= TOLERANCE
     assert "NOT converged" not in told
 
 
 def test_a_part_that_takes_no_time_is_refused(tmp_path: Path) -> None:
     study = STUDY.replace("unit: s}", "unit: s, less: {training.micro_batch: 1}}")
-    with pytest.raises(InputError, match="it must take time") as caught:
+    with pytest.raises(InputError, match="it must be above zero") as caught:
         run_fits(load_fits(made(tmp_path, study)), ["made"])
     assert "fits.yaml" in str(caught.value)
 

@@ -386,7 +386,7 @@ def test_the_command_tells_constants_and_parts(
     told = capsys.readouterr().out
     assert "constant: extra = 0.25: made up" in told
     assert "what plain" in told
-    assert "pipelines of given times: 3 rows" in told
+    assert "pipelines with given pass times: 3 rows" in told
     document = json.loads((tmp_path / "out.json").read_text())
     assert document["overall"]["schedules"]["rows"] == 3
     assert document["studies"][0]["parts"][0]["by"][0] == {
@@ -420,7 +420,7 @@ def test_rows_travel_to_worker_processes(write: Write) -> None:
     tasks = [task for task in plan_schedules(file, file.study, table).tasks if not isinstance(task, str)]
     assert len(tasks) == 3
     for task in tasks:
-        assert pickle.loads(pickle.dumps(task)).played() == task.played()
+        assert pickle.loads(pickle.dumps(task)).simulate() == task.simulate()
 
 
 @needs_data

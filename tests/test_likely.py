@@ -19,11 +19,11 @@ from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.residuals import (
     MAX_STUDY_ROWS,
     Residual,
-    count_coverage,
-    within_intervals,
     collect_residuals,
+    count_coverage,
     interval_table,
     table_text,
+    within_intervals,
 )
 from simcluster.scenario.likely import RunKind, kind_of, nearest, nearest_to, of_kind
 from simcluster.scenario.scenario import load

@@ -34,8 +34,8 @@ REVIEWED = {
     "planning/offload.py trips action.kind": "a W neither makes nor reads activations",
     "schedules/zb_greedy.py _do kind": "a W wakes nobody up",
     "schedules/zb_search.py _after kind": "the rest is W: zero-bubble rows have no B",
-    "evidence/calibration/device_fit.py _bare each.case.kind": "only two kinds tell a peak",
-    "evidence/calibration/torch_ops.py footprint case.kind": "the rest are matmuls and what is measured with them",
+    "evidence/calibration/device_fit.py _bare_device each.case.kind": "only two kinds tell a peak",
+    "evidence/calibration/torch_ops.py case_bytes case.kind": "the rest are matmuls and what is measured with them",
     "model/layer_block.py layer_block shape.recompute": "join and is_kept tell the other values apart",
 }
 """Chains that do not, by file, function and subject, and why that is right."""

@@ -294,7 +294,7 @@ BAD = [
     (
         TINY,
         ("step_time, unit: s", "tokens_per_s, unit: tokens/s, parts: [forward]"),
-        ["parts and less are for a step_time"],
+        ["parts and less apply to step_time"],
     ),
     (TINY, ("step_time, unit: s", "step_time, unit: s, parts: [forwards]"), ["parts", "forwards"]),
     (TINY, ("step_time, unit: s", "step_time, unit: s, less: {model.layer: 1}"), ["less", "model.layer"]),
@@ -330,7 +330,7 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, words in (
         ([study, "--data", str(tmp_path / "nowhere")], "--data names"),
         ([study, "--workers", "0"], "--workers 0"),
-        ([study, "--store", "rows"], "rows of a validation are no longer kept"),
+        ([study, "--store", "rows"], "rows of a validation are no longer stored"),
         ([study, "--plot", "picture.txt"], "a picture ends in"),
         ([study, "--json", str(tmp_path)], "is a folder"),
         (["korthikanti_table"], "did you mean 'korthikanti_table5'"),
@@ -348,9 +348,9 @@ def test_tables_outside_the_project(
     study = write(CALLS[:start] + "table: calls.csv\n" + CALLS[end:])
     assert main(["validate", str(study)]) == 2
     shown, error = capsys.readouterr()
-    assert "nothing was compared with what was measured: " in error
+    assert "nothing was compared: " in error
     assert "skipped: needs calls.csv: no directory of measured data is given" in shown
-    assert "skipped: 1, for want of their tables" in shown
+    assert "skipped: 1, because their tables are missing" in shown
     assert main(["validate", str(study), "--data", str(tmp_path)]) == 2
     assert f"{tmp_path} has no calls.csv" in capsys.readouterr().out
 
@@ -495,7 +495,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     assert named.points[0].note.startswith("ring ")
     assert slow.score is not None
     times = 0.1 / slow.points[0].predicted
-    assert f"degraded: slow, all_reduce: measured is {times:.2f} x slower than it should be (1 row; a broken" in shown
+    assert f"degraded: slow, all_reduce: measured {times:.2f} x slower than expected (1 row; a broken" in shown
     assert [each.reason.split(";")[0] for each in report.refused] == [
         "NCCL has no estimate for scatter",
         "the study has no platform for GPU 'MI300X'",
@@ -613,7 +613,7 @@ def test_studies_are_told_as_soon_as_they_are_there(write: Write, monkeypatch: p
             raise KeyboardInterrupt
         return answer(task)
 
-    monkeypatch.setattr(RowTask, "played", counted)
+    monkeypatch.setattr(RowTask, "simulate", counted)
     ended: list[Report] = []
     with pytest.raises(KeyboardInterrupt):
         validate_studies(files, ended=ended.append, progress=lambda *each: told.append(each))

@@ -1,1 +1,1 @@
-"""How far to trust it: validation against measured runs, fitted constants, calibration on a GPU."""
+"""Accuracy of the simulator: validation against measured runs, fitted constants, calibration on a GPU."""

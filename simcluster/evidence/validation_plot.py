@@ -1,4 +1,4 @@
-"""Predicted against measured, all studies in one picture: times on top, what they are off by below."""
+"""Plot of predicted against measured values of all studies: values on top, errors below."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _COLOURS = (
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d")
 _BAND = 0.1
 _TITLES = {
-    "steps": "training steps", "memory": "memory", "schedules": "pipelines of given times",
+    "steps": "training steps", "memory": "memory", "schedules": "pipelines with given pass times",
     "collectives": "collectives",
 }  # fmt: skip
-_SMALLEST_HALF_SPAN = 0.25  # of the lower panels: +-25 % are always in view
+_SMALLEST_HALF_SPAN = 0.25  # of the lower panels: +-25 % are always visible
 _LARGEST_HALF_SPAN = 1.0
 _LEGEND_COLUMNS = 2
 
@@ -40,10 +40,10 @@ class _Series(NamedTuple):
 
 @checked
 def errors(reports: Sequence[Report]) -> Figure:
-    """Every point of the reports: a column of panels for every kind of study.
+    """Draw every point of the reports, with a column of panels for every kind of study.
 
-    Each study of steps and each set of collectives has its own colour and marker; sets that the study calls degraded
-    are hollow.  The grey band is +-10 %.  InputError without a point.
+    Each study of steps and each set of collectives has its colour and marker; degraded sets are hollow. The grey band
+    is +-10 %. Raises InputError without a point.
     """
     columns = {kind: _list_series(reports, kind) for kind in _TITLES}
     columns = {kind: series for kind, series in columns.items() if series}
@@ -58,14 +58,9 @@ def errors(reports: Sequence[Report]) -> Figure:
         _draw_panels(times, errors, series, format_bytes if kind == "memory" else format_seconds_round)
         times.set_title(f"{_TITLES[kind]}: predicted against measured", fontsize=11, color=TEXT)
         errors.legend(
-            *times.get_legend_handles_labels(),
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.24),
-            ncols=min(_LEGEND_COLUMNS, len(series)),
-            fontsize=8,
-            frameon=False,
-            labelcolor=TEXT,
-        )
+            *times.get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, -0.24),
+            ncols=min(_LEGEND_COLUMNS, len(series)), fontsize=8, frameon=False, labelcolor=TEXT,
+        )  # fmt: skip
     return figure
 
 
@@ -87,14 +82,9 @@ def _draw_panels(times: Axes, errors: Axes, series: Sequence[_Series], text: Cal
         colour = _COLOURS[index % len(_COLOURS)]
         measured = [point.measured for point in each.points]
         style: dict[str, Any] = {
-            "marker": _MARKERS[index % len(_MARKERS)],
-            "linestyle": "none",
-            "markersize": 5.5,
-            "markeredgewidth": 1.0,
-            "color": colour,
-            "markerfacecolor": "none" if each.hollow else colour,
-            "alpha": 0.85,
-        }
+            "marker": _MARKERS[index % len(_MARKERS)], "linestyle": "none", "markersize": 5.5, "markeredgewidth": 1.0,
+            "color": colour, "markerfacecolor": "none" if each.hollow else colour, "alpha": 0.85,
+        }  # fmt: skip
         times.plot(measured, [point.predicted for point in each.points], label=each.name, **style)
         errors.plot(measured, [100 * point.error for point in each.points], **style)
     points = [point for each in series for point in each.points]
@@ -129,7 +119,7 @@ def _draw_frame(times: Axes, errors: Axes, low: float, high: float, text: Callab
 
 
 def _set_ticks(axes: Axes, which: str, low: float, high: float, text: Callable[[float], str]) -> None:
-    """Powers of ten with their unit; 1, 2, 5 of each where the axis spans less than two of them."""
+    """Set ticks at powers of ten with their unit; at 1, 2, 5 if the axis spans less than two of them."""
     steps = (1, 2, 5) if high / low < 100 else (1,)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]

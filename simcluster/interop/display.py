@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def _trace_difference(found: TraceDifference) -> str:
     sides = zip(found.names, (found.simulated, found.recorded), strict=True)
-    told = " -> ".join(f"{clipped(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
-    return f"TraceDifference({told}: {found.seconds / found.simulated.seconds:+.1%})"
+    text = " -> ".join(f"{clipped(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
+    return f"TraceDifference({text}: {found.seconds / found.simulated.seconds:+.1%})"
 
 
 def _trace_files(found: TraceFiles) -> str:

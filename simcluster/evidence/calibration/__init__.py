@@ -1,5 +1,5 @@
-"""Measure a GPU, and fit constants to what was measured: kernels on one device, and the steps of validation studies.
+"""Calibration: measure a GPU's kernels, and fit the constants of the device model to the measurements.
 
-Measuring needs PyTorch and nothing else of simcluster's libraries, so that it runs where the GPU is; fitting needs
-scipy, and runs anywhere.
+Measuring needs PyTorch and none of simcluster's other libraries, so that it runs where the GPU is; fitting needs scipy
+and runs anywhere.
 """

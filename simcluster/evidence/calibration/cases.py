@@ -1,6 +1,6 @@
-"""What is measured on a device: the kernels of transformer training over the shapes that decide their efficiency.
+"""Kernels that a calibration measures: transformer training, over the shapes that decide efficiency.
 
-Pure, and without any library, so that it runs where only PyTorch is.
+The module imports no library, so that it runs where only PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 LAYOUTS = ("TN", "NN", "NT")
 """Forward, input gradient and weight gradient of a linear layer: which operand cuBLAS reads transposed."""
 _LAUNCH_OPS = ("device add", "host add", "host matmul", "host linear with backward")
-"""``device``: from one tiny kernel to the next that depends on it; ``host``: what issuing one costs the host."""
+"""``device``: time from a tiny kernel to the next that depends on it; ``host``: the host's time to issue one."""
 ATTENTION_BACKENDS = ("flash", "cudnn", "efficient", "math")
-"""Those of scaled_dot_product_attention; ``math`` is unfused."""
+"""Backends of scaled_dot_product_attention; ``math`` is unfused."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
     """One kernel, or one situation, to be timed.
 
-    ``op`` says what runs: the layout of a product (TN, NN, NT), the backend of an attention, the name of a memory-bound
-    kernel or of a launch.  A product is ``batch`` times (m x k)(k x n); attention has m = n = tokens, k = head size,
-    batch = sequences x heads; a memory-bound kernel works on m rows of n elements; a copy moves ``size`` B.
+    ``op`` is the layout of a matmul (TN, NN, NT), the backend of an attention, or the name of a memory-bound kernel or
+    of a launch. A matmul is ``batch`` times (m x k)(k x n); attention has m = n = tokens, k = head size, batch =
+    sequences x heads; a memory-bound kernel works on m rows of n elements; a copy moves ``size`` B.
     """
 
     kind: Kind
@@ -45,12 +45,12 @@ class KernelCase:
     backward: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case for JSON: only what is not at its default."""
+        """Return the case as a dict for JSON, without fields at their defaults."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Display name of the case."""
         shape = " x ".join(str(side) for side in (self.m, self.n, self.k) if side)
         words = [self.kind, self.op, self.dtype]
         words += ["causal"] * self.causal + ["backward"] * self.backward + [f"{self.batch} of"] * (self.batch > 1)
@@ -58,7 +58,7 @@ class KernelCase:
 
 
 def parse_case(data: object) -> KernelCase:
-    """Return the case that ``to_dict`` wrote; InputError for anything else."""
+    """Return the case that ``to_dict`` wrote; raise InputError for anything else."""
     known = {each.name: each for each in fields(KernelCase)}
     if not isinstance(data, dict) or not {"kind", "op", "dtype"} <= data.keys() <= known.keys():
         raise InputError("a case has kind, op and dtype, and may have m, n, k, batch, size, causal, backward")
@@ -67,7 +67,7 @@ def parse_case(data: object) -> KernelCase:
         wanted: type = bool if name in ("causal", "backward") else str if name in ("kind", "op", "dtype") else int
         if type(value) is not wanted or (isinstance(value, int) and value < 0):
             kind = {bool: "true or false", str: "a text", int: "a whole number from 0"}[wanted]
-            raise InputError(f"{name} of a case cannot be {value!r}; write {kind}, or measure the table anew")
+            raise InputError(f"{name} of a case cannot be {value!r}; write {kind}, or measure the table again")
     kinds = get_args(Kind)
     if case.kind not in kinds:
         raise InputError(f"there is no kind of case {case.kind!r}; use {', '.join(kinds)}")
@@ -78,7 +78,7 @@ def parse_case(data: object) -> KernelCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseSizes:
-    """How large the cases are, as ``cases.toml`` beside this file has it."""
+    """Sizes of the cases of a calibration, from ``cases.toml``."""
 
     tokens: int
     hidden: list[int]
@@ -93,12 +93,12 @@ class CaseSizes:
 
 
 def list_cases(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
-    """Return everything that a calibration measures, in order; each case once.
+    """Return all cases of a calibration, in order and without duplicates.
 
-    The quick list is a part of the full one's kinds, not of its shapes.  Raises InputError for an unknown dtype.
+    The quick list covers all kinds with fewer shapes. Raises InputError for an unknown dtype.
     """
     if dtype not in DTYPES:
-        raise InputError(f"--dtype {dtype}: products are measured in {', '.join(DTYPES)}")
+        raise InputError(f"--dtype {dtype}: matmuls are measured in {', '.join(DTYPES)}")
     fp8 = on_gpu and dtype != "fp32"
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     sizes = CaseSizes(**table[("gpu" if on_gpu else "cpu") + "-quick" * quick])
@@ -127,17 +127,17 @@ def _matmul_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
         yield KernelCase("matmul", "NN", dtype, m=tokens, n=k, k=n)
         yield KernelCase("matmul", "NT", dtype, m=n, n=k, k=tokens)
     step = 128 if tokens >= 1024 else 64
-    for count in range(1, sizes.wave_steps + 1):  # output tiles fill one wave after the other
+    for count in range(1, sizes.wave_steps + 1):  # output tiles fill successive waves
         yield KernelCase("matmul", "TN", dtype, m=tokens // 2, n=count * step, k=middle)
     for layout in LAYOUTS:
         for depth in sizes.depths:
             yield KernelCase("matmul", layout, dtype, m=tokens, n=tokens, k=depth)
     for side in sizes.squares:
         yield KernelCase("matmul", "TN", dtype, m=side, n=side, k=side)
-    for words in sizes.vocabulary:  # rows that do not begin at multiples of 16 B
+    for words in sizes.vocabulary:  # rows not aligned to 16 B
         yield KernelCase("matmul", "TN", dtype, m=tokens, n=words, k=sizes.hidden[0])
         yield KernelCase("matmul", "NN", dtype, m=tokens, n=sizes.hidden[0], k=words)
-    for head in sizes.heads:  # the products of an unfused attention
+    for head in sizes.heads:  # the matmuls of an unfused attention
         for length in sizes.lengths[:4]:
             yield KernelCase("matmul", "TN", dtype, m=length, n=length, k=head, batch=16)
             yield KernelCase("matmul", "NN", dtype, m=length, n=head, k=length, batch=16)
@@ -149,7 +149,7 @@ def _attention_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
         for head in sizes.heads:
             for length in sizes.lengths:
                 if backend == "math" and length > 4096:
-                    continue  # its square would not fit
+                    continue  # its square matrix would exceed memory
                 batch = max(16, min(64, 8 * longest // length))
                 for causal in (False, True):
                     for backward in (False, True):
@@ -162,7 +162,7 @@ def _memory_cases(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
         for op in ("copy", "add", "gelu", "layer_norm", "sum"):
             yield KernelCase("memory", op, dtype, m=elements // columns, n=columns)
     for length in sizes.lengths[:4]:
-        for op in ("softmax", "dropout"):  # over the square of an unfused attention
+        for op in ("softmax", "dropout"):  # over the square matrix of an unfused attention
             yield KernelCase("memory", op, dtype, m=16 * length, n=length)
 
 

@@ -1,4 +1,4 @@
-"""The device file that a calibration writes: what was measured, how and when, then the device.  Pure."""
+"""Text of the device file that a calibration writes: what was measured, how and when, then the device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
 _LARGE = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _SMALL = (("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
 _UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], ...]]] = {
-    "B": (parse_bytes, _LARGE),
-    "B/s": (parse_bytes_per_second, _LARGE),
-    "FLOP/s": (parse_flop_per_second, _LARGE),
+    "B": (parse_bytes, _LARGE), "B/s": (parse_bytes_per_second, _LARGE), "FLOP/s": (parse_flop_per_second, _LARGE),
     "s": (parse_seconds, _SMALL),
-}
+}  # fmt: skip
 
 
 def device_text(fit: DeviceFit, table_name: str) -> str:
@@ -41,7 +39,7 @@ def device_text(fit: DeviceFit, table_name: str) -> str:
 
 def _constant_note(error: float | None, at_bound: bool) -> str:
     if at_bound:
-        return "fitted; at the edge of what it may be"
+        return "fitted; at its bound"
     return f"fitted, standard error {error:.2g}" if error is not None else "fitted; these rows do not determine it"
 
 
@@ -53,11 +51,11 @@ def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
     yield "with: " + ", ".join(f"{name} {version}" for name, version in software if version)
     if machine.power_limit:
         yield f"limits: {machine.power_limit:g} W, {machine.clock_limit / 1e6:g} MHz"
-    yield f"raw table: {table_name}; this file can be named where a device goes (cluster: {{device: ./my_gpu.yaml}})"
+    yield f"raw table: {table_name}; use this file as a device (cluster: {{device: ./my_gpu.yaml}})"
     if fit.base:
-        yield f"not measured, from the catalogue's {fit.base}: peaks, memory, bandwidth, interference"
+        yield f"not measured, from the built-in {fit.base}: peaks, memory, bandwidth, interference"
     yield ""
-    yield "The device model against the rows that it was fitted on (rms of ln model / measured):"
+    yield "Errors of the device model on the fitted rows (rms of ln model / measured):"
     for kind, rows in fit.rows_by_kind().items():
         yield f"  {kind}: {len(rows)} rows, {rms_error(rows):.1%}"
     yield ""
@@ -65,7 +63,7 @@ def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
 
 
 def observations(table: MeasuredTable) -> list[str]:
-    """Return lines on host times, copies, work during copies and clocks, which are no constants of a device."""
+    """Return lines on host times, copies, work during copies and clocks, which are not device constants."""
     of_kind: dict[str, list[Measurement]] = {}
     for each in table.timed_measurements:
         of_kind.setdefault(each.case.kind, []).append(each)
@@ -79,7 +77,7 @@ def observations(table: MeasuredTable) -> list[str]:
         best[each.case.op] = max(best.get(each.case.op, 0.0), each.case.size / each.seconds)
     if best:
         rates = ", ".join(f"{op} {format_bytes_per_second(rate)}" for op, rate in best.items())
-        lines.append(f"Copies, the fastest: {rates}")
+        lines.append(f"Fastest copies: {rates}")
     beside = (each for each in of_kind.get("beside", ()) if each.alone)
     lines += [f"{each.case.op}: {each.seconds / each.alone - 1:+.1%}" for each in beside]
     for kind in ("matmul", "attention", "memory"):
@@ -96,7 +94,7 @@ def observations(table: MeasuredTable) -> list[str]:
 
 
 def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
-    """Yield mappings in blocks, everything else in one line, with a comment after fitted constants."""
+    """Yield mappings as blocks and all else on one line, with a comment after fitted constants."""
     indent = "  " * (above.count(".") if above else 0)
     for key, value in data.items():
         path = f"{above}{key}"
@@ -109,7 +107,7 @@ def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = 
 
 
 def _scalar(value: object) -> str:
-    """Return JSON, which is YAML; quantities with the prefix that makes them short, where that is exact."""
+    """Return a value as JSON, which is YAML; quantities with the shortest exact prefix."""
     quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if quantity:
         return json.dumps(_short_quantity(float(quantity[1]), quantity[2]))

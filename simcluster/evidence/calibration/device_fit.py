@@ -1,9 +1,8 @@
-"""The constants of a device from the raw table of a calibration: one least-squares fit of the device model itself.
+"""Fit of a device model's constants to the raw table of a calibration, by least squares.
 
-Every timed kernel counts by the logarithm of model over measurement; each kind of kernel has the same weight, however
-many of it were timed, and a row further off than 5 % counts less than by its square, so that a library's odd choice for
-one shape decides nothing.  What cannot be measured (data-sheet peaks, memory, interference) comes from a device that
-ships.
+Every timed kernel counts by the logarithm of model over measurement. Each kind of kernel has the same total weight, and
+a row further off than 5 % counts less than by its square, so that a library's odd choice for one shape decides nothing.
+What cannot be measured (data-sheet peaks, memory, interference) comes from a built-in device.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from simcluster.model.kernels import Kernel
 FUSED_BACKENDS = ("flash", "cudnn", "efficient")
 _TENSOR_PASSES = {"copy": 2, "add": 3, "gelu": 2, "layer_norm": 2, "sum": 1, "softmax": 2, "dropout": 2}
 _BY_ROW = ("softmax", "dropout")
-_MASK_BYTES = 1  # of an element, written by dropout beside its result
+_MASK_BYTES = 1  # per element, written by dropout with its result
 
 
 def model_kernel(case: KernelCase) -> Kernel | None:
-    """Return the kernel that a case is to the device model; None for what is not one (copies, the host's time).
+    """Return a case as a kernel of the device model; None if it is not one (copies, host time).
 
-    FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
-    one half, backward attention with five products.  Raises InputError for a side of 0, and for an unknown op.
+    FLOP and bytes are counted as in planning: operands read once and results written once, causal attention at one
+    half, backward attention with five matmuls. Raises InputError for a size of 0 and for an unknown op.
     """
     m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
     sides = ("m", "n", "batch") if case.kind in ("memory", "launch") else ("m", "n", "k", "batch")
@@ -52,11 +51,13 @@ def model_kernel(case: KernelCase) -> Kernel | None:
             size = tensors * element * batch * m * k
             kernel = Kernel(case.label, "attention", flops, float(size), m=m, n=n, k=k, batch=batch)
             return kernel if case.op in FUSED_BACKENDS else None
-        case "launch":  # a kernel of next to no bytes; the others are times of the host
+        case "launch":  # a kernel of almost no bytes; the others are host times
             return Kernel(case.label, "memory", 0.0, float(2 * element * m * n)) if case.op == "device add" else None
         case "memory":
             if case.op not in _TENSOR_PASSES:
-                raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_TENSOR_PASSES)}")
+                raise InputError(
+                    f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_TENSOR_PASSES)}"
+                )
             each = _TENSOR_PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
             return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _BY_ROW)
         case "host_copy" | "beside":
@@ -66,13 +67,13 @@ def model_kernel(case: KernelCase) -> Kernel | None:
 
 
 def attention_name(case: KernelCase) -> str:
-    """Return the kernel's name in a device file: sdpa-flash for PyTorch's own FlashAttention."""
+    """Return the kernel's name in a device file: sdpa-flash for PyTorch's built-in FlashAttention."""
     return f"sdpa-{case.op}"
 
 
 def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]]) -> list[float]:
-    """Return the seconds of the device model for each case with its kernel."""
-    running: dict[str, Device] = {}  # the device, by the attention that runs
+    """Return the device model's seconds for each case with its kernel."""
+    running: dict[str, Device] = {}  # devices by attention kernel
     found = []
     for case, kernel in timed:
         ours = device
@@ -86,12 +87,12 @@ def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]])
 
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fit has more than one valley
+_STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fit has several local minima
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedConstant:
-    """A constant of the device as it was found; ``error`` is its standard error, None where the rows give none."""
+    """A fitted constant of the device; ``error`` is its standard error, None if it is undetermined."""
 
     path: str
     start: float
@@ -102,20 +103,20 @@ class CalibratedConstant:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """A timed kernel beside what the fitted device gives for it, in seconds."""
+    """A timed kernel and its time (s) according to the fitted device."""
 
     measurement: Measurement
     modelled: float
 
     @property
     def error(self) -> float:
-        """Modelled over measured, minus 1."""
+        """Modelled over measured time, minus 1."""
         return self.modelled / self.measurement.seconds - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFit:
-    """A device whose constants come from a table, and how well it gives that table back."""
+    """A device with constants fitted to a table, and its errors on that table."""
 
     device: Device
     table: MeasuredTable
@@ -124,7 +125,7 @@ class DeviceFit:
     rows: tuple[CalibrationRow, ...]
 
     def rows_by_kind(self) -> dict[str, list[CalibrationRow]]:
-        """Return the rows by kind of case, in the order of measuring."""
+        """Return the rows by kind of case, in the order of measurement."""
         found: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
             found.setdefault(row.measurement.case.kind, []).append(row)
@@ -132,10 +133,10 @@ class DeviceFit:
 
 
 def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = "measured") -> DeviceFit:
-    """Fit the device model to a table.
+    """Fit the device model to a table of measurements.
 
-    ``base`` gives what is not measured, and where the search starts; without one the peak and the bandwidth are the
-    best that was measured.  Raises InputError where the table has no products or no memory-bound kernels.
+    ``base`` gives what is not measured, and the start of the search; without one, peak and bandwidth are the best
+    measured values. Raises InputError if the table has no matmuls or no memory-bound kernels.
     """
     timed = [(each, kernel) for each in table.timed_measurements if (kernel := model_kernel(each.case)) is not None]
     for kind in ("matmul", "memory"):
@@ -148,7 +149,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     before = _starting_device(table, cases, kernels, base, name)
     paths = _fitted_paths(before, cases, kernels)
     measured = np.log([each.seconds for each, _ in timed])
-    kinds = [case.kind for case in cases]  # every kind of case weighs the same
+    kinds = [case.kind for case in cases]  # equal weight for every kind of case
     weights = np.sqrt([len(kinds) / len(set(kinds)) / kinds.count(kind) for kind in kinds])
 
     def with_values(values: Sequence[float]) -> Device:
@@ -167,9 +168,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     device = with_values(values)
     device = with_value(device, "attention.kernel", _fastest_attention(table) or device.attention.kernel)
     return DeviceFit(
-        device=Device.model_validate(device.model_dump(mode="json")),
-        table=table,
-        base=base.name if base else "",
+        device=Device.model_validate(device.model_dump(mode="json")), table=table, base=base.name if base else "",
         constants=tuple(
             CalibratedConstant(path, start, value, error, edge)
             for path, start, value, error, edge in zip(paths, starts, values, best.errors, best.at_bound, strict=True)
@@ -178,7 +177,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             CalibrationRow(each, seconds)
             for (each, _), seconds in zip(timed, modelled_seconds(device, pairs), strict=True)
         ),
-    )
+    )  # fmt: skip
 
 
 def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
@@ -233,16 +232,14 @@ def _starting_device(
     attention = whole.attention.model_copy(update={"kernels": {**whole.attention.kernels, **measured}})
     matmul = whole.matmul
     if not isinstance(matmul, TilesMatmul):
-        raise InputError(f"{whole.name} describes its products by {matmul.kind!r}; give a base with kind: tiles")
+        raise InputError(f"{whole.name} describes its matmuls by {matmul.kind!r}; give a base with kind: tiles")
     return whole.model_copy(
         update={
-            "name": name,
-            "multiprocessors": table.machine.multiprocessors,
-            "attention": attention,
+            "name": name, "multiprocessors": table.machine.multiprocessors, "attention": attention,
             "matmul": matmul.model_copy(update={"source": source}),
             "source": f"{source}; what was not measured: {base.name if base else 'nothing'}",
         }
-    )
+    )  # fmt: skip
 
 
 def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
@@ -258,7 +255,7 @@ def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
             **_TABLES["bare"],
             "peak": {
                 **{dtype: f"{rate:.5g} FLOP/s" for dtype, rate in rates.items()},
-                "source": "the best product that was measured; no data sheet",
+                "source": "the best measured matmul; no data sheet",
             },
             "memory": f"{table.machine.memory or 16e9:.5g} B",
             "memory_bandwidth": f"{bandwidth:.5g} B/s",
@@ -268,13 +265,13 @@ def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
 
 
 def measurement_source(machine: Machine) -> str:
-    """Return in one line where measured constants are from."""
+    """Return a line that says where measured constants come from."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 
 
 def _fastest_attention(table: MeasuredTable) -> str | None:
-    """Return the fused attention with the highest rate of all forward cases, which a program would choose."""
+    """Return the fused attention with the highest forward rate, which a program would choose."""
     rates: dict[str, float] = {}
     for each in table.timed_measurements:
         kernel = model_kernel(each.case) if each.case.kind == "attention" and not each.case.backward else None
@@ -291,7 +288,7 @@ def rms_error(rows: Sequence[CalibrationRow]) -> float:
 
 
 def catalogue_device(machine: Machine) -> str | None:
-    """Return the catalogue's device that is this GPU, by its driver's name; None without one."""
+    """Return the name of the built-in device for this GPU, by its driver's name, or None."""
     name = machine.device.lower()
     for part, device in _TABLES["names"].items():
         if part in name:

@@ -1,7 +1,7 @@
-"""Constants that make residuals small: bounded least squares, with a standard error for each constant.
+"""Bounded least squares for model constants, with a standard error for each constant.
 
-Constants that are above zero are searched by their logarithm, so that a step means as much for 1e-6 s as for 0.8.
-scipy is imported only here, and only when something is fitted.
+Positive constants are searched by their logarithm, so that a step means as much for 1e-6 s as for 0.8. scipy is
+imported only here, and only when something is fitted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 
 
 def value_at(model: Any, path: str) -> Any:
-    """Return what is at ``path`` ("matmul.power"); InputError, with what there is, for a path that does not exist."""
+    """Return the value at a ``path`` of a model ("matmul.power"); raise InputError if the path does not exist."""
     current = model
     for place, part in enumerate(path.split(".")):
         fields = current if isinstance(current, Mapping) else getattr(type(current), "model_fields", ())
@@ -34,7 +34,7 @@ def value_at(model: Any, path: str) -> Any:
 
 
 def with_value(model: Any, path: str, value: Any) -> Any:
-    """Return a copy of the model with another value at ``path``.  The value is not checked; the path is."""
+    """Return a copy of a model with another value at ``path``; the path is checked, the value is not."""
     value_at(model, path)
     head, _, rest = path.partition(".")
     if rest:
@@ -43,19 +43,19 @@ def with_value(model: Any, path: str, value: Any) -> Any:
 
 
 Residuals = Callable[[tuple[float, ...]], Floats]
-"""Residuals for values of the constants, one a row, in the same order every time."""
+"""Function from values of the constants to residuals, one per row, in constant order."""
 
 Loss = Literal["squares", "robust", "absolute"]
-"""Of the residuals: their squares; squares up to 5 % and then their size; (nearly) their size, as a mean error is."""
+"""Loss of a residual: its square; its square up to 5 %, then its size; (nearly) its size, as in a mean error."""
 
 _SCIPY_LOSS = {"squares": ("linear", 1.0), "robust": ("soft_l1", 0.05), "absolute": ("soft_l1", 0.02)}
 _NO_SLOPE = 1e-9
-_START_MARGIN = 0.01  # of the way between the bounds: the search begins within them, where it can see which way to go
+_START_MARGIN = 0.01  # of the range: the search starts inside the bounds, where slopes are defined
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A constant to be found between two bounds; ``low`` may be 0, then it is searched as it is."""
+    """A constant to be fitted between two bounds; it is searched by its logarithm unless ``low`` is 0."""
 
     name: str
     start: float
@@ -67,18 +67,20 @@ class Parameter:
             raise InputError(f"{self.name}: start {self.start:g} must lie within bounds {self.low:g} to {self.high:g}")
 
     def to_search(self, value: float) -> float:
-        """Return what the search sees of a value."""
+        """Return the search coordinate of a value."""
         return math.log(value) if self.low > 0 else value / self.high
 
     def from_search(self, value: float) -> float:
-        """Return the value for what the search sees, within the bounds to the last bit."""
+        """Return the value of a search coordinate, clipped to the bounds."""
         return min(max(math.exp(value) if self.low > 0 else value * self.high, self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What was found: values with standard errors (None where the rows do not determine one, or it lies at a bound),
-    and the residuals there."""
+    """Result of a least-squares fit: values, standard errors and residuals.
+
+    An error is None if the rows do not determine the constant, or if it is at a bound.
+    """
 
     values: tuple[float, ...]
     errors: tuple[float | None, ...]
@@ -88,20 +90,15 @@ class Solution:
 
 
 def least_squares(
-    parameters: Sequence[Parameter],
-    residuals: Residuals,
-    *,
-    loss: Loss = "squares",
-    step: float = 1e-3,
-    most: int = 60,
-    tolerance: float = 1e-6,
-) -> Solution:
+    parameters: Sequence[Parameter], residuals: Residuals, *, loss: Loss = "squares", step: float = 1e-3,
+    most: int = 60, tolerance: float = 1e-6,
+) -> Solution:  # fmt: skip
     """Find the constants with the smallest loss within their bounds, from their starts.
 
-    ``step`` is the relative step of the derivatives (of the upper bound, where the lower one is 0), which should be
-    well above the roughness of the residuals; ``most`` is how many points are tried, derivatives not counted.  Standard
-    errors are those of the linearised problem, as wide as the residuals of the rows that speak of a constant make them.
-    Raises InputError without scipy, and for fewer residuals than constants.
+    ``step`` is the relative step of the derivatives (of the upper bound, if the lower one is 0), which should be well
+    above the roughness of the residuals; ``most`` limits the points tried, without derivatives. Standard errors are
+    those of the linearised problem, from the residuals of the rows that depend on a constant. Raises InputError without
+    scipy, and for fewer residuals than constants.
     """
     optimize = _import_scipy().optimize
     seen: dict[tuple[float, ...], Floats] = {}
@@ -137,22 +134,20 @@ def least_squares(
     values = tuple(each.from_search(float(x)) for each, x in zip(parameters, answer.x, strict=True))
     edges = tuple(bool(min(x - below, above - x) < 1e-4) for x, below, above in zip(answer.x, low, high, strict=True))
     fits = (answer.fun / scale) ** 2 if loss != "squares" else np.zeros_like(answer.fun)
-    slopes = np.asarray(answer.jac, dtype=float) * ((1.0 + fits) ** 0.75)[:, None]  # scipy has scaled them by the loss
+    slopes = np.asarray(answer.jac, dtype=float) * ((1.0 + fits) ** 0.75)[:, None]  # undo scipy's scaling by the loss
     errors = _standard_errors(parameters, values, slopes, (1.0 + fits) ** -0.5, answer.fun, edges)
     return Solution(values, errors, edges, residuals(values), bool(answer.status > 0))
 
 
 def _standard_errors(
-    parameters: Sequence[Parameter],
-    values: Sequence[float],
-    slopes: Floats,
-    weights: Floats,
-    residuals: Floats,
+    parameters: Sequence[Parameter], values: Sequence[float], slopes: Floats, weights: Floats, residuals: Floats,
     edges: Sequence[bool],
-) -> tuple[float | None, ...]:
-    """Use each row's own residual and its weight in the loss (the sandwich of Huber and White), rows independent."""
+) -> tuple[float | None, ...]:  # fmt: skip
+    """Return sandwich standard errors (Huber, White): each row's residual and weight, rows independent."""
     free = len(slopes) - len(parameters)
-    seen = [place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _NO_SLOPE]
+    seen = [
+        place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _NO_SLOPE
+    ]
     found: list[float | None] = [None] * len(parameters)
     if free <= 0 or not seen:
         return tuple(found)
@@ -167,8 +162,10 @@ def _standard_errors(
 
 
 def rbf_interpolator(places: Floats, rows: Floats) -> Callable[[Floats], Floats]:
-    """Interpolate vectors between places by cubic radial basis functions and a linear part."""
-    made: Callable[[Floats], Floats] = _import_scipy().interpolate.RBFInterpolator(places, rows, kernel="cubic", degree=1)
+    """Return an interpolator of vectors between points: cubic radial basis functions and a linear part."""
+    made: Callable[[Floats], Floats] = _import_scipy().interpolate.RBFInterpolator(
+        places, rows, kernel="cubic", degree=1
+    )
     return made
 
 

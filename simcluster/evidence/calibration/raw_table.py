@@ -1,7 +1,7 @@
-"""The raw table of a calibration: JSON lines, the machine first, then one line a measured case.
+"""Raw table of a calibration: JSON lines, the machine first, then one line per measured case.
 
-A line is on the disk before the next case begins, so that a run that is killed goes on where it was.  Without any
-library, so that it runs where only PyTorch is.
+Each line is on disk before the next case begins, so that an interrupted run can resume. The module imports no library,
+so that it runs where only PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ from simcluster.documents.given_files import why_missing
 from simcluster.evidence.calibration.cases import KernelCase, parse_case
 
 FORMAT = "simcluster calibration 1"
-_MACHINE_KEYS = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
+_MACHINE_KEYS = (
+    "device",
+    "kind",
+    "multiprocessors",
+    "torch",
+    "cuda",
+    "driver",
+    "threads",
+)  # that must match to resume a table
 
 _SHORTEST, _LONGEST = 1e-9, 1e6
-"""Seconds that a call of a kernel may take: a cycle of its clock, and what nobody waits for."""
+"""Plausible seconds per kernel call: from one clock cycle up to an absurdly long time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was measured, with what, and when: the first line of a table.  Bytes, Hz and W; 0 or "" where not known."""
+    """The measured device, the software and the date; bytes, Hz and W, with 0 or "" if unknown."""
 
     device: str
     kind: str
@@ -48,12 +56,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One case as it was timed, in seconds a call.
+    """Timing of one case, in seconds per call.
 
     ``seconds`` is the median of ``repeats`` timed batches of ``calls`` each, ``low`` and ``high`` their quartiles,
-    ``fastest`` the shortest.  ``alone`` is the same work with nothing beside it (kind ``beside``).  ``clock`` (Hz),
-    ``power`` (W) and ``temperature`` (C) are the GPU's while it ran, 0 where nobody tells.  ``failed`` says why there
-    are no times.
+    ``fastest`` the shortest. ``alone`` is the time without concurrent copies (kind ``beside``). ``clock`` (Hz),
+    ``power`` (W) and ``temperature`` (C) are the GPU's during the run, 0 if unknown. ``failed`` says why there are no
+    times.
     """
 
     case: KernelCase
@@ -72,34 +80,30 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """A machine and what was measured on it, in the order of measuring."""
+    """A machine and its measurements, in the order of measurement."""
 
     machine: Machine
     measurements: tuple[Measurement, ...]
 
     @property
     def timed_measurements(self) -> tuple[Measurement, ...]:
-        """Those that have a time."""
+        """Measurements that have a time."""
         return tuple(each for each in self.measurements if not each.failed)
 
 
 def summarize(
-    case: KernelCase,
-    seconds: Sequence[float],
-    calls: int,
-    *,
-    alone: float = 0.0,
+    case: KernelCase, seconds: Sequence[float], calls: int, *, alone: float = 0.0,
     sensed: Mapping[str, Any] | None = None,
-) -> Measurement:
-    """Summarise timed batches (seconds per call); ``sensed`` are clock, power and temperature."""
+) -> Measurement:  # fmt: skip
+    """Return the measurement that summarizes timed batches (s per call); ``sensed`` has clock, power, temperature."""
     low, median, high = quantiles(seconds, n=4, method="inclusive")
     return Measurement(case, median, low, high, min(seconds), len(seconds), calls, alone, **(sensed or {}))
 
 
 def read_raw_table(path: Path) -> MeasuredTable:
-    """Read the table in a file; InputError, with the line, for one that is not one.
+    """Read the raw table in a file; raise InputError, naming the line, if it is invalid.
 
-    A last line without its end is of a run that was killed while writing it; it is left out.
+    An incomplete last line, which a killed run left, is ignored.
     """
     lines = _complete_lines(path)
     if not lines:
@@ -107,8 +111,8 @@ def read_raw_table(path: Path) -> MeasuredTable:
     head = _parse_line(path, 1, lines[0])
     if head.pop("format", None) != FORMAT:
         raise InputError(
-            f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}; write one with "
-            "simcluster calibrate -o"
+            f"{path}:1: is not the raw table of a calibration; its first line must have format: {FORMAT!r}; write "
+            "one with simcluster calibrate -o"
         )
     machine = Machine(**_check_fields(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
     if machine.multiprocessors != int(machine.multiprocessors) or not 1 <= machine.multiprocessors <= 10**9:
@@ -125,7 +129,7 @@ def read_raw_table(path: Path) -> MeasuredTable:
         found[case] = Measurement(case, **_check_fields(Measurement, given, where))
         if not found[case].failed and not _SHORTEST <= found[case].seconds <= _LONGEST:
             raise InputError(
-                f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, those of a call of a kernel, as in 1.2e-4; "
+                f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, per kernel call, as in 1.2e-4; "
                 f"got {found[case].seconds!r}"
             )
     return MeasuredTable(machine, tuple(found.values()))
@@ -155,7 +159,7 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON has them; InputError for others, or for a text instead of a number."""
+    """Return the given fields of a dataclass; raise InputError for unknown names or wrong types."""
     types = {each.name: each.type for each in fields(kind)}
     for name in needed:
         if name not in given:
@@ -171,7 +175,7 @@ def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequ
 
 
 class TableFile:
-    """A table that is being measured; ``done`` are the cases that need not be measured again."""
+    """A raw table that is being measured; ``measured_cases`` need not be measured again."""
 
     def __init__(self, path: Path, machine: Machine, *, restart: bool = False) -> None:
         self._path = path
@@ -186,12 +190,12 @@ class TableFile:
                         "-o, or --restart to measure everything again"
                     )
             self.measured_cases = {each.case for each in table.measurements}
-            drop_last_line(path)  # what a killed run left of it
+            drop_last_line(path)  # left incomplete by a killed run
             return
         write_text(path, _format_line({"format": FORMAT, **asdict(machine)}) + "\n")
 
     def add(self, measurement: Measurement) -> None:
-        """Add a line, on the disk when this returns."""
+        """Append a measurement; its line is on disk when this returns."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
         append_line(self._path, _format_line({"case": measurement.case.to_dict(), **row}))
         self.measured_cases.add(measurement.case)

@@ -1,7 +1,7 @@
-"""How long issued work takes, by CUDA events or the processor's clock, and what a GPU says of itself.
+"""Timing of work by CUDA events or the host's clock, and sensors of a GPU.
 
-A batch is so many calls that one reading of the clock is no part of it.  Before the first batch that counts, the work
-runs until clocks and power have settled.
+A batch has enough calls that reading the clock does not matter. Before the first timed batch, the work runs until
+clocks and power have settled.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from simcluster.evidence.calibration.raw_table import Machine
 from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"
-_GRAPH_BELOW = 200e-6  # seconds a call: kernels that the host could not issue fast enough are replayed from a graph
+_GRAPH_BELOW = 200e-6  # s per call: kernels too short for the host to issue in time run from a graph
 _MOST_CALLS = 200
 _MOST_REPEATS = 400
 
 
 class TimingEffort:
-    """How carefully a case is timed: seconds of warm-up, of measuring, and of one batch; the fewest batches."""
+    """Timing budget per case: seconds of warm-up, of measuring and per batch, and the fewest batches."""
 
     def __init__(self, *, quick: bool) -> None:
         self.warm_up, self.total, self.batch, self.fewest = (0.01, 0.03, 5e-4, 7) if quick else (0.15, 0.3, 2e-3, 20)
 
     def calls_per_batch(self, once: float) -> int:
-        """Calls in a batch of work that takes ``once`` s."""
+        """Return the number of calls in a batch of work that takes ``once`` s."""
         return max(1, min(_MOST_CALLS, math.ceil(self.batch / max(once, 1e-7))))
 
     def num_batches(self, batch: float) -> int:
-        """Batches to be timed, each of so many seconds."""
+        """Return the number of batches to time, each of ``batch`` s."""
         return max(self.fewest, min(_MOST_REPEATS, math.ceil(self.total / max(batch, 1e-7))))
 
 
 class HostClock:
-    """Times work on the processor itself."""
+    """Clock of work on the CPU."""
 
     def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
-        """(seconds a call of every batch, calls in a batch)."""
+        """Return the seconds per call of every batch, and the number of calls in a batch."""
         prepared.run(0)
         start = perf_counter()
         for place in range(3):
@@ -61,21 +61,21 @@ class HostClock:
         return found, calls
 
     def wait(self) -> None:
-        """Nothing runs behind the processor's back."""
+        """Do nothing: CPU work is synchronous."""
 
 
 class CudaClock:
-    """Times work on a GPU: short kernels from a CUDA graph, so that the GPU and not the host is what is timed."""
+    """Clock of work on a GPU; short kernels run from a CUDA graph, so that the host's speed does not matter."""
 
     def __init__(self) -> None:
         self._torch = import_torch()
 
     def wait(self) -> None:
-        """Until the GPU has done everything."""
+        """Wait until the GPU has finished all work."""
         self._torch.cuda.synchronize()
 
     def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
-        """(seconds a call of every batch, calls in a batch)."""
+        """Return the seconds per call of every batch, and the number of calls in a batch."""
         for place in range(3):
             prepared.run(place)
         self.wait()
@@ -93,7 +93,7 @@ class CudaClock:
         return self._time_batches(batch, calls, pace.num_batches(once * calls)), calls
 
     def _capture_graph(self, prepared: PreparedCase, calls: int) -> Callable[[], object] | None:
-        """The calls of a batch as one CUDA graph; None where they cannot be captured."""
+        """Return a replay of a batch's calls as one CUDA graph; None if they cannot be captured."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
         try:
@@ -117,7 +117,7 @@ class CudaClock:
 
 
 def describe_machine(device: Any, date: str) -> Machine:
-    """What PyTorch and the driver say of a device."""
+    """Return what PyTorch and the driver report about a device."""
     torch = import_torch()
     if device.type != "cuda":
         import platform
@@ -125,34 +125,21 @@ def describe_machine(device: Any, date: str) -> Machine:
         name = platform.processor() or platform.machine()
         threads = torch.get_num_threads()
         return Machine(
-            device=f"{name}, {threads} {'thread' if threads == 1 else 'threads'}",
-            kind="cpu",
-            multiprocessors=threads,
-            cache=32e6,
-            torch=torch.__version__,
-            threads=threads,
-            date=date,
-        )
+            device=f"{name}, {threads} {'thread' if threads == 1 else 'threads'}", kind="cpu", multiprocessors=threads,
+            cache=32e6, torch=torch.__version__, threads=threads, date=date,
+        )  # fmt: skip
     known = torch.cuda.get_device_properties(device)
     driver, power, clock = [*query_driver("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
     return Machine(
-        device=known.name,
-        kind="cuda",
-        multiprocessors=known.multi_processor_count,
-        memory=float(known.total_memory),
-        cache=float(getattr(known, "L2_cache_size", 64e6)),
-        torch=torch.__version__,
-        cuda=torch.version.cuda or "",
-        driver=driver,
-        capability=f"{known.major}.{known.minor}",
-        power_limit=parse_number(power),
-        clock_limit=parse_number(clock) * 1e6,
-        date=date,
-    )
+        device=known.name, kind="cuda", multiprocessors=known.multi_processor_count, memory=float(known.total_memory),
+        cache=float(getattr(known, "L2_cache_size", 64e6)), torch=torch.__version__, cuda=torch.version.cuda or "",
+        driver=driver, capability=f"{known.major}.{known.minor}", power_limit=parse_number(power),
+        clock_limit=parse_number(clock) * 1e6, date=date,
+    )  # fmt: skip
 
 
 def parse_number(text: str) -> float:
-    """A number that nvidia-smi prints; 0 for its "[N/A]"."""
+    """Return a number that nvidia-smi printed; 0 for "[N/A]"."""
     try:
         value = float(text)
     except ValueError:
@@ -161,7 +148,7 @@ def parse_number(text: str) -> float:
 
 
 def query_driver(query: str, device: Any) -> list[str]:
-    """What nvidia-smi answers; nothing where it is not there."""
+    """Return the fields that nvidia-smi reports; an empty list if it is not installed."""
     process = _start_query(query, device)
     return _finish_query(process) if process else []
 
@@ -188,13 +175,13 @@ def _finish_query(process: subprocess.Popen[str]) -> list[str]:
 
 
 class Sensor:
-    """Clock, power and temperature of a GPU while a case runs: asked at its start, answered from another process."""
+    """Sensor of a GPU's clock, power and temperature while a case runs, read by another process."""
 
     def __init__(self, device: Any) -> None:
         self._process = _start_query(_QUERY, device) if device.type == "cuda" else None
 
     def read(self) -> dict[str, float]:
-        """In Hz, W and C; empty where nobody tells."""
+        """Return clock (Hz), power (W) and temperature (C); empty if unavailable."""
         answer = _finish_query(self._process) if self._process else []
         if len(answer) != 3:
             return {}

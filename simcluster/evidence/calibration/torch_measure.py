@@ -1,4 +1,4 @@
-"""Measure every case of a calibration on one device, and write each to the table at once."""
+"""Measurement of every case of a calibration on one device, written to the table at once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from simcluster.base.errors import InputError
 from simcluster.evidence.calibration.cases import KernelCase
 from simcluster.evidence.calibration.raw_table import Machine, Measurement, TableFile, summarize
 from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Sensor, TimingEffort, describe_machine
-from simcluster.evidence.calibration.torch_ops import PreparedCase, torch_dtype, prepare_case, import_torch
+from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch, prepare_case, torch_dtype
 
 Progress = Callable[[int, int, Measurement], object]
-"""Called with how many cases are measured, how many there are, and the last one."""
+"""Called with the number of measured cases, their total, and the last measurement."""
 
-_ISSUED_CALLS = 200  # calls that the host issues in a row when its own time is taken
-_COPY_BYTES = 256e6  # of a copy that runs beside something; a processor's is 16 times smaller
+_ISSUED_CALLS = 200  # calls issued in a row when the host is timed
+_COPY_BYTES = 256e6  # of a concurrent copy; on a CPU 16 times smaller
 
 
 def find_device(name: str) -> Any:
-    """PyTorch's device ("cuda", "cuda:1" or "cpu"); InputError where there is none of that name."""
+    """Return PyTorch's device by name ("cuda", "cuda:1" or "cpu"); raise InputError if it does not exist."""
     torch = import_torch()
     try:
         device = torch.device(name)
@@ -42,7 +42,7 @@ def find_device(name: str) -> Any:
 
 
 class KernelBench:
-    """A device on which cases are timed."""
+    """A device on which kernel cases are timed."""
 
     def __init__(self, name: str, *, quick: bool, date: str) -> None:
         self._torch = import_torch()
@@ -53,11 +53,11 @@ class KernelBench:
 
     @property
     def on_gpu(self) -> bool:
-        """Is it a GPU, rather than the processor?"""
+        """Whether the device is a GPU."""
         return bool(self.device.type == "cuda")
 
     def measure_all(self, cases: Sequence[KernelCase], table: TableFile, progress: Progress) -> None:
-        """Everything that is not in the table yet."""
+        """Measure all cases that are not in the table yet."""
         for done, case in enumerate(cases, start=1):
             if case in table.measured_cases:
                 continue
@@ -66,7 +66,7 @@ class KernelBench:
             progress(done, len(cases), measurement)
 
     def measure(self, case: KernelCase) -> Measurement:
-        """One case; what PyTorch says against it, where it cannot run here."""
+        """Return the measurement of one case; if it cannot run here, with PyTorch's error."""
         self._torch.manual_seed(0)
         try:
             with self._torch.no_grad() if not case.backward else self._torch.enable_grad():
@@ -107,7 +107,7 @@ class KernelBench:
         return self._time_issue(case, calls[case.op])
 
     def _linear_step(self, x: Any) -> Callable[[], object]:
-        """A linear layer forward and backward: three products, and what autograd does around them."""
+        """Return a call that runs a linear layer forward and backward, with autograd's overhead."""
         torch = self._torch
         layer = torch.nn.Linear(x.shape[1], x.shape[1], bias=False, device=self.device, dtype=x.dtype)
         x.requires_grad_(True)
@@ -119,7 +119,7 @@ class KernelBench:
         return both
 
     def _time_issue(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
-        """Seconds of the host for each call, while the GPU's queue is not full."""
+        """Time the host per call, while the GPU's queue is not full."""
         found = []
         for repeat in range(2 + self._pace.fewest):
             self._clock.wait()
@@ -132,7 +132,7 @@ class KernelBench:
         return summarize(case, found, _ISSUED_CALLS)
 
     def _prepare_copy(self, op: str, size: float) -> PreparedCase:
-        """``size`` B between the memory of the host, page-locked, and that of the device, or inside the latter."""
+        """Prepare a copy of ``size`` B between page-locked host and device memory, or within the device."""
         torch = self._torch
         there = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         here = torch.empty(int(size), dtype=torch.uint8, pin_memory=self.on_gpu)
@@ -141,7 +141,7 @@ class KernelBench:
         return PreparedCase(lambda place: to.copy_(source, non_blocking=True), 1, graph=False)
 
     def _measure_overlap(self, case: KernelCase) -> Measurement:
-        """The work of a case alone, then while copies run on another stream (another thread of a processor)."""
+        """Time the work of a case alone, then during copies on another stream (CPU: another thread)."""
         work, copy = case.op.split(" beside copy ")
         inner = KernelCase("matmul", "TN", case.dtype, case.m, case.n, case.k) if work == "matmul" else \
             KernelCase("memory", work, case.dtype, case.m, case.n)  # fmt: skip
@@ -169,7 +169,7 @@ class KernelBench:
         return seconds
 
     def _overlap_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
-        """Batches that were over before the copies beside them were."""
+        """Time batches that end before the concurrent copies do."""
         torch = self._torch
         one_copy = sorted(self._clock.time(copying, self._pace)[0])[0]
         side, found = torch.cuda.Stream(), []
@@ -193,4 +193,4 @@ class KernelBench:
                 copies *= 2
             if len(found) >= self._pace.fewest:
                 return found
-        raise RuntimeError("the copies were over before the work beside them, however many there were")
+        raise RuntimeError("the copies always ended before the concurrent work")

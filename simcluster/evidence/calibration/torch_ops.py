@@ -1,6 +1,6 @@
-"""What each case runs, in PyTorch: tensors for several rounds of it, so that a round does not find its data in cache.
+"""Kernels of each calibration case in PyTorch, with several rounds of tensors so that none is in cache.
 
-The only modules that know PyTorch are this one and those that time what it makes.
+Only this module and those that time its kernels import PyTorch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from simcluster.base.errors import InputError
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 
 Run = Callable[[int], object]
-"""Issues a case once, on the tensors of a round."""
+"""Function that issues a case once, on the tensors of a round."""
 
 _MAX_ROUNDS = 64
-_MAX_GPU_BYTES = 4e9  # of all rounds together on a GPU
+_MAX_GPU_BYTES = 4e9  # of all rounds on a GPU
 _MAX_HOST_BYTES = 64e6
 
 
 def import_torch() -> Any:
-    """PyTorch; InputError where it is not installed."""
+    """Return the PyTorch module; raise InputError if it is not installed."""
     try:
         import torch
     except ImportError:
@@ -34,7 +34,7 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """A case that is ready to run: ``rounds`` sets of tensors; ``graph`` says whether a CUDA graph can hold it."""
+    """A case ready to run, with ``rounds`` sets of tensors; ``graph``: a CUDA graph can capture it."""
 
     run: Run
     rounds: int
@@ -42,15 +42,15 @@ class PreparedCase:
 
 
 def torch_dtype(name: str) -> Any:
-    """PyTorch's dtype."""
+    """Return PyTorch's dtype of a name."""
     torch = import_torch()
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
 
 
 def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
-    """The tensors of a case on a device whose last cache holds ``cache`` B, filled with noise (zeros draw less power).
+    """Prepare the tensors of a case on a device with ``cache`` B of cache, filled with noise.
 
-    Raises what PyTorch raises where the case cannot run there.
+    Zeros would draw less power. Raises PyTorch's errors if the case cannot run there.
     """
     builder = _BUILDERS[case.kind]
     sets = num_rounds(case, cache, on_gpu=device.type == "cuda")
@@ -60,14 +60,14 @@ def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
 
 
 def num_rounds(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
-    """How many sets of tensors it takes to pass through three times the cache, within the memory that may be taken."""
+    """Return how many sets of tensors pass through three times the cache, within the memory limit."""
     size = max(case_bytes(case), 1.0)
     most = (_MAX_GPU_BYTES if on_gpu else _MAX_HOST_BYTES) / size
     return max(1, min(_MAX_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
 
 
 def case_bytes(case: KernelCase) -> float:
-    """Bytes of the tensors of one round, roughly."""
+    """Return the approximate bytes of the tensors of one round."""
     element = ELEMENT_BYTES[case.dtype]
     if case.kind == "memory":
         return 3.0 * element * case.m * case.n
@@ -96,7 +96,7 @@ def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
 
 
 def _fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
-    """A product in fp8 with one scale a tensor and a bf16 result, as Transformer Engine and torchao run it."""
+    """Return an fp8 matmul with one scale per tensor and a bf16 result, as in Transformer Engine and torchao."""
     torch = import_torch()
     a = _noise(device, "bf16", case.m, case.k).to(torch_dtype("fp8"))
     b = _noise(device, "bf16", case.n, case.k).to(torch_dtype("fp8")).t()
@@ -109,11 +109,9 @@ def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backends = {
-        "flash": SDPBackend.FLASH_ATTENTION,
-        "cudnn": SDPBackend.CUDNN_ATTENTION,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-        "math": SDPBackend.MATH,
-    }
+        "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH,
+    }  # fmt: skip
     q, k, v = (
         _noise(device, case.dtype, 1, case.batch, case.m, case.k).requires_grad_(case.backward) for _ in range(3)
     )
@@ -143,16 +141,12 @@ def _memory(case: KernelCase, device: Any) -> Callable[[], object]:
         weight, bias = (_noise(device, case.dtype, case.n) for _ in range(2))
         return lambda: torch.nn.functional.layer_norm(x, (case.n,), weight, bias)
     calls: Mapping[str, Callable[[], object]] = {
-        "gelu": lambda: torch.nn.functional.gelu(x, approximate="tanh"),
-        "sum": lambda: torch.sum(x),
-        "softmax": lambda: torch.softmax(x, dim=-1),
-        "dropout": lambda: torch.native_dropout(x, 0.1, True),
-    }
+        "gelu": lambda: torch.nn.functional.gelu(x, approximate="tanh"), "sum": lambda: torch.sum(x),
+        "softmax": lambda: torch.softmax(x, dim=-1), "dropout": lambda: torch.native_dropout(x, 0.1, True),
+    }  # fmt: skip
     return calls[case.op]
 
 
 _BUILDERS: Mapping[str, Callable[[KernelCase, Any], Callable[[], object]]] = {
-    "matmul": _matmul,
-    "attention": _attention,
-    "memory": _memory,
-}
+    "matmul": _matmul, "attention": _attention, "memory": _memory,
+}  # fmt: skip

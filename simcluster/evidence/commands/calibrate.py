@@ -1,4 +1,4 @@
-"""simcluster calibrate: measure a GPU with PyTorch, and write a device file that scenarios can name."""
+"""``simcluster calibrate``: measure a GPU with PyTorch, and write a device file that scenarios can use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure, or read; then fit and write."""
+    """Measure a device, or read its table; then fit its constants and write the device file."""
     output = args.output
     if args.table and (args.measure_only or args.restart):
-        raise InputError("--from fits a table without measuring; leave out --measure-only and --restart")
+        raise InputError("--from fits a table without measuring; remove --measure-only and --restart")
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
     _check_arguments(args)
     if not args.table:
@@ -94,16 +94,16 @@ def _report_blocks(fit: DeviceFit, output: Path) -> list[Block]:
         for kind, found in fit.rows_by_kind().items()
     ]  # fmt: skip
     worst = sorted(fit.rows, key=lambda row: -abs(row.error))[:5]
-    base = f"from {fit.base}" if fit.base else "the best that was measured, without a data sheet"
+    base = f"from {fit.base}" if fit.base else "the best measured values, without a data sheet"
     head = f"{machine.device}{f', {machine.date}' if machine.date else ''}, PyTorch {machine.torch}"
     furthest = "; ".join(f"{row.measurement.case.label} {row.error:+.0%}" for row in worst)
     constants = [f"{len(fit.constants)} constants on {len(fit.rows)} rows", "start", "fitted", "std. error"]
     return [
-        Lines([f"{head}; what is not measured is {base}"]),
+        Lines([f"{head}; unmeasured values are {base}"]),
         TableBlock(constants, rows),
-        TableBlock(["model against its rows", "rows", "rms", "median", "worst"], kinds),
-        Lines([f"furthest off: {furthest}", *observations(fit.table)]),
-        Lines([f"written: {output}; name it where a device goes, as in --cluster.device {output}"]),
+        TableBlock(["errors of the model", "rows", "rms", "median", "worst"], kinds),
+        Lines([f"largest errors: {furthest}", *observations(fit.table)]),
+        Lines([f"written: {output}; use it as a device, as in --cluster.device {output}"]),
     ]
 
 

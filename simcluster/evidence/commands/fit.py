@@ -1,4 +1,4 @@
-"""simcluster fit: the declared constants again, by least squares on the declared rows, with cross-validation."""
+"""``simcluster fit``: refit the declared constants by least squares on their rows, with cross-validation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.terminal import progress
-from simcluster.evidence.validation.fitting import select_fits, load_fits
-from simcluster.evidence.validation.fitting_run import FitEffort, CrossValidation, FitOutcome, run_fits
+from simcluster.evidence.validation.fitting import load_fits, select_fits
+from simcluster.evidence.validation.fitting_run import CrossValidation, FitEffort, FitOutcome, run_fits
 from simcluster.evidence.validation.step_studies import data_folder
 from simcluster.show.blocks import Block, Lines, TableBlock
 
@@ -19,25 +19,24 @@ _LOSSES = {"squares": "least squares", "robust": "robust least squares", "absolu
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load and check everything, then fit and print."""
+    """Run the fits of a file and print their constants, errors and cross-validation."""
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     file = load_fits(args.file)
     outcomes = run_fits(
-        file,
-        list(select_fits(file, tuple(args.only))),
-        data=data_folder(args.data),
-        workers=args.workers,
-        cross_validate=not args.no_cross_validation,
-        progress=lambda fit, what: progress(f"{fit}: {what}"),
-    )
+        file, list(select_fits(file, tuple(args.only))), data=data_folder(args.data), workers=args.workers,
+        cross_validate=not args.no_cross_validation, progress=lambda fit, what: progress(f"{fit}: {what}"),
+    )  # fmt: skip
     progress()
     first = outcomes[0]
     rows = sum(len(each.rows) for each in outcomes)
     common.came_to(args, rows, lambda: f"nothing was fitted: {first.name} {first.skipped}")
     common.answer(
         args,
-        lambda: [*(block for each in outcomes for block in _report_blocks(each, all_rows=args.rows)), _overall_lines(outcomes)],
+        lambda: [
+            *(block for each in outcomes for block in _report_blocks(each, all_rows=args.rows)),
+            _overall_lines(outcomes),
+        ],
         lambda: {"file": file.document.source, "fits": [_json_document(each) for each in outcomes]},
     )
 
@@ -55,29 +54,29 @@ def _report_blocks(outcome: FitOutcome, *, all_rows: bool) -> Iterator[Block]:
          f"{each.relative_change:+.1%}"]
         for each in outcome.constants
     ]  # fmt: skip
-    yield TableBlock(["constant", "unfitted", "today", "fitted", "std. error", "off today's"], constants)
+    yield TableBlock(["constant", "unfitted", "current", "fitted", "std. error", "change"], constants)
     scores = [
         [what, f"{outcome.mean_error(which):.2%}", f"{max(outcome.errors(which)):.1%}"]
-        for what, which in (("unfitted", "unfitted"), ("as used today", "today"), ("fitted", "fitted"))
+        for what, which in (("unfitted", "unfitted"), ("current", "today"), ("fitted", "fitted"))
     ]
     fitted = (
-        f"{_count_text(len(outcome.constants), 'constant')} on {_count_text(len(outcome.rows), 'row')}, "
+        f"{_plural(len(outcome.constants), 'constant')} on {_plural(len(outcome.rows), 'row')}, "
         f"{_LOSSES[outcome.fit.loss]} of ln(predicted / measured)" + ("" if outcome.converged else "; NOT converged")
     )
     yield TableBlock(["rows", "mean error", "worst"], scores, title=[fitted, _effort_line(outcome.effort)])
     if outcome.cross_validation:
-        header = ["left out", "groups", "mean error", "of fitted", "worst", "found"]
+        header = ["left out", "groups", "mean error", "vs fitted", "worst group", "constants"]
         yield TableBlock(header, list(map(_fold_cells, outcome.cross_validation)))
     shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_MAX_WORST]
     residuals = "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)
-    yield Lines([f"{'residuals' if all_rows else 'furthest off'}: {residuals}"])
+    yield Lines([f"{'residuals' if all_rows else 'largest errors'}: {residuals}"])
 
 
 def _effort_line(played: FitEffort) -> str:
-    folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds furthest from them"
+    folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds"
     return (
-        f"{_count_text(played.rows, 'row')} played at {_count_text(played.points, 'point')}, interpolated between: worst row "
-        f"{played.error:.3%} off at what was found and beside it{folds}"
+        f"{_plural(played.rows, 'row')} simulated at {_plural(played.points, 'point')}, interpolated between: "
+        f"largest error {played.error:.3%} at the solution{folds}"
     )
 
 
@@ -92,20 +91,20 @@ def _fold_cells(left: CrossValidation) -> list[str]:
 def _overall_lines(outcomes: Sequence[FitOutcome]) -> Lines:
     done = [each for each in outcomes if not each.skipped]
     constants, rows = sum(len(each.constants) for each in done), sum(len(each.rows) for each in done)
-    lines = [f"overall: {_count_text(constants, 'constant')} on {_count_text(rows, 'row')} in {_count_text(len(done), 'fit')}"]
+    lines = [f"overall: {_plural(constants, 'constant')} on {_plural(rows, 'row')} in {_plural(len(done), 'fit')}"]
     for each in done:
         for left in each.cross_validation:
             if not left.skipped and left.ratio > 1.5:
                 alone = left.by == "study" and left.groups == 1
                 lines.append(
                     f"  {each.name}: with one {left.by} left out the error is {left.ratio:.2f} x the fitted one, "
-                    f"above 1.5 x{' (predicted unfitted: no other study decides it)' if alone else ''}"
+                    f"above 1.5 x{' (predicted unfitted: no other study)' if alone else ''}"
                 )
     skipped = len(outcomes) - len(done)
-    return Lines([*lines, *[f"  skipped: {skipped}, for want of their tables"] * bool(skipped)])
+    return Lines([*lines, *[f"  skipped: {skipped}, because their tables are missing"] * bool(skipped)])
 
 
-def _count_text(number: int, word: str) -> str:
+def _plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""simcluster validate: predicted against measured, for training steps, pipelines of given times and collectives."""
+"""``simcluster validate``: compare predictions with measured steps, pipelines, memory and collectives."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from simcluster.evidence.validation.study import StudyFile
 from simcluster.show.blocks import Block, Lines, TableBlock, text_of
 from simcluster.show.pictures import picture
 
-_MAX_ROWS = 20  # of a study of steps without --rows
+_MAX_ROWS = 20  # shown of a step study without --rows
 _MAX_WORST = 3
-_SHOWN_PARTS = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that are shown even if all are 0
+_SHOWN_PARTS = ("forward", "backward", "bubble", "optimizer")  # shown even if all are 0
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load and check all studies, then simulate, print, draw."""
+    """Validate studies: simulate their rows, then print and draw the errors."""
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     if args.store:
         raise InputError(
-            "--store: rows of a validation are no longer kept; validate studies one by one, each with --json FILE, so "
-            "that a command that is killed loses one study"
+            "--store: rows of a validation are no longer stored; validate studies one by one, each with --json "
+            "FILE, so that a killed command loses one study"
         )
     files = [load_study(path, overrides_of(args)) for path in args.studies]
     reports: list[Report] = []
@@ -71,9 +71,9 @@ def _failure_reason(reports: Sequence[Report]) -> str:
     for report in reports:
         for each in report.refused:
             reason = on_one_line(each.reason.replace("<document>: ", ""))
-            return f"{report.study.name}: no row could be compared with what was measured; the first says: {reason}"
-    reasons = [report.skipped or "leaves all of its rows out" for report in reports]
-    return f"nothing was compared with what was measured: {reports[0].study.name} {reasons[0]}"
+            return f"{report.study.name}: no row could be compared; first reason: {reason}"
+    reasons = [report.skipped or "excludes all of its rows" for report in reports]
+    return f"nothing was compared: {reports[0].study.name} {reasons[0]}"
 
 
 def _report_interrupted(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
@@ -87,7 +87,7 @@ def _write_residuals(reports: Sequence[Report], path: Path) -> None:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
     if len({each.study for each in residuals}) < 2:
         raise InputError(
-            f"--residuals: all rows of steps are of {residuals[0].study}; an interval is judged by the rows of a study "
+            f"--residuals: all rows of steps are of {residuals[0].study}; an interval is tested on a study "
             "that it was not learned from: give studies of steps from two sources or more"
         )
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
@@ -103,7 +103,7 @@ def _study_text(report: Report, *, all_rows: bool) -> str:
     constants = getattr(study, "constants", {}).items()
     head += [f"  constant: {name} = {constant.value:g}: {constant.source}" for name, constant in constants]
     body = _collective_blocks(report, all_rows) if study.kind == "collectives" else _step_blocks(report, all_rows)
-    left_out = (f"  left out: {_row_count(rows)}, {reason}" for reason, rows in report.left_out)
+    left_out = (f"  excluded: {_row_count(rows)}, {reason}" for reason, rows in report.left_out)
     return "\n".join([text_of([Lines(head), *body], bold=common.bold), *_refused_lines(report), *left_out])
 
 
@@ -115,14 +115,14 @@ def _step_blocks(report: Report, all_rows: bool) -> Iterator[Block]:
     few = all_rows or len(part.points) <= _MAX_ROWS
     shown = part.points if few else report.worst_points(_MAX_ROWS)
     memory = report.study.kind == "memory"
-    rest = f"(the {len(shown)} rows that are furthest off, of {len(part.points)}; --rows shows all)"
+    rest = f"(the {len(shown)} rows with the largest errors, of {len(part.points)}; --rows shows all)"
     header = ["run", getattr(report.study, "against", "measured"), "predicted", "error", ""]
     yield TableBlock(header, _comparison_rows(shown, memory=memory), notes=[] if few else [rest])
     aim = "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.meets_aim else 'not met'}"
     yield Lines([f"{_score_text(part.score)}{aim}", f"constants fitted on these rows: {part.why or 'none'}"])
-    if part.by:  # the score for each value of the columns that the study names
+    if part.by:  # scores by value of the study's columns
         scores = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
-        yield TableBlock(["of these", "rows", "error", "worst", "bias"], scores)
+        yield TableBlock(["group", "rows", "error", "worst", "bias"], scores)
     if not memory:
         worst = report.worst_points(_MAX_WORST)
         names = [
@@ -131,7 +131,7 @@ def _step_blocks(report: Report, all_rows: bool) -> Iterator[Block]:
             if name in _SHOWN_PARTS or any(point.breakdown[name] >= 5e-4 * point.predicted for point in worst)
         ]
         rows = [[p.label, f"{p.error:+.1%}", *(f"{p.breakdown[name]:.4g}" for name in names)] for p in worst]
-        title = ["furthest off; where the predicted step went (s)"]
+        title = ["largest errors; predicted step time by state (s)"]
         yield TableBlock(["run", "error", *names], rows, title=title)
 
 
@@ -147,18 +147,16 @@ def _comparison_rows(points: Iterable[ScoredPoint], *, memory: bool = False) -> 
 def _collective_blocks(report: Report, all_rows: bool) -> Iterator[Block]:
     rows = [
         [
-            f"{part.name}, {part.collective}",
-            part.role,
-            *_score_cells(part.score),
+            f"{part.name}, {part.collective}", part.role, *_score_cells(part.score),
             f"{part.small.mean:.1%} of {part.small.rows}" if part.small else "",
             "" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.meets_aim else 'NOT MET'}",
         ]
         for part in report.parts
         if part.role != "degraded"
-    ]
+    ]  # fmt: skip
     degraded = [
-        f"degraded: {part.name}, {part.collective}: measured is {1 / (1 + part.score.bias):.2f} x slower than it "
-        f"should be ({_row_count(part.score.rows)}; {part.why})"
+        f"degraded: {part.name}, {part.collective}: measured {1 / (1 + part.score.bias):.2f} x slower than "
+        f"expected ({_row_count(part.score.rows)}; {part.why})"
         for part in report.parts
         if part.role == "degraded" and part.score
     ]
@@ -181,7 +179,7 @@ def _score_text(score: Score, mean: str = "mean absolute error") -> str:
 
 
 def _refused_lines(report: Report) -> Iterator[str]:
-    """Yield the rows without a prediction: a line per reason, with the rows that it hit."""
+    """Yield a line for each reason why rows have no prediction, with these rows."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in report.refused:
         found.setdefault((each.group, each.reason), []).append(each.label)
@@ -196,7 +194,7 @@ def _overall_lines(together: OverallScores, studies: int) -> Iterator[str]:
     for what, score, mean in (
         ("training steps", together.steps, "mean absolute error"),
         ("memory", together.memory, "mean absolute error"),
-        ("pipelines of given times", together.schedules, "mean absolute error"),
+        ("pipelines with given pass times", together.schedules, "mean absolute error"),
         ("collectives, constants fitted on them", together.collectives_fitted, "geometric mean error"),
         ("collectives, held out", together.collectives_held_out, "geometric mean error"),
     ):
@@ -205,7 +203,7 @@ def _overall_lines(together: OverallScores, studies: int) -> Iterator[str]:
     if together.refused_rows:
         yield f"  failed: {_row_count(together.refused_rows)}, each named above"
     if together.skipped_studies:
-        yield f"  skipped: {together.skipped_studies}, for want of their tables"
+        yield f"  skipped: {together.skipped_studies}, because their tables are missing"
 
 
 def _row_count(count: int) -> str:

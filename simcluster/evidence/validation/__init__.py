@@ -1,4 +1,4 @@
-"""Predicted against measured: study files, their tables, the runs that they ask for, and the scores."""
+"""Validation against measured runs: study files, their tables, the simulated rows and the scores."""
 
 from simcluster.evidence.validation.reports import overall
 from simcluster.evidence.validation.step_studies import data_folder

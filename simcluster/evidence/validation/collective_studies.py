@@ -1,4 +1,4 @@
-"""Studies of single collectives: what NCCL should take for every measured size, set by set, all-reduces first."""
+"""Studies of single collectives: NCCL's predicted time for every measured size, by set, all-reduces first."""
 
 from __future__ import annotations
 
@@ -26,18 +26,15 @@ from simcluster.traffic.nccl.predictor import choose
 
 _EMPTY_SET = MeasuredSet()
 _TOPOLOGIES = {
-    "dgx-a100": "dgx_a100",
-    "oci-gpu4": "oci_bm_gpu_b4_8",
-    "dgx-h100": "dgx_h100",
-    "dgx-b200": "dgx_b200",
+    "dgx-a100": "dgx_a100", "oci-gpu4": "oci_bm_gpu_b4_8", "dgx-h100": "dgx_h100", "dgx-b200": "dgx_b200",
     "gb200-nvl72": "gb200_nvl72",
-}
-"""The topology that ships for a platform of NCCL."""
+}  # fmt: skip
+"""Built-in topology of each NCCL platform."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """One collective that somebody timed: ``size`` B of the full buffer; ``algorithm`` None where NCCL chooses."""
+    """One measured collective: ``size`` B of the full buffer; ``algorithm`` is None if NCCL chooses."""
 
     collective: str
     nodes: int
@@ -48,11 +45,11 @@ class TimedCollective:
 
 
 Forecast = tuple[float, str]
-"""What a predictor says: seconds, and by which algorithm and protocol."""
+"""Predicted seconds, and the algorithm and protocol."""
 
 
 def formula_forecast(call: TimedCollective) -> Forecast:
-    """Return NCCL's choice by its tuner, and the time by the effective model of ``traffic.nccl``; alone on the node."""
+    """Return the time of a collective by the NCCL model of ``traffic.nccl``, without other traffic."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:
@@ -66,9 +63,9 @@ def formula_forecast(call: TimedCollective) -> Forecast:
 
 
 def network_forecast(call: TimedCollective) -> Forecast:
-    """Simulate the call on the flow network of the platform's topology, at NCCL's pace and with nothing else on it.
+    """Return the simulated time of a collective on the platform's network, without other traffic.
 
-    What NCCL's tuner does not know (all-to-all) takes what the links make of it.
+    It runs at NCCL's pace; what NCCL's tuner does not know (all-to-all) is limited by the links alone.
     """
     cluster = _platform_cluster(call.platform.name, call.nodes)
     each = cluster.num_gpus // call.nodes
@@ -81,16 +78,19 @@ def network_forecast(call: TimedCollective) -> Forecast:
 @cache
 def _platform_cluster(platform: str, nodes: int) -> Cluster:
     if platform not in _TOPOLOGIES:
-        raise InputError(f"no topology ships for {platform}; those with one: {listed(_TOPOLOGIES)}")
+        raise InputError(f"no built-in topology for {platform}; known: {listed(_TOPOLOGIES)}")
     return load_cluster(_TOPOLOGIES[platform], [("nodes", nodes)])
 
 
-PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {"formula": formula_forecast, "network": network_forecast}
-"""What a study may name as its ``predictor``: another way to the seconds of a call is a function here."""
+PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {
+    "formula": formula_forecast,
+    "network": network_forecast,
+}
+"""Functions by the study's ``predictor``; add another one here."""
 
 
 def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
-    """Return the report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the report of a collective study; raise InputError if the table lacks its columns."""
     columns = [(("columns", meaning), column) for meaning, column in study.columns if column is not None]
     measured = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, unfit = select_rows(file, table, [*columns, *measured])
@@ -141,7 +141,7 @@ def _parse_call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedC
     if ran:
         machine = replace(machine, version=study.versions[ran])
     algorithm: Any = of_set.algorithm
-    if algorithm == "column":  # that the run was left with; else None where NCCL chose
+    if algorithm == "column":  # from the row; None if NCCL chose
         text = row.texts[columns.algorithm] if columns.algorithm else ""
         algorithm = study.algorithms.get(text, text)
         if algorithm not in ALGORITHMS:
@@ -161,12 +161,9 @@ def _score_part(study: CollectiveStudy, name: str, collective: str, points: list
     of_set = study.sets.get(name, _EMPTY_SET)
     ordered = sorted(points, key=lambda point: point.size)
     return ScoredPart(
-        name=name,
-        collective=collective,
+        name=name, collective=collective,
         role="degraded" if of_set.degraded else "fitted" if collective in of_set.fitted else "held out",
-        points=tuple(ordered),
-        score=geometric_score([point for point in ordered if point.size >= study.small]),
+        points=tuple(ordered), score=geometric_score([point for point in ordered if point.size >= study.small]),
         small=geometric_score([point for point in ordered if point.size < study.small]),
-        aim=of_set.aim if collective == "all_reduce" else None,
-        why=of_set.degraded,
-    )
+        aim=of_set.aim if collective == "all_reduce" else None, why=of_set.degraded,
+    )  # fmt: skip

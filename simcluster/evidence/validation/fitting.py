@@ -1,8 +1,8 @@
-"""The fit file: which constants were fitted, within which bounds, on which measured rows; the declaration to re-run.
+"""The fit file: which constants were fitted, within which bounds, on which measured rows.
 
-A constant is a place in a scenario (``cluster.device.matmul.power``, ``software.kernel``, ``training.dropout``) or a
-number of a study's own (``constants.slowdown``).  Nothing here is fitted for one model or one row: a constant is shared
-by all rows of its fit.
+A constant is a path of a scenario (``cluster.device.matmul.power``, ``software.kernel``, ``training.dropout``) or a
+number of a study (``constants.slowdown``). No constant is fitted for one model or one row: all rows of its fit share
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _parse_quantity(value: object) -> object:
             return parse(value)
         except InputError:
             continue
-    raise InputError(f"{value!r} is no quantity; write a number, or one with a unit such as 57 us")
+    raise InputError(f"{value!r} is not a quantity; write a number, or one with a unit such as 57 us")
 
 
 Quantity = Annotated[float, BeforeValidator(_parse_quantity), Field(ge=0)]
@@ -54,11 +54,11 @@ ConstantPath = Annotated[str, BeforeValidator(_check_constant_path)]
 
 
 class FittedConstant(Spec):
-    """One constant that rows decide.
+    """Declaration of one constant to be fitted.
 
-    ``path`` is where it stands (all of several places); ``follow`` are places that always have so many times its value.
-    ``bounds`` is where it may lie.  ``unfitted`` is what it would be if nothing were fitted: where the search starts,
-    and what a study gets that had no part in the fit.  ``source`` says why it is fitted and where ``unfitted`` is from.
+    ``path`` is its path (or several paths with the same value); ``follow`` has paths whose values are multiples of it.
+    ``bounds`` limit it. ``unfitted`` is its value without a fit: where the search starts, and what is used for a study
+    that had no part in the fit. ``source`` says why it is fitted and where ``unfitted`` comes from.
     """
 
     path: Annotated[tuple[ConstantPath, ...], ONE_OR_MORE, Field(min_length=1)]
@@ -71,7 +71,7 @@ class FittedConstant(Spec):
     def _check_bounds(self) -> Self:
         low, high = self.bounds
         if low >= high:
-            must = f"[{low:g}, {high:g}] must be the least and the most; write the lower first"
+            must = f"[{low:g}, {high:g}] must be the lower and the upper bound; write the lower first"
             raise RuleError([(("bounds",), must)])
         if not low <= self.unfitted <= high:
             must = f"must lie within the bounds {low:g} to {high:g}"
@@ -80,9 +80,9 @@ class FittedConstant(Spec):
 
 
 class StudyRows(Spec):
-    """Rows of a study: those for which ``where`` holds (the study's own ``where`` counts too).
+    """Rows of a study that satisfy ``where`` (in addition to the study's ``where``).
 
-    Formulas know the columns, and ``row``, the number of the row.  ``model`` and ``scale`` are what the
+    Formulas know the columns, and ``row``, the number of the row. ``model`` and ``scale`` are the groups that
     cross-validation leaves out together.
     """
 
@@ -93,9 +93,9 @@ class StudyRows(Spec):
 
 
 class KernelRows(Spec):
-    """Measured kernels of a device: a CSV file among the measured data, in a ``format`` that is known.
+    """Measured kernels of a device: a CSV file among the measured data, in a known ``format``.
 
-    ``simumax``: matrix products with their efficiency, the shape as text, layout as in ``simcluster calibrate``.
+    ``simumax``: matmuls with their efficiency, the shape as text, layout as in ``simcluster calibrate``.
     """
 
     kernels: str
@@ -105,10 +105,10 @@ class KernelRows(Spec):
 
 
 class Fit(Spec):
-    """Constants that are found together, and the rows that find them; ``loss`` is of ln(predicted / measured).
+    """Constants that are fitted together, and their rows; ``loss`` is of ln(predicted / measured).
 
-    ``step``: rows are simulated so far beside what is found, as a fraction of each constant (of the upper bound, where
-    the lower one is 0), for how they go there; it should be well above the roughness of their times.
+    ``step``: distance of extra simulated points from the solution, as a fraction of each constant (of the upper bound,
+    if the lower one is 0), for the slopes; it should be well above the roughness of the rows' times.
     """
 
     about: str = ""
@@ -119,7 +119,7 @@ class Fit(Spec):
 
 
 class Fits(Spec):
-    """A fit file."""
+    """Contents of a fit file."""
 
     about: str = ""
     fits: Annotated[dict[Name, Fit], Field(min_length=1)]
@@ -138,18 +138,18 @@ class FitFile:
 
 
 def load_fits(path: str | Path | None = None) -> FitFile:
-    """Load the fits in a file, or the built-in ones.  InputError that names file, line, key and a fix."""
+    """Load the fits of a file, or the built-in ones; raise InputError that names file, line, key and a fix."""
     document = read_document(path if path is not None else builtin_fits())
     return FitFile(validate(Fits, document), document)
 
 
 def builtin_fits() -> Path:
-    """Return where the declaration of the built-in constants is."""
+    """Return the path of the built-in fit file."""
     return shipped_path("scenarios/fits", "constants")
 
 
 def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
-    """Return the fits of these names, all without names; InputError for one that the file lacks."""
+    """Return the fits of these names (default: all); raise InputError for an unknown name."""
     known = file.fits.fits
     for name in names:
         if name not in known:

@@ -1,4 +1,4 @@
-"""The measured rows of a fit: what each asks is played for given values of the constants, here or by a worker."""
+"""Measured rows of a fit: how each is simulated for given values of the constants, here or in a worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simcluster.evidence.validation.step_studies import (
     read_study_table,
     select_rows,
 )
-from simcluster.evidence.validation.study import StudyConstant, ScheduleStudy, StepStudy, StudyFile, load_study
+from simcluster.evidence.validation.study import ScheduleStudy, StepStudy, StudyConstant, StudyFile, load_study
 from simcluster.model.kernels import Kernel
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.fields import ClusterSpec
@@ -38,20 +38,20 @@ Settings = tuple[tuple[str, float], ...]
 
 
 RowResult = tuple[float, StepCounts | None]
-"""What a simulated row took, in seconds, and what was known of the job, if it was one."""
+"""Simulated seconds of a row, and the counts of its job, if it has one."""
 
-_SCENARIOS: dict[str, Scenario] = {}  # of this process: a row is played at a dozen points
+_SCENARIOS: dict[str, Scenario] = {}  # per process: a row is simulated at a dozen points
 
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """A training step, or the part of it that was measured (``parts`` and ``less`` of the study)."""
+    """A measured training step, or the measured part of it (``parts`` and ``less`` of the study)."""
 
     run_key: str
     task: RowTask
 
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
-        """Return the row's scenario, read once."""
+        """Return the row's scenario, cached unless changed by ``more``."""
         if more:
             return self.task.scenario(more)
         if self.run_key not in _SCENARIOS:
@@ -59,12 +59,14 @@ class StepRun:
         return _SCENARIOS[self.run_key]
 
     def simulate(self, settings: Settings) -> RowResult:
+        """Return the row's seconds and step counts with these values of the constants."""
         inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
         outside = [pair for pair in settings if pair not in inside]
         found = self.task.simulate(lambda more: _with_constants(self.scenario((*outside, *more)), inside))
         return found.step_time, found.facts
 
     def current_value(self, path: str) -> float:
+        """Return the value at a constant's path without the fit."""
         scenario = self.scenario()
         if path.startswith(DEVICE):
             return _constant_value(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE), path)
@@ -85,13 +87,13 @@ def _with_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -
         described = device.model_dump(mode="json", exclude_none=True)
         cluster = {name: getattr(scenario.cluster, name) for name in ClusterSpec.model_fields}
         cluster["topology"] = topology.model_copy(update={"device": described})
-        update["cluster"] = ClusterSpec(**cluster)  # a copy would keep what it has built
+        update["cluster"] = ClusterSpec(**cluster)  # a copy would keep the built cluster
     return scenario.model_copy(update=update)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """A pipeline of given times, whose constants are the study's own."""
+    """A measured pipeline of given pass times, whose constants are the study's."""
 
     run_key: str
     file: StudyFile
@@ -99,6 +101,7 @@ class PipelineRun:
     row: Row
 
     def simulate(self, settings: Settings) -> RowResult:
+        """Return the row's seconds with these values of the study's constants."""
         constants = dict(self.study.constants)
         for path, value in settings:
             constants[path.removeprefix(STUDY_CONSTANTS)] = StudyConstant(value=value, source="being fitted")
@@ -106,9 +109,10 @@ class PipelineRun:
         (task,) = plan_schedules(self.file, study, (self.row,)).tasks
         if isinstance(task, str):
             raise InputError(task)
-        return task.played().step_time, None
+        return task.simulate().step_time, None
 
     def current_value(self, path: str) -> float:
+        """Return the value at a constant's path without the fit."""
         return _constant_value({"constants": self.study.constants}, f"{path}.value", path)
 
 
@@ -122,26 +126,26 @@ class KernelRun:
     precision: str
 
     def simulate(self, settings: Settings) -> RowResult:
+        """Return the kernel's seconds with these values of the device's constants."""
         device = self.device
         for path, value in settings:
             device = with_value(device, path.removeprefix(DEVICE), value)
         return kernel_seconds(device, self.kernel, precision=self.precision), None
 
     def current_value(self, path: str) -> float:
+        """Return the value at a constant's path without the fit."""
         return _constant_value(self.device, path.removeprefix(DEVICE), path)
 
 
 SampleRun = StepRun | PipelineRun | KernelRun
-"""A row that can be simulated.  ``alike`` is equal for rows that are simulated alike, as one configuration that was
-measured several times; ``played`` simulates the row with values of the constants; ``today`` is what is at a constant's
-path without the fit.  Both raise InputError for a row that cannot be, or has no such path."""
+"""A row that can be simulated.  ``run_key`` is equal for equal runs, such as a configuration measured several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured row: what it is called, the study that it is of, and the groups that it is left out with.
+    """One measured row: its label, its study, and its groups in cross-validation.
 
-    ``measured`` are its seconds, given what was known of the job that was played.
+    ``measured`` returns its seconds from the counts of the simulated job.
     """
 
     label: str
@@ -152,10 +156,10 @@ class Sample:
     scale: str = ""
 
     def compare(self, answer: RowResult) -> tuple[float, float]:
-        """Return (predicted, measured) seconds; InputError where one of them is not above zero."""
+        """Return (predicted, measured) seconds; raise InputError if one is not positive."""
         seconds, facts = answer
         if not seconds > 0:
-            raise InputError(f"{self.label}: what was measured of the step takes {seconds:g} s; it must take time")
+            raise InputError(f"{self.label}: the measured part of the step takes {seconds:g} s; it must be above zero")
         return seconds, self.measured(facts)
 
 
@@ -167,9 +171,9 @@ def _constant_value(model: object, path: str, name: str) -> float:
 
 
 def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | MissingTable:
-    """Return the rows of a fit in order; what is missing, if a table is not here.
+    """Return the rows of a fit in order; or what is missing, if a table is not available.
 
-    Raises InputError, with the fit, where a study or a table does not have what the fit asks of it.
+    Raises InputError, naming the fit, if a study or a table lacks what the fit needs.
     """
     found: list[Sample] = []
     for rows in file.fits.fits[fit].rows:
@@ -184,7 +188,7 @@ def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mi
 
 
 def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingTable:
-    """Return the rows of a study, in order; InputError where none is asked for."""
+    """Return the rows of a study, in order; raise InputError if none is selected."""
     file = load_study(rows.study)
     study = file.study
     if not isinstance(study, StepStudy | ScheduleStudy):
@@ -197,9 +201,11 @@ def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingT
     taken, _ = select_rows(file, table)
     kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_cells(row))]
     if not kept:
-        raise InputError(f"none of the {len(taken)} rows of {rows.study} fulfils {rows.where!r}")
+        raise InputError(f"none of the {len(taken)} rows of {rows.study} satisfies {rows.where!r}")
     plan = (
-        plan_steps(file, study, tuple(kept)) if isinstance(study, StepStudy) else plan_schedules(file, study, tuple(kept))
+        plan_steps(file, study, tuple(kept))
+        if isinstance(study, StepStudy)
+        else plan_schedules(file, study, tuple(kept))
     )
     found = []
     for row, task in zip(kept, plan.tasks, strict=True):
@@ -213,7 +219,9 @@ def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingT
         else:
             question = PipelineRun(f"{file.document.source}, row {row.number}", file, study, row)
             measured = partial(_fixed_seconds, task.measured)
-        found.append(Sample(label, study.name, question, measured, _group_name(rows.model, row), _group_name(rows.scale, row)))
+        found.append(
+            Sample(label, study.name, question, measured, _group_name(rows.model, row), _group_name(rows.scale, row))
+        )
     return found
 
 
@@ -242,14 +250,14 @@ def _kernel_samples(rows: KernelRows, data: Path | None) -> list[Sample] | Missi
 
 
 def _matmul_sample(row: Row, device: Device, path: Path) -> Sample:
-    """Return a matmul of SimuMax's tables: its rate is a fraction of the peak in the same row."""
+    """Return a matmul of SimuMax's tables; its rate is a fraction of the peak in the same row."""
     try:
         shape = dict(_SHAPE.findall(row.texts["shape"]))
         batch, m, n, k = (int(shape[side]) for side in "bmnk")
         rate = float(row.texts["efficiency"]) * float(row.texts["peak_tflops"]) * 1e12
         result = _ELEMENT[shape["out_dtype"]] * (2 if shape["accumulate"] == "True" else 1)
     except (KeyError, ValueError) as problem:
-        raise InputError(f"{path}: row {row.number} is no product of SimuMax's tables ({problem})") from None
+        raise InputError(f"{path}: row {row.number} is not a matmul of SimuMax's tables ({problem})") from None
     flops, size = 2.0 * batch * m * n * k, batch * (2.0 * (m * k + k * n) + result * m * n)
     if not rate > 0 or not math.isfinite(rate):
         raise InputError(f"{path}: row {row.number} has a rate of {rate:g} FLOP/s; it must be above zero")

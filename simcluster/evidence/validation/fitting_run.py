@@ -1,4 +1,4 @@
-"""Fit declared constants on measured rows, and say how well they would have done on rows that were left out."""
+"""Fits of declared constants on measured rows, with cross-validation on rows that are left out."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
 from simcluster.evidence.validation.fitting_rows import Sample, fit_samples
-from simcluster.evidence.validation.fitting_search import SimulateRows, Fold, RowResponses, Values, simulate_sample, search_constants
+from simcluster.evidence.validation.fitting_search import (
+    Fold,
+    RowResponses,
+    SimulateRows,
+    Values,
+    search_constants,
+    simulate_sample,
+)
 from simcluster.evidence.validation.step_studies import MissingTable
 from simcluster.evidence.validation.study_runs import worker_pool
 
 FOLD_KEYS = ("model", "scale", "study")
 
 Progress = Callable[[str, str], object]
-"""Called with a fit's name and what is being done."""
+"""Called with a fit's name and its current activity."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedValue:
-    """One constant: what it would be unfitted, is today, and was found to be, with its standard error."""
+    """One constant: its unfitted, current and fitted value, and the standard error."""
 
     name: str
     declared: FittedConstant
@@ -36,13 +43,13 @@ class FittedValue:
 
     @property
     def relative_change(self) -> float:
-        """The difference of what was found from what is used today, as a fraction of the latter."""
+        """Fitted over current value, minus 1."""
         return self.value / self.today - 1.0 if self.today else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """A row with its prediction by the constants as they were found, unfitted, and as they are today; seconds."""
+    """A row's measured seconds, and its predictions with fitted, unfitted and current constants."""
 
     sample: Sample
     measured: float
@@ -52,15 +59,16 @@ class FitRow:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus 1."""
+        """Predicted over measured time, minus 1."""
         return self.fitted / self.measured - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """Cross-validation: every group predicted by constants from the others; mean |error| over all rows that were.
+    """Result of cross-validation by one kind of group: each group is predicted from the others.
 
-    ``ratio`` is to the error of the same rows when nothing is left out.  ``skipped`` says why there is none.
+    ``error`` is the mean |error| over all rows, ``ratio`` its ratio to the error of the same rows when none is left
+    out. ``skipped`` says why there is no result.
     """
 
     by: str
@@ -75,11 +83,11 @@ class CrossValidation:
 
 @dataclass(frozen=True, slots=True)
 class FitEffort:
-    """What a fit simulated: so many ``rows`` (those that are played alike once) at so many ``points``.
+    """Number of simulations of a fit: ``rows`` distinct rows at ``points`` points.
 
-    Between points rows are interpolated.  ``error``: by how much the worst row was interpolated off its simulation at
-    what was found and beside it, before these were simulated too; ``fold_error``: the same at the folds of the
-    cross-validation that were simulated, those that led far from all points (None if none did).
+    Between points rows are interpolated. ``error`` is the worst interpolation error of a row at the solution and its
+    neighbours, before these were simulated; ``fold_error`` the same at the simulated folds of the cross-validation
+    (None if there were none).
     """
 
     points: int = 0
@@ -90,7 +98,7 @@ class FitEffort:
 
 @dataclass(frozen=True, slots=True)
 class FitOutcome:
-    """One fit as it came out; ``skipped`` says why it did not.  Residuals of rows are simulated, never interpolated."""
+    """Result of one fit; ``skipped`` says why there is none. Residuals of rows are simulated, not interpolated."""
 
     name: str
     fit: Fit
@@ -106,23 +114,18 @@ class FitOutcome:
         return [abs(getattr(row, which) / row.measured - 1.0) for row in self.rows]
 
     def mean_error(self, which: str = "fitted") -> float:
-        """Return the mean of ``errors``."""
+        """Return the mean absolute error of the rows: ``fitted``, ``unfitted`` or ``today``."""
         return float(np.mean(self.errors(which)))
 
 
 def run_fits(
-    file: FitFile,
-    names: Sequence[str],
-    *,
-    data: Path | None = None,
-    workers: int = 1,
-    cross_validate: bool = True,
+    file: FitFile, names: Sequence[str], *, data: Path | None = None, workers: int = 1, cross_validate: bool = True,
     progress: Progress = lambda fit, what: None,
-) -> list[FitOutcome]:
+) -> list[FitOutcome]:  # fmt: skip
     """Run every named fit, in order.
 
-    All tables are read and all rows checked before anything is simulated.  Raises InputError for a fit whose paths its
-    rows do not have, and for a row that cannot be predicted.
+    All tables are read and all rows checked before anything is simulated. Raises InputError for a fit whose paths its
+    rows lack, and for a row that cannot be predicted.
     """
     prepared = [(name, file.fits.fits[name], fit_samples(file, name, data)) for name in names]
     with worker_pool(simulate_sample, workers) as ask:
@@ -164,14 +167,16 @@ def _run_fit(
         outcome.mean_error(),
     )
     left_out = (
-        CrossValidation(by, skipped=each) if isinstance(each, str) else _cross_validate(by, each, values, unfitted, responses, error)
+        CrossValidation(by, skipped=each)
+        if isinstance(each, str)
+        else _cross_validate(by, each, values, unfitted, responses, error)
         for by, each in folds.items()
     )
     return replace(outcome, cross_validation=tuple(left_out))
 
 
 def _current_values(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
-    """Return what each constant is now; InputError if rows that share it do not agree."""
+    """Return the current value of each constant; raise InputError if rows that share it differ."""
     found = []
     for name, constant in fit.constants.items():
         values = [(each.label, each.run.current_value(path)) for each in samples for path in constant.path]
@@ -189,7 +194,7 @@ def _make_folds(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fol
     for place, sample in enumerate(samples):
         groups.setdefault(getattr(sample, by), []).append(place)
     if len(groups) < 2 and by != "study":
-        return "no formula says what a row's is" if "" in groups else "all rows are of one"
+        return "no formula defines the groups" if "" in groups else "all rows are in one group"
     folds = []
     for group, out in groups.items():
         others = tuple(place for place in range(len(samples)) if place not in out)
@@ -203,7 +208,7 @@ def _cross_validate(
     by: str, folds: Sequence[Fold], values: Mapping[tuple[str, str], Values], unfitted: Values, responses: RowResponses,
     fitted: float,
 ) -> CrossValidation:  # fmt: skip
-    """Predict each group by the constants that the others give; a study alone, by the unfitted ones."""
+    """Predict each group with constants fitted on the others; a sole study with the unfitted ones."""
     used = {fold.group: values.get((by, fold.group), unfitted) for fold in folds}
     errors = {fold.group: np.abs(np.expm1(responses.interpolate(used[fold.group])[list(fold.out)])) for fold in folds}
     rows = np.concatenate(list(errors.values()))

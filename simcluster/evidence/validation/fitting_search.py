@@ -1,16 +1,16 @@
-"""The constants of a fit by least squares on interpolated rows, on all of them and with groups left out.
+"""Search for the constants of a fit by least squares on interpolated rows, for all rows and for each fold.
 
-The logarithm of a step's time goes smoothly with the logarithm of a constant (a sum of times, some of which go as its
-inverse), so a few points tell all of it.  A point is one value of every constant; at a point all rows are simulated,
-rows that are played alike once.  Between points their residuals are interpolated by cubic radial basis functions with
-a linear part, through the points, whose number and place are free: with one constant that is the natural cubic spline
-(Wendland, Scattered Data Approximation, 2005, chapter 8).  Where one kind of kernel stops being bound by what the
-constant says there is a kink, and the interpolation is only as good as the points are near: the search adds them there.
+The logarithm of a step's time is a smooth function of the logarithm of a constant (a sum of times, some of which are
+proportional to its inverse), so a few points determine it. A point is one value of every constant; all rows are
+simulated at a point, equal rows once. Between points their residuals are interpolated by cubic radial basis functions
+with a linear part, through points of any number and position: with one constant that is the natural cubic spline
+(Wendland, Scattered Data Approximation, 2005, chapter 8). Where one kind of kernel is no longer limited by a constant
+there is a kink, and the interpolation is only as good as the points are near: the search adds points there.
 
-First all rows: what is found is simulated, which is one point more to interpolate from, until the interpolation was off
-by at most ``TOLERANCE`` where it led, and at points beside that by the fit's ``step`` (nearer ones, if that is not
-enough), which make its slopes those of a fit that simulates at every trial.  Then the folds of the cross-validation,
-with no simulation of their own, unless one leads far from all points: then all rows are simulated there too.
+The fit on all rows comes first: the solution is simulated and becomes a further point, until the interpolation is off
+by at most ``TOLERANCE`` there and at neighbours by the fit's ``step`` (nearer ones, if that is not enough), so that the
+slopes are those of a fit that simulates every trial. Then the folds of the cross-validation are fitted without
+simulations of their own, unless one leads far from all points: then all rows are simulated there too.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.evidence.calibration.least_squares import Parameter, Solution, least_squares, rbf_interpolator
 from simcluster.evidence.validation.fitting import Fit
-from simcluster.evidence.validation.fitting_rows import SampleRun, RowResult, Sample, Settings
+from simcluster.evidence.validation.fitting_rows import RowResult, Sample, SampleRun, Settings
 
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
 
 SimulateRows = Callable[[Sequence[tuple[SampleRun, Settings]]], Iterable[RowResult]]
-"""Plays questions, in order."""
+"""Function that simulates runs with settings, in order."""
 
-_NODE = 0.7071  # of the way from the middle of the bounds: Chebyshev's two nodes
-_APART = 0.3  # in the same measure
-_MOST_CORNERS = 3  # constants; of more, one at a time is moved
+_NODE = 0.7071  # distance from the middle of the bounds, in -1..1: Chebyshev's two nodes
+_APART = 0.3  # in -1..1
+_MOST_CORNERS = 3  # constants; with more, one at a time is varied
 NEAREST = 0.02
-"""In steps of the fit: nothing is interpolated between points that are nearer than this, where times are rough."""
+"""Closest points used for interpolation, in steps of the fit: below it times are rough."""
 
 
 def simulate_sample(asked: tuple[SampleRun, Settings]) -> RowResult:
-    """Simulate a question, here or in a worker process."""
+    """Simulate a sample's run with these constants, here or in a worker process."""
     question, settings = asked
     return question.simulate(settings)
 
 
 class RowResponses:
-    """The rows of a fit as functions of its constants; points are simulated when they are asked for, and kept."""
+    """The rows of a fit as functions of its constants; points are simulated on request and cached."""
 
-    def __init__(self, fit: Fit, samples: Sequence[Sample], ask: SimulateRows, progress: Callable[[str], object]) -> None:
+    def __init__(
+        self, fit: Fit, samples: Sequence[Sample], ask: SimulateRows, progress: Callable[[str], object]
+    ) -> None:
         self.fit, self.samples = fit, samples
         self._ask, self._progress = ask, progress
-        self._first: dict[str, int] = {}  # of the rows that are played alike
+        self._first: dict[str, int] = {}  # index of the first of equal runs
         for place, sample in enumerate(samples):
             self._first.setdefault(sample.run.run_key, place)
         self._constants = [Parameter(name, each.unfitted, *each.bounds) for name, each in fit.constants.items()]
@@ -59,21 +61,21 @@ class RowResponses:
             self._search_values([getattr(each, end) for each in self._constants]) for end in ("low", "high")
         )
         self._known: dict[Values, list[tuple[float, float]]] = {}
-        self._inside: list[Values] = []  # points within the bounds: those that are interpolated between
+        self._inside: list[Values] = []  # points within the bounds, used for interpolation
         self._surface: Callable[[Floats], Floats] | None = None
 
     @property
     def num_distinct_rows(self) -> int:
-        """Rows that are played; the others are played alike."""
+        """Number of rows that are simulated; the others are equal to one of these."""
         return len(self._first)
 
     @property
     def num_points(self) -> int:
-        """Points at which the rows were simulated."""
+        """Number of points at which the rows were simulated."""
         return len(self._known)
 
     def simulate_point(self, values: Values) -> list[tuple[float, float]]:
-        """Return (predicted, measured) of every row at a point (s); InputError for a row that cannot be simulated."""
+        """Return (predicted, measured) seconds of every row at a point; raise InputError if a row fails."""
         if values not in self._known:
             settings = tuple(
                 (path, value * factor)
@@ -83,7 +85,7 @@ class RowResponses:
             answers = self._ask([(self.samples[place].run, settings) for place in self._first.values()])
             at = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.fit.constants, values, strict=True))
             coming, by = iter(answers), {}
-            for row, alike in enumerate(self._first, 1):  # each row is named before it is waited for
+            for row, alike in enumerate(self._first, 1):  # report each row before waiting for it
                 self._progress(f"point {self.num_points + 1} ({at}), row {row} of {self.num_distinct_rows}")
                 by[alike] = next(coming)
             self._known[values] = [sample.compare(by[sample.run.run_key]) for sample in self.samples]
@@ -97,7 +99,7 @@ class RowResponses:
         return np.array([np.log(predicted / measured) for predicted, measured in self.simulate_point(values)])
 
     def interpolate(self, values: Sequence[float]) -> Floats:
-        """Return ln(predicted / measured) of every row, from the points that were simulated."""
+        """Return ln(predicted / measured) of every row, interpolated between simulated points."""
         if self._surface is None:
             places = np.array([self._normalize(each) for each in self._inside])
             rows = np.array([self.residuals(each) for each in self._inside])
@@ -106,25 +108,27 @@ class RowResponses:
         return found
 
     def check_point(self, values: Values) -> float:
-        """Simulate a point, which is interpolated from then on; return how far the worst row was off there."""
+        """Simulate a point and add it to the interpolation; return the worst row's interpolation error."""
         before = self.interpolate(values)
         return float(np.abs(np.expm1(before - self.residuals(values))).max())
 
     def best_point(self, rows: Sequence[int]) -> Values:
-        """Return the point with the smallest error of these rows so far."""
+        """Return the simulated point with the smallest error of these rows."""
         return min(self._inside, key=lambda each: float(np.abs(self.residuals(each)[list(rows)]).mean()))
 
     def simulate_first_points(self, further: Sequence[Values]) -> None:
-        """Simulate the first points: those given within the bounds, the middle, and corners not next to one of these.
+        """Simulate the first points: those given within the bounds, the middle, and corners not close to them.
 
-        With more than three constants there are too many corners, and one constant is moved at a time.
+        With more than three constants there are too many corners; one constant is then varied at a time.
         """
         count = len(self.fit.constants)
         if count <= _MOST_CORNERS:
             around = list(product((-_NODE, _NODE), repeat=count))
         else:
             around = [
-                tuple(side * (place == one) for place in range(count)) for one in range(count) for side in (-_NODE, _NODE)
+                tuple(side * (place == one) for place in range(count))
+                for one in range(count)
+                for side in (-_NODE, _NODE)
             ]
         middle = [(0.0,) * count] if count > 1 else []
         for values in further:
@@ -133,10 +137,12 @@ class RowResponses:
         for place in (*middle, *around):
             if all(np.abs(self._normalize(each) - place).max() > _APART for each in self._inside):
                 seen = self._low + (self._high - self._low) * (np.array(place) + 1.0) / 2.0
-                self.simulate_point(tuple(each.from_search(float(x)) for each, x in zip(self._constants, seen, strict=True)))
+                self.simulate_point(
+                    tuple(each.from_search(float(x)) for each, x in zip(self._constants, seen, strict=True))
+                )
 
     def neighbours(self, values: Values, width: float) -> list[tuple[Values, Values]]:
-        """Return points below and above in one constant each, within the bounds, by ``width`` of the fit's ``step``."""
+        """Return points below and above in one constant each, by ``width`` of the fit's ``step``."""
         found = []
         for one, constant in enumerate(self._constants):
             here = constant.to_search(values[one])
@@ -145,20 +151,20 @@ class RowResponses:
         return found
 
     def step_distances(self, one: Sequence[float], two: Sequence[float]) -> Floats:
-        """Return how far two points are from each other in each constant, in steps of the fit."""
+        """Return the distance of two points in each constant, in steps of the fit."""
         return np.abs(self._search_values(one) - self._search_values(two)) / self.fit.step
 
     def nearest_distance(self, values: Sequence[float]) -> float:
-        """Return the distance to the nearest point, in steps of the fit, of the constant that is furthest."""
+        """Return the largest distance in a constant to the nearest point, in steps of the fit."""
         return min((float(self.step_distances(values, each).max()) for each in self._inside), default=np.inf)
 
     def snap(self, values: Values) -> Values:
-        """Return the point that is as good as there, if there is one."""
+        """Return the simulated point next to these values if it is near enough, else the values."""
         near = min(self._inside, key=lambda each: float(self.step_distances(values, each).max()))
         return near if self.step_distances(values, near).max() <= NEAREST else values
 
     def parameters(self, values: Sequence[float]) -> list[Parameter]:
-        """Return the constants for a search that begins there."""
+        """Return the parameters of a search that starts at these values."""
         return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
     def _within(self, values: Values) -> bool:
@@ -168,19 +174,19 @@ class RowResponses:
         return np.array([each.to_search(value) for each, value in zip(self._constants, values, strict=True)])
 
     def _normalize(self, values: Sequence[float]) -> Floats:
-        """From -1 to 1 between the bounds, as the search sees them."""
+        """Return search coordinates scaled to -1..1 between the bounds."""
         return 2.0 * (self._search_values(values) - self._low) / (self._high - self._low) - 1.0
 
 
 TOLERANCE = 1e-3
-"""Of a row's predicted time: how far the interpolation may be off where it is relied on."""
+"""Largest relative interpolation error of a row's time where it is used."""
 
 _MAX_ROUNDS = 60
-_NARROWEST = 1 / 16  # steps of the fit, from what was found to the points beside it
+_NARROWEST = 1 / 16  # steps of the fit from the solution to its neighbours
 _STILL = 0.5  # steps of the fit
 _SPREAD = 0.1  # standard errors
-_NEAR = 3.0  # steps of the fit: folds that lead no further from a point are not simulated
-_SLOPE = 0.1  # of the fit's step: the derivatives of the search, which cost nothing
+_NEAR = 3.0  # steps of the fit: folds closer to a point are not simulated
+_SLOPE = 0.1  # of the fit's step, for the derivatives of the search, which cost nothing
 _MAX_EVALUATIONS = 100
 _SEARCH_TOLERANCE = 1e-7
 _NO_EFFECT = 1e-9
@@ -188,7 +194,7 @@ _NO_EFFECT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A group of rows that is left out (``out``), and the rows that are left, by their places."""
+    """A group of rows that is left out (``out``), and the remaining rows, by index."""
 
     by: str
     group: str
@@ -198,10 +204,10 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What was found on all rows, with every fold's values, and how far the interpolation was off.
+    """Solution on all rows, the values of every fold, and the interpolation errors.
 
-    ``error`` of the worst row where all rows led and beside it, ``fold_error`` of the worst row at the folds that were
-    simulated (None if all were near enough to points); ``converged``: both at most ``TOLERANCE``.
+    ``error`` is the worst row's at the solution and its neighbours, ``fold_error`` the worst row's at the simulated
+    folds (None if all were near points); ``converged``: both are at most ``TOLERANCE``.
     """
 
     whole: Solution
@@ -212,16 +218,18 @@ class SearchResult:
 
 
 def search_constants(responses: RowResponses, folds: Sequence[Fold]) -> SearchResult:
-    """Find the constants on all rows, and on what each fold leaves; InputError for a row that cannot be simulated."""
+    """Find the constants on all rows, and without each fold; raise InputError if a row cannot be simulated."""
     whole, error, settled = _fit_all_rows(responses)
     found, fold_error = _fit_folds(responses, folds, whole.values, rounds=_MAX_ROUNDS * len(folds) if settled else 0)
-    return SearchResult(whole, found, error, fold_error, settled and (fold_error or 0.0) <= TOLERANCE and whole.converged)
+    return SearchResult(
+        whole, found, error, fold_error, settled and (fold_error or 0.0) <= TOLERANCE and whole.converged
+    )
 
 
 def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
-    """Simulated where it leads and beside that, until neither changes anything any more.
+    """Simulate the solution and its neighbours until neither changes the fit any more.
 
-    Rows that are rough, at every scale, never come so far: beside a point they are off, however near.
+    Rows that are rough at every scale never converge: neighbours are off, however near.
     """
     every, width = range(len(responses.samples)), 1.0
     centre: Values | None = None
@@ -235,7 +243,7 @@ def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
         if error > TOLERANCE or width < _NARROWEST:
             break
         if centre is not None and _relative_move(responses, centre, found) <= 1.0:
-            # without a standard error for a constant that no row feels: interpolated rows feel their rounding
+            # no standard error for a constant without effect: interpolated rows show rounding
             errors = tuple(
                 error if np.abs(responses.residuals(above) - responses.residuals(below)).max() > _NO_EFFECT else None
                 for error, (below, above) in zip(found.errors, responses.neighbours(centre, width), strict=True)
@@ -249,8 +257,10 @@ def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
 
 
 def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> float:
-    """From the middle of the points that tell the slopes, of the constant that moved most; 1 is little: half a step of
-    the fit, or a tenth of the standard error where that is more (a constant that the rows hardly tell goes far)."""
+    """Return how far the solution moved from the centre, in the constant that moved most; 1 is little.
+
+    The unit is half a step of the fit, or a tenth of the standard error if larger.
+    """
     spread = np.array(
         [
             0.0 if error is None else error / (each.start if each.low > 0 else each.high)
@@ -258,15 +268,17 @@ def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> 
         ]
     )
     return float(
-        (responses.step_distances(found.values, centre) / np.maximum(_STILL, _SPREAD * spread / responses.fit.step)).max()
+        (
+            responses.step_distances(found.values, centre) / np.maximum(_STILL, _SPREAD * spread / responses.fit.step)
+        ).max()
     )
 
 
 def _fit_folds(
     responses: RowResponses, folds: Sequence[Fold], whole: Values, *, rounds: int
 ) -> tuple[tuple[Values, ...], float | None]:
-    """Each fold's values; those that lead far from every point are simulated there until they were not off any more."""
-    off: dict[int, float] = {}  # of the folds that were simulated, when they were last
+    """Return each fold's values; a solution far from all points is simulated until the error is small."""
+    off: dict[int, float] = {}  # last errors of simulated folds
     found = [_fit_interpolated(responses, fold.others, whole).values for fold in folds]
     for _ in range(rounds):
         far = {place: responses.nearest_distance(values) for place, values in enumerate(found)}
@@ -280,7 +292,7 @@ def _fit_folds(
 
 
 def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Values | None = None) -> Solution:
-    """Least squares on interpolated rows, from the best point of them that was simulated, and from ``start``."""
+    """Return the least-squares solution on interpolated rows, from the best point and from ``start``."""
     fit, places = responses.fit, list(rows)
     starts = dict.fromkeys([responses.best_point(places), *([start] if start else [])])
 
@@ -290,9 +302,10 @@ def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Value
 
     found = [
         least_squares(
-            responses.parameters(each), ask, loss=fit.loss, step=_SLOPE * fit.step, most=_MAX_EVALUATIONS, tolerance=_SEARCH_TOLERANCE
+            responses.parameters(each), ask, loss=fit.loss, step=_SLOPE * fit.step, most=_MAX_EVALUATIONS,
+            tolerance=_SEARCH_TOLERANCE,
         )
         for each in starts
-    ]
+    ]  # fmt: skip
     power = 2 if fit.loss == "squares" else 1
     return min(found, key=lambda each: float(np.mean(np.abs(each.residuals) ** power)))

@@ -1,4 +1,4 @@
-"""The measured table of a study: its head, and its columns of seconds or bytes, whatever the source gives instead.
+"""The measured columns of a study's table, as seconds or bytes whatever quantity the source gives.
 
 Times are scored in seconds, so that studies can be compared.
 """
@@ -24,7 +24,7 @@ from simcluster.traffic.nccl.case import bus_factor
 
 def _check_formula(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # a number alone is a formula too
+        value = str(value)  # a number is a formula as well
     if isinstance(value, str):
         parse_formula(value)
     return value
@@ -38,7 +38,7 @@ CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 
 class InlineTable(Spec):
-    """A short table, copied: names of its columns, and rows of as many cells (null where there is nothing)."""
+    """A short table within the study file: column names, and rows of equal length (null: empty cell)."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[CellValue, ...], ...]
@@ -53,7 +53,7 @@ class InlineTable(Spec):
         ]
         repeated = [name for name in dict.fromkeys(self.header) if self.header.count(name) > 1]
         if repeated:
-            broken.append((("header",), f"names {repeated[0]!r} twice; every column has its own name"))
+            broken.append((("header",), f"names {repeated[0]!r} twice; every column needs a unique name"))
         if not self.rows:
             broken.append((("rows",), "is empty; a study needs at least one measured run"))
         if broken:
@@ -62,12 +62,11 @@ class InlineTable(Spec):
 
 
 class StudyHead(Spec):
-    """What all studies say.
+    """Fields common to all studies.
 
-    ``source`` is the paper and table, ``original`` where anybody finds it, of runs that are
-    published.  ``table`` is the table itself, or the name
-    of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").  ``where``
-    is a formula that a row must fulfil to take part.  ``assumed`` lists what the source does not say.
+    ``source`` is the paper and table, ``original`` where published runs can be found. ``table`` is the table itself, or
+    the name of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").
+    ``where`` is a formula that selects rows. ``assumed`` lists what the source does not state.
     """
 
     name: str
@@ -103,13 +102,12 @@ def _check_flop(value: object) -> object:
 
 
 class MeasuredColumn(Spec):
-    """The column that says how fast a step was.
+    """The column that gives the speed of a step.
 
     Rates of FLOP and MFU need the source's count of a step's FLOP: "model" (3 x forward, causal attention at one half),
-    "hardware" (with what is recomputed), or the source's own formula over the columns.
-
-    A part of a step: ``parts`` are those of its breakdown that were measured (left out: all), and ``less`` makes the
-    scenario smaller by what was measured, such as a layer: its step (or parts) is taken off.
+    "hardware" (with recompute), or the source's formula over the columns. For a part of a step, ``parts`` are the
+    measured states of its breakdown (default: all), and ``less`` changes the scenario to one whose step (or parts) is
+    subtracted, such as one with a layer fewer.
     """
 
     column: str
@@ -126,13 +124,13 @@ class MeasuredColumn(Spec):
         if counts and self.flop is None:
             raise InputError(f"{self.quantity} needs flop: model, hardware or the source's formula for a step's FLOP")
         if self.flop is not None and not counts:
-            raise InputError(f"{self.quantity} does not depend on flop; leave it out")
+            raise InputError(f"{self.quantity} does not depend on flop; remove it")
         if (self.parts or self.less) and self.quantity != "step_time":
-            raise InputError(f"parts and less are for a step_time, not for {self.quantity}")
+            raise InputError(f"parts and less apply to step_time, not to {self.quantity}")
         return self
 
     def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
-        """Return seconds of the measured step; InputError unless the cell is a number above zero."""
+        """Return seconds of the measured step; raise InputError unless the cell is positive."""
         value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "step_time":
             return value
@@ -141,7 +139,7 @@ class MeasuredColumn(Spec):
             "tokens_per_s": facts.tokens, "tokens_per_s_per_gpu": facts.tokens / facts.ranks,
             "samples_per_s": facts.samples, "flop_per_s_per_gpu": per_gpu,
         }  # fmt: skip
-        return amounts.get(self.quantity, per_gpu / facts.peak_flops) / value  # else a fraction of the peak
+        return amounts.get(self.quantity, per_gpu / facts.peak_flops) / value  # otherwise a fraction of the peak
 
     def _step_flop(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         if self.flop == "model":
@@ -155,7 +153,7 @@ class MeasuredColumn(Spec):
 
 
 class MeasuredTime(Spec):
-    """A column that says how fast a collective was; the first that a row has counts."""
+    """A column that gives the speed of a collective; the first one that is not empty counts."""
 
     column: str
     quantity: Literal["time", "bus_bandwidth", "algorithm_bandwidth"]
@@ -167,7 +165,7 @@ class MeasuredTime(Spec):
         return self
 
     def seconds(self, cells: Mapping[str, Cell], collective: str, ranks: int, size: float) -> float:
-        """Return seconds of the measured collective; InputError unless the cell is a number above zero."""
+        """Return seconds of the measured collective; raise InputError unless the cell is positive."""
         value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "time":
             return value
@@ -176,11 +174,11 @@ class MeasuredTime(Spec):
 
 
 class MeasuredBytes(Spec):
-    """A column of bytes on a GPU; cells may be empty.
+    """A column of bytes per GPU; cells may be empty.
 
-    ``quantity``: all that is allocated, the model state (parameters, gradients, optimizer), or activations.  ``of`` the
-    stage that holds most of all, or the mean over the stages.  In "%", the column is of what the same row holds with
-    the values of ``baseline`` instead.
+    ``quantity``: all allocated memory, the model state (parameters, gradients, optimizer), or activations. ``of``: the
+    stage that holds most, or the mean over the stages. In "%", the column is relative to the same row with the values
+    of ``baseline``.
     """
 
     column: str
@@ -192,16 +190,16 @@ class MeasuredBytes(Spec):
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:
         if (self.unit == "%") != (self.baseline is not None):
-            raise InputError("a column in % needs the baseline that it is of, and no other column takes one")
+            raise InputError("a column in % needs a baseline, and no other column takes one")
         return self
 
     @property
     def scale(self) -> float:
-        """Bytes in one of the unit; in %, the part of the baseline."""
+        """Bytes per unit; for %, the fraction of the baseline."""
         return 0.01 if self.unit == "%" else _BYTES[self.unit]
 
     def predicted_bytes(self, footprints: tuple[Footprint, ...]) -> float:
-        """Return the predicted bytes, from what each stage holds."""
+        """Return the predicted bytes, from the footprint of each stage."""
         if self.of == "mean":
             return sum(map(self._stage_bytes, footprints)) / len(footprints)
         return self._stage_bytes(max(footprints, key=lambda footprint: footprint.total))
@@ -217,7 +215,7 @@ class MeasuredBytes(Spec):
 
 
 def positive_cell(cells: Mapping[str, Cell], column: str) -> float:
-    """Return a cell as a number above zero; InputError if it is not one."""
+    """Return a cell as a positive number; raise InputError if it is not one."""
     value = cells[column]
     if not is_number(value) or value <= 0:
         raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else shown(value)}")

@@ -1,4 +1,4 @@
-"""What validating a study found: its points, their scores, and every row that gave none, with the reason.  Pure."""
+"""Reports of validated studies: points, scores, and every row without a prediction, with the reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any, Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.csv_numbers import Row
-from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryStudy, ScheduleStudy, StepStudy, StudyFile
+from simcluster.evidence.validation.study import (
+    AnyStudy,
+    CollectiveStudy,
+    MemoryStudy,
+    ScheduleStudy,
+    StepStudy,
+    StudyFile,
+)
 from simcluster.scenario.likely import RunKind
 
 Role = Literal["fitted", "held out", "degraded"]
@@ -17,11 +24,10 @@ Role = Literal["fitted", "held out", "degraded"]
 
 @dataclass(frozen=True, slots=True)
 class ScoredPoint:
-    """One measured run beside its prediction, in seconds, or in bytes where memory is studied.
+    """One measured run and its prediction, in seconds (memory studies: bytes).
 
-    ``group`` is what it belongs to inside its study (a set of runs); ``breakdown`` is where the predicted step went, in
-    seconds; ``note`` what else a person should know; ``size`` the bytes of a collective, 0 for a step; ``kind`` what
-    kind of run a simulated step is.
+    ``group`` is a set of runs within the study; ``breakdown`` is where the predicted step time goes (s); ``note`` is a
+    remark; ``size`` is the bytes of a collective, 0 for a step; ``kind`` the kind of a simulated step's run.
     """
 
     label: str
@@ -35,20 +41,20 @@ class ScoredPoint:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus 1: positive where the simulator is too slow."""
+        """Predicted over measured, minus 1: positive if the prediction is too slow."""
         return self.predicted / self.measured - 1.0
 
     @property
     def log_error(self) -> float:
-        """|ln(predicted / measured)|: as large for half as for twice."""
+        """|ln(predicted / measured)|: equal for half and for twice."""
         return abs(math.log(self.predicted / self.measured))
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far ``rows`` predictions are from what was measured, as fractions.
+    """Errors of ``rows`` predictions, as fractions.
 
-    ``mean`` and ``worst`` are sizes of errors, ``bias`` their signed mean: positive where predictions are too long.
+    ``mean`` and ``worst`` are absolute errors, ``bias`` the signed mean: positive if predictions are too long.
     """
 
     rows: int
@@ -57,23 +63,23 @@ class Score:
     bias: float
 
     def to_dict(self) -> dict[str, float]:
-        """Return the score for JSON."""
+        """Return the score as a dict for JSON."""
         return {"rows": self.rows, "mean_error": self.mean, "worst_error": self.worst, "bias": self.bias}
 
 
 def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
-    """Return arithmetic means of |predicted / measured - 1|; None without points."""
+    """Return the score by arithmetic means of predicted / measured - 1; None without points."""
     return mean_score([point.error for point in points]) if points else None
 
 
 def mean_score(errors: Sequence[float]) -> Score:
-    """Return arithmetic means of errors and their sizes; of one error at least."""
+    """Return the score by arithmetic means of one or more errors."""
     sizes = [abs(error) for error in errors]
     return Score(len(errors), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
 
 
 def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
-    """Return exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
+    """Return the score by geometric means, for times over many orders of magnitude; None without points."""
     if not points:
         return None
     of_logs = mean_score([math.log(point.predicted / point.measured) for point in points])
@@ -82,7 +88,7 @@ def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that could not be predicted or has nothing to compare with: why."""
+    """A row that could not be predicted or compared, with the reason."""
 
     label: str
     group: str
@@ -91,11 +97,11 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPart:
-    """What is scored together: a study of steps, or a set of collectives of one kind.
+    """Points that are scored together: a study of steps, or a set of collectives of one kind.
 
-    ``fitted``: constants were fitted on these rows; ``degraded``: the study says that they are slower than they should
-    be, and ``why``.  ``score`` is of the points that count, ``small`` of the small sizes, ``by`` of the points with one
-    value of a column: (column, value, score).
+    ``fitted``: constants were fitted on these rows; ``degraded``: the study says that they are too slow, and ``why``.
+    ``score`` covers the points that count, ``small`` the small sizes, ``by`` the points with one value of a column:
+    (column, value, score).
     """
 
     name: str
@@ -110,11 +116,11 @@ class ScoredPart:
 
     @property
     def meets_aim(self) -> bool | None:
-        """Is the error below the aim?  None where there is no aim or no score."""
+        """Whether the error is below the aim; None if there is no aim or no score."""
         return None if self.aim is None or self.score is None else self.score.mean < self.aim
 
     def to_dict(self, unit: str) -> dict[str, Any]:
-        """Return the part for JSON, measured in this unit."""
+        """Return the part as a dict for JSON, measured in this unit."""
         rows = [
             _without_empty(
                 {
@@ -141,9 +147,9 @@ def _without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One study: its parts in the order in which they are told; ``skipped`` is the reason why there are none.
+    """Report of one study: its parts in order of display; ``skipped`` is the reason if there are none.
 
-    ``left_out`` counts the rows that the study itself leaves out, by reason.
+    ``left_out`` counts the rows that the study itself excludes, by reason.
     """
 
     file: StudyFile
@@ -154,42 +160,40 @@ class Report:
 
     @property
     def study(self) -> AnyStudy:
-        """The study itself."""
+        """The study of the report."""
         return self.file.study
 
     @property
     def points(self) -> list[ScoredPoint]:
-        """Every point."""
+        """All points of the report."""
         return [point for part in self.parts for point in part.points]
 
     def worst_points(self, count: int) -> list[ScoredPoint]:
-        """Return the most wrong of the points that count."""
+        """Return the points with the largest errors, among those that count."""
         small = self.study.small if isinstance(self.study, CollectiveStudy) else 0.0
         counted = (point for part in self.parts if part.role != "degraded" for point in part.points)
         return sorted((each for each in counted if each.size >= small), key=lambda point: -point.log_error)[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report for JSON: seconds, bytes, and errors as fractions."""
+        """Return the report as a dict for JSON: seconds, bytes, and errors as fractions."""
         study = self.study
         head = {"study": study.name, "kind": study.kind, "file": self.file.document.source, "source": study.source}
         if self.skipped:
             return {**head, "skipped": self.skipped}
         return {
-            **head,
-            "original": study.original,
-            "assumed": list(study.assumed),
+            **head, "original": study.original, "assumed": list(study.assumed),
             "parts": [part.to_dict("bytes" if study.kind == "memory" else "s") for part in self.parts],
             "refused": [asdict(each) for each in self.refused],
             "left_out": [{"reason": reason, "rows": rows} for reason, rows in self.left_out],
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """A study that has been checked against its table: a task a row, or why the row has none.
+    """A study checked against its table: one task per row, or the reason why the row has none.
 
-    What a task has ``played``, perhaps in a worker process, is its answer; InputError says why there is none.
-    ``report`` makes the report of the rows' answers, each an answer or why there is none.
+    ``simulate`` of a task, perhaps in a worker process, returns the row's result or raises InputError. ``report`` makes
+    the report from the results or reasons.
     """
 
     name: str
@@ -198,16 +202,13 @@ class StudyPlan:
 
 
 def make_report(
-    file: StudyFile,
-    study: StepStudy | MemoryStudy | ScheduleStudy,
-    rows: Sequence[Row],
-    left_out: int,
-    points_of: Callable[[Row, str, Any], Iterable[ScoredPoint]],
-    answers: Sequence[Any],
-) -> Report:
-    """Return the report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out.
+    file: StudyFile, study: StepStudy | MemoryStudy | ScheduleStudy, rows: Sequence[Row], left_out: int,
+    points_of: Callable[[Row, str, Any], Iterable[ScoredPoint]], answers: Sequence[Any],
+) -> Report:  # fmt: skip
+    """Return the report of a study with one score; ``left_out`` counts the rows that its ``where`` excludes.
 
-    ``points_of`` is asked with each row, its label and its answer; InputError where there is nothing to compare.
+    ``points_of`` returns the points of a row, its label and its result; it raises InputError if nothing can be
+    compared.
     """
     points: list[tuple[Row, ScoredPoint]] = []
     refused: list[RefusedRow] = []
@@ -225,22 +226,17 @@ def make_report(
             by.setdefault((column, row.texts[column]), []).append(point.error)
     scored = tuple(point for _, point in points)
     part = ScoredPart(
-        name=study.name,
-        role="fitted" if study.fitted else "held out",
-        points=scored,
-        score=relative_score(scored),
-        aim=study.aim,
-        why=study.fitted,
-        by=tuple((*key, mean_score(errors)) for key, errors in by.items()),
-    )
+        name=study.name, role="fitted" if study.fitted else "held out", points=scored, score=relative_score(scored),
+        aim=study.aim, why=study.fitted, by=tuple((*key, mean_score(errors)) for key, errors in by.items()),
+    )  # fmt: skip
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
 
 
 @dataclass(frozen=True, slots=True)
 class OverallScores:
-    """All studies together: steps in arithmetic means; all-reduces from the small size up in geometric ones.
+    """Scores over all studies: steps by arithmetic means, large collectives by geometric means.
 
-    ``schedules`` are steps whose passes were given; what a source has calculated itself is not among them.
+    ``schedules`` are steps with given pass times; times that a source calculated do not count.
     """
 
     steps: Score | None
@@ -252,7 +248,7 @@ class OverallScores:
     skipped_studies: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores for JSON."""
+        """Return the scores as a dict for JSON."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value.to_dict() if isinstance(value, Score) else value for name, value in found.items()}
 

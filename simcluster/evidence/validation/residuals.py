@@ -1,10 +1,10 @@
-"""What validation teaches about the certainty of a step time: quantiles of residuals of runs alike, as a small table.
+"""Prediction intervals of step times: quantiles of validation residuals by kind of run, as a small table.
 
-A residual is ln(measured / predicted) of one row of a study of steps.  A group's interval goes from its quantile
-(1 - level) / 2 to the opposite one, at ranks that keep the promise for one more run of the group (split conformal
-prediction; Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005).  A study counts for
-``MOST`` rows at most: its rows share its errors, and the next run is of another study (of rows in groups, Dunn,
-Wasserman and Ramdas, arXiv:1809.07441).  A group needs ``STUDIES``.  Pure.
+A residual is ln(measured / predicted) of one row of a study of steps. A group's interval goes from its quantile (1 -
+level) / 2 to the opposite one, at ranks that hold for one more run of the group (split conformal prediction; Vovk,
+Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005). A study counts for at most ``MAX_STUDY_ROWS``
+rows, because its rows share its errors and the next run is of another study (for rows in groups see Dunn, Wasserman and
+Ramdas, arXiv:1809.07441). A group needs ``MIN_STUDIES`` studies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_STUDIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One validated row: ln(measured / predicted), its study, and what kind of run it is."""
+    """One validated row: ln(measured / predicted), its study, and its kind of run."""
 
     value: float
     study: str
@@ -48,7 +48,7 @@ def collect_residuals(reports: Iterable[Report]) -> list[Residual]:
 
 
 def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
-    """Return the table that ``scenario.likely`` reads: for each group factors on the prediction, and its rows."""
+    """Return the table that ``scenario.likely`` reads: interval factors and row counts for each group."""
     names: dict[str, list[Residual]] = {}
     for each in residuals:
         for name in each.kind.groups:
@@ -63,7 +63,7 @@ def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[
 
 
 def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
-    """Return how far predictions are from the rows of each study, by kind, for ``scenario.likely.nearest``."""
+    """Return the prediction errors of each study, by kind of run, for ``scenario.likely.nearest``."""
     found: dict[tuple[str, str], list[Residual]] = {}
     for each in residuals:
         found.setdefault((each.study, each.kind.groups[0]), []).append(each)
@@ -76,11 +76,11 @@ def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
 
 
 Coverage = Mapping[str, tuple[int, int]]
-"""By name: how many rows fall into their intervals, and of how many."""
+"""(rows within their intervals, rows) by name."""
 
 
 def within_intervals(residuals: Sequence[Residual]) -> list[bool]:
-    """Does each row fall into the interval learned from all other studies?"""
+    """Return for each row whether it lies in the interval learned from all other studies."""
     tables = {
         study: interval_table([each for each in residuals if each.study != study])
         for study in dict.fromkeys(each.study for each in residuals)
@@ -90,7 +90,7 @@ def within_intervals(residuals: Sequence[Residual]) -> list[bool]:
 
 
 def count_coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
-    """Return for every name (of a row's study, or kind) how many of its rows are ``inside``, and of how many."""
+    """Return (rows within their intervals, rows) for each name: a study or kind of each row."""
     rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
     return {name: (found[name], many) for name, many in rows.items()}
 
@@ -110,9 +110,9 @@ def _value_ranges(rows: Sequence[Residual]) -> dict[str, list[int]]:
 
 
 def _quantile(values: Floats, weights: Floats, part: float) -> float:
-    """Return the smallest value where ``part`` of the weight is reached, one more run (weight 1) counted beyond all.
+    """Return the smallest value at which ``part`` of the weight is reached, one more run (weight 1) counted beyond.
 
-    The largest, where the values are too few for the promise.
+    The largest value, if there are too few.
     """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
@@ -121,10 +121,10 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
 
 
 def table_text(residuals: Sequence[Residual], command: str) -> str:
-    """Return the table as the built-in file, with its coverage."""
+    """Return the interval table as the text of the built-in file, with its coverage."""
     table, within = interval_table(residuals), within_intervals(residuals)
     studies = count_coverage([each.study for each in residuals], within)
-    kinds = count_coverage([each.kind.groups[1] for each in residuals], within)  # GPUs of a generation, and a sharding
+    kinds = count_coverage([each.kind.groups[1] for each in residuals], within)  # GPU generation and sharding
     mean = math.fsum(own / many for own, many in studies.values()) / len(studies)
     lines = [
         "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",

@@ -1,4 +1,4 @@
-"""Studies of pipelines whose passes were timed: each row is played from its times, and its step time is compared."""
+"""Studies of pipelines with measured pass times: each row is simulated from these, and its step time compared."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
 
 _BOUNDARY = ("from_stage", "to_stage")
-"""What a formula of a message's seconds knows besides: the stages of the boundary that it crosses."""
-_STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
+"""Extra names in the formula of a message's seconds: the stages of the boundary that it crosses."""
+_STEPS = 3  # if stages continue into the next step: from the second on all are equal
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSchedule:
-    """A simulated row: seconds from step to step, where they went on the mean rank, and the measured ones."""
+    """Result of a row: seconds from step to step, their breakdown on the mean rank, and the measured time."""
 
     step_time: float
     breakdown: Mapping[str, float]
@@ -36,22 +36,22 @@ class SimulatedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTask:
-    """One row as a pipeline to be simulated: arguments of ``simulate_costs``, and the row's own seconds per step."""
+    """One row as a pipeline to simulate: arguments of ``simulate_costs``, and the measured seconds per step."""
 
     pipeline: Mapping[str, Any]
     measured: float
 
     def simulate(self) -> SimulatedSchedule:
-        """Simulate the row; InputError if it is a pipeline that cannot be."""
+        """Simulate the row; raise InputError if the pipeline is invalid."""
         run = simulate_costs(**self.pipeline)
         seconds = seconds_between_steps(run)
         states = dict(run.times.breakdown)
-        states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
+        states["bubble"] += seconds - math.fsum(states.values())  # only the first step fills the pipeline
         return SimulatedSchedule(seconds, states, self.measured)
 
 
 def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]) -> StudyPlan:
-    """Return the tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the tasks of a schedule study; raise InputError if the table lacks its columns."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]
     rows, left_out = select_rows(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
@@ -146,16 +146,17 @@ class _RowReader:
         return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
 
     def _slice_costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
-        """Return the times of the mean slice, shared out by the sizes of the slices, and slowed down."""
+        """Return the pass times of each slice: those of the mean slice, scaled by size and slowdown."""
         slices = len(route)
         slower = 1 + self._number("slowdown", self._study.slowdown)
         seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}
         forward, input_grad, weight_grad = (
-            [seconds[kind] / chunks * slower * size for size in self._slice_sizes(kind, slices)] for kind in get_args(Passes)
+            [seconds[kind] / chunks * slower * size for size in self._slice_sizes(kind, slices)]
+            for kind in get_args(Passes)
         )
         each: dict[str, Any] = {name: seconds[name] for name in ("launch", "send_launch")}
         each["optimizer"] = seconds["optimizer"] / chunks
-        sends = [*self._send_seconds(route), 0.0]  # behind each slice; the last has none, as the first before it
+        sends = [*self._send_seconds(route), 0.0]  # after each slice; none after the last or before the first
         backs = [0.0, *sends[:-1]]
         return tuple(
             Costs(forward=f, backward=i + w, weight_grad=w, send=send, send_back=back, **each)

@@ -1,7 +1,7 @@
-"""Tables of studies, and the studies of training jobs: each row is a scenario to simulate, or memory to plan.
+"""Tables of studies, and studies of training jobs: each row is a scenario to simulate or plan.
 
-The long tables of measured runs are not part of the project.  They lie in a directory that ``--data`` or the
-environment variable SIMCLUSTER_DATA names; a study whose file is not there is skipped, with that reason.
+The long tables of measured runs are not part of the project. They lie in a directory that ``--data`` or the environment
+variable SIMCLUSTER_DATA names; a study whose file is missing is skipped, with that reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.expressions import Formula, parse_formula, whole
 from simcluster.evidence.validation.measured_columns import InlineTable, positive_cell
 from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, make_report
-from simcluster.evidence.validation.study import StudyColumn, DerivedValue, MemoryStudy, ScenarioStudy, StepStudy, StudyFile
+from simcluster.evidence.validation.study import (
+    DerivedValue,
+    MemoryStudy,
+    ScenarioStudy,
+    StepStudy,
+    StudyColumn,
+    StudyFile,
+)
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
@@ -33,7 +40,7 @@ ENVIRONMENT = "SIMCLUSTER_DATA"
 
 @dataclass(frozen=True, slots=True)
 class MissingTable:
-    """A table that is not here; ``reason`` says where it was looked for, and where the original is."""
+    """A table that is not available; ``reason`` says where it was expected, and where the original is."""
 
     reason: str
 
@@ -41,7 +48,7 @@ class MissingTable:
 def data_folder(given: str | None) -> Path | None:
     """Return the directory of measured data: ``given``, else that of SIMCLUSTER_DATA, else None.
 
-    Raises InputError if one is named that is not there.
+    Raises InputError if the named directory does not exist.
     """
     name, what = (given, "--data") if given is not None else (os.environ.get(ENVIRONMENT), ENVIRONMENT)
     if not name:
@@ -52,7 +59,7 @@ def data_folder(given: str | None) -> Path | None:
 
 
 def read_study_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | MissingTable:
-    """Return the rows of a study's table, in order.  Raises InputError for a CSV file that is none, with its line."""
+    """Return the rows of a study's table, in order; raise InputError, naming the line, for an invalid CSV file."""
     table = file.study.table
     if isinstance(table, InlineTable):
         return tuple(
@@ -75,13 +82,13 @@ def read_study_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Mi
 
 
 RequestedNames = Iterable[tuple[tuple[str | int, ...], str | None]]
-"""Columns or formulas that a study asks for, each with its key in the study."""
+"""Columns or formulas that a study needs, each with its key in the study."""
 
 
 def select_rows(
     file: StudyFile, rows: Sequence[Row], columns: RequestedNames = (), formulas: RequestedNames = ()
 ) -> tuple[tuple[Row, ...], int]:
-    """Return the rows that fulfil the study's ``where``, and how many do not.
+    """Return the rows that satisfy the study's ``where``, and the number of others.
 
     Raises InputError if none does, for the first column that the table lacks, and as ``check_formulas``.
     """
@@ -97,12 +104,12 @@ def select_rows(
     except InputError as problem:
         raise file.error(("where",), problem) from None
     if not kept:
-        raise file.error(("where",), f"none of the {len(rows)} rows fulfils {file.study.where!r}")
+        raise file.error(("where",), f"none of the {len(rows)} rows satisfies {file.study.where!r}")
     return kept, len(rows) - len(kept)
 
 
 def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: RequestedNames, names: Sequence[str] = ()) -> None:
-    """Raise InputError for the first formula that asks for neither a column of the table nor one of ``names``."""
+    """Raise InputError for the first formula with an unknown name: neither a column nor one of ``names``."""
     known = [*rows[0].by_name(), *names]
     for path, text in wanted:
         for name in parse_formula(text).names if text else ():
@@ -110,7 +117,9 @@ def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: RequestedNames,
                 raise _missing_name(file, path, name, known, "formulas know")
 
 
-def _missing_name(file: StudyFile, path: tuple[str | int, ...], name: str, known: Sequence[str], which: str) -> InputError:
+def _missing_name(
+    file: StudyFile, path: tuple[str | int, ...], name: str, known: Sequence[str], which: str
+) -> InputError:
     near = did_you_mean(name, known)
     return file.error(path, f"the table has no column {name!r}{near}; {which} {listed(known)}")
 
@@ -121,9 +130,9 @@ Changes = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """One row as a scenario to be played: the base, what the row changes, and the folder of paths in the base.
+    """One row as a scenario to simulate: the base, the row's changes, and the folder of paths in the base.
 
-    ``parts`` of the breakdown count (empty: all), less those of the scenario with the changes ``less``.
+    ``parts`` of the breakdown count (empty: all), minus those of the scenario with the changes ``less``.
     """
 
     base: Mapping[str, Any] | str
@@ -133,13 +142,14 @@ class RowTask:
     less: tuple[tuple[str, Any], ...] = ()
 
     def scenario(self, more: Changes = ()) -> Scenario:
-        """Return its scenario, with ``more`` changed; InputError if it cannot be one."""
+        """Return the row's scenario, with ``more`` changed; raise InputError if it is invalid."""
         return Base(self.base, str(self.folder)).scenario((*self.changes, *more))
 
     def simulate(self, scenario_of: Callable[[Changes], Scenario] | None = None) -> SimulatedRow:
-        """Simulate the row; InputError if it is a scenario that cannot be.
+        """Simulate the row; raise InputError if its scenario is invalid.
 
-        ``scenario_of`` further changes replaces ``scenario``, for other constants than the built-in ones.
+        ``scenario_of`` (a function of further changes) replaces ``scenario``, for other constants than the built-in
+        ones.
         """
         scenario_of = scenario_of or self.scenario
         result = replay(scenario_of(()))
@@ -152,14 +162,14 @@ class RowTask:
             breakdown = {name: seconds if name in self.parts else 0.0 for name, seconds in breakdown.items()}
             times = math.fsum(breakdown.values())
         kind = kind_of(result.scenario, result.facts.model_flops)
-        known = launch_note(result.scenario)  # somebody did launch what was measured
+        known = launch_note(result.scenario)  # a measured run was launched, so this does not apply
         warnings = tuple(text for text in result.warnings() if text != known)
         return SimulatedRow(times, breakdown, result.facts.counts, warnings, kind)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRow:
-    """What is kept of a simulated row: seconds of the step and of its breakdown, counts, warnings, its kind."""
+    """Result of a simulated row: seconds of the step and its breakdown, counts, warnings, kind of run."""
 
     step_time: float
     breakdown: Mapping[str, float]
@@ -169,7 +179,7 @@ class SimulatedRow:
 
 
 def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> StudyPlan:
-    """Return the tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the tasks of a step study; raise InputError if the table lacks its columns."""
     counted = study.measured.flop in ("model", "hardware")
     flop = [] if counted else [(("measured", "flop"), study.measured.flop)]
     rows, left_out = _select_scenario_rows(file, study, table, [(("measured", "column"), study.measured.column)], flop)
@@ -186,7 +196,7 @@ def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> Stu
 
 
 def report_memory(file: StudyFile, study: MemoryStudy, table: tuple[Row, ...]) -> Report:
-    """Return the report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    """Return the report of a memory study; raise InputError if the table lacks its columns."""
     asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, left_out = _select_scenario_rows(file, study, table, asked)
     tasks = [_row_task(file, study, row) for row in rows]
@@ -194,9 +204,10 @@ def report_memory(file: StudyFile, study: MemoryStudy, table: tuple[Row, ...]) -
 
 
 def _select_scenario_rows(
-    file: StudyFile, study: ScenarioStudy, table: tuple[Row, ...], columns: RequestedNames, formulas: RequestedNames = ()
-) -> tuple[tuple[Row, ...], int]:
-    """``selected``, with what makes scenarios of the rows."""
+    file: StudyFile, study: ScenarioStudy, table: tuple[Row, ...], columns: RequestedNames,
+    formulas: RequestedNames = (),
+) -> tuple[tuple[Row, ...], int]:  # fmt: skip
+    """Return ``select_rows``, also checking the columns and formulas that make scenarios."""
     placed = [(("columns", column), column) for column in study.columns]
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     derived: list[tuple[tuple[str | int, ...], str | None]] = [
@@ -213,7 +224,7 @@ def _select_scenario_rows(
 
 
 def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
-    """Return the row as a scenario; the reason, if a cell has no meaning in this study."""
+    """Return the row as a scenario task; or the reason, if a cell has no meaning in this study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
         for name, column in study.columns.items():
@@ -229,7 +240,7 @@ def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
 
 
 def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[str, Any]]:
-    """Yield what one cell sets in the scenario; nothing for an empty one."""
+    """Yield the scenario changes of one cell; none for an empty one."""
     cell, text = row.cells[name], row.texts[name]
     if cell is None:
         return
@@ -257,8 +268,6 @@ def _memory_points(study: MemoryStudy, row: Row, label: str, task: RowTask) -> I
             whole *= each.predicted_bytes(planned_footprints(task.scenario(list(each.baseline.items()))))
         yield ScoredPoint(
             label=label if len(study.measured) == 1 else f"{label}: {each.quantity.replace('_', ' ')}",
-            group=study.name,
-            predicted=each.predicted_bytes(footprints),
-            measured=whole,
+            group=study.name, predicted=each.predicted_bytes(footprints), measured=whole,
             note=f"{row.texts[each.column]} % of the baseline" if each.unit == "%" else "",
-        )
+        )  # fmt: skip

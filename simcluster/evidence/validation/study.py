@@ -1,9 +1,9 @@
-"""The study file: a table of measured runs, what its columns ask of the simulator, and how the answer is scored.
+"""The study file: a table of measured runs, how its columns map to scenarios, and how predictions are scored.
 
-A study carries a short table of a paper itself, as facts with their source; a long one stays where it is published, and
-the study names its CSV file.  Kinds: ``steps`` are training steps on a base scenario, ``memory`` what scenarios
-hold on a GPU, ``schedules`` pipelines whose passes were timed one by one, ``collectives`` single collectives as
-nccl-tests times them.
+A study contains a short table of a paper, as facts with their source; a long table stays where it is published, and the
+study names its CSV file. Kinds: ``steps`` are training steps on a base scenario, ``memory`` what scenarios hold per
+GPU, ``schedules`` pipelines whose passes were timed one by one, ``collectives`` single collectives as nccl-tests times
+them.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 
 class StudyConstant(Spec):
-    """A number of the study's own, and where it is from: a source, or the rows that it was fitted on."""
+    """A number of a study, and its source: a reference, or the rows that it was fitted on."""
 
     value: float
     source: Annotated[str, Field(min_length=1)]
 
 
 class ScheduleChoice(Spec):
-    """A schedule and its parameters: ``memory_limit`` and ``weight_memory`` of zb-auto, ``group_size`` of interleaved.
+    """A pipeline schedule and its parameters.
 
-    zb-auto is made for the times of the mean slice, before ``slices`` and ``slowdown``: those that a program can have
-    known when it planned.
+    ``memory_limit`` and ``weight_memory`` are of zb-auto, ``group_size`` of interleaved.
+
+    zb-auto is planned for the times of the mean slice, before ``slices`` and ``slowdown``: those known in advance.
     """
 
     name: str
@@ -68,18 +69,18 @@ class ScheduleChoice(Spec):
 
 
 class ScheduleColumn(Spec):
-    """The column that names the schedule, and what its words mean."""
+    """The column that names the schedule, and the meaning of its values."""
 
     column: str
     values: dict[str, ScheduleChoice]
 
 
 class PassTimes(Spec):
-    """Seconds, by formulas: F, I and W of one microbatch on the mean stage, one message, what the host adds to a pass
-    and to one with a message, and the optimizer.
+    """Seconds (formulas) of one microbatch's passes on the mean stage, of messages, launches and the optimizer.
 
-    ``send`` may name the boundary that the message crosses, by ``from_stage`` and ``to_stage``: messages between
-    machines take longer than those inside, as in ``near if from_stage // 8 == to_stage // 8 else far``.
+    ``launch`` is added to a pass, ``send_launch`` to one with a message. ``send`` may depend on the boundary that the
+    message crosses, by ``from_stage`` and ``to_stage``: messages between nodes take longer than those inside, as in
+    ``near if from_stage // 8 == to_stage // 8 else far``.
     """
 
     forward: FormulaText
@@ -92,7 +93,7 @@ class PassTimes(Spec):
 
 
 class SliceSizes(Spec):
-    """How much work the first slice of the model has, any inner one, and the last, in one unit."""
+    """Relative work of the first slice of the model, of an inner one, and of the last."""
 
     first: FormulaText
     inner: FormulaText
@@ -100,15 +101,14 @@ class SliceSizes(Spec):
 
 
 class ScheduleStudy(StudyHead):
-    """Pipelines of given times.
+    """A study of pipelines with given pass times.
 
-    All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order.  ``costs`` are
-    of the mean stage; ``slices`` says, for each kind of pass, how unlike the slices are; ``slowdown`` is by how much
-    passes take longer than the table says.  ``blocking_sends``, ``rendezvous`` and ``optimizer_sync`` as in
-    ``simulate_costs``.
-    ``measured`` is the time from step to step in seconds; ``against`` says whether it was measured or is what the
-    source calculated itself.  ``by`` names columns whose values are scored apart.  ``fitted`` and ``aim`` as in a study
-    of steps.
+    All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order. ``costs`` are
+    of the mean stage; ``slices`` gives relative sizes of slices for each kind of pass; ``slowdown`` is by how much
+    passes take longer than the table says. ``blocking_sends``, ``rendezvous`` and ``optimizer_sync`` are as in
+    ``simulate_costs``. ``measured`` is the time from step to step (s); ``against`` says whether it was measured or
+    calculated by the source. ``by`` names columns whose values get separate scores. ``fitted`` and ``aim`` are as in a
+    step study.
     """
 
     kind: Literal["schedules"]
@@ -134,7 +134,7 @@ class ScheduleStudy(StudyHead):
 
 
 class DerivedValue(Spec):
-    """A value of a scenario that follows from a row's cells."""
+    """A scenario value computed by a formula from a row's cells."""
 
     formula: FormulaText
 
@@ -144,12 +144,11 @@ def _parse_derived(value: object) -> object:
 
 
 class StudyColumn(Spec):
-    """Where a column goes.
+    """How a column maps to the scenario.
 
-    Its value is written to ``path`` (to each of them), translated by ``values`` where given, and with a ``unit`` behind
-    it where the scenario wants one; or, with ``sets``, every value stands for several paths with their values, of which
-    ``{formula: gpus / 8}`` is one that depends on the row's other cells.  An empty cell leaves the base scenario as it
-    is.
+    Its value is written to ``path`` (to each of them), translated by ``values`` if given, followed by ``unit`` if the
+    scenario needs one; or, with ``sets``, every value stands for several paths with their values, of which ``{formula:
+    gpus / 8}`` depends on the row's other cells. An empty cell leaves the base scenario unchanged.
     """
 
     path: Annotated[tuple[ScenarioPath, ...], ONE_OR_MORE] = ()
@@ -162,7 +161,7 @@ class StudyColumn(Spec):
         if bool(self.path) == (self.sets is not None):
             raise InputError("needs a path for its values, or sets of paths for each value; one of the two")
         if self.sets is not None and (self.values is not None or self.unit is not None):
-            raise InputError("takes values and unit with a path only; sets says everything already")
+            raise InputError("takes values and unit with a path only; sets needs neither")
         return self
 
 
@@ -171,12 +170,12 @@ def _parse_column(value: object) -> object:
 
 
 class ScenarioStudy(StudyHead):
-    """What studies of scenarios say.
+    """Fields common to studies of scenarios.
 
-    ``scenario`` is the base: a scenario file relative to the study, the name of one that ships, or the document itself.
-    ``set`` changes it for all rows, ``columns`` by the row, then ``derive`` by formulas over the row.  ``label`` names
-    the columns that name a row.  ``fitted`` says which constants were fitted on these rows; empty: none.  ``aim`` is
-    the mean absolute error that the study should stay below.
+    ``scenario`` is the base: a scenario file relative to the study, a built-in name, or the document itself. ``set``
+    changes it for all rows, ``columns`` by row, then ``derive`` by formulas over the row. ``label`` names the columns
+    that identify a row. ``fitted`` says which constants were fitted on these rows; empty: none. ``aim`` is the mean
+    absolute error that the study should stay below.
     """
 
     scenario: dict[str, Any] | str
@@ -189,14 +188,14 @@ class ScenarioStudy(StudyHead):
 
 
 class StepStudy(ScenarioStudy):
-    """Measured training steps."""
+    """A study of measured training steps."""
 
     kind: Literal["steps"]
     measured: MeasuredColumn
 
 
 class MemoryStudy(ScenarioStudy):
-    """Measured bytes on the GPUs of training jobs; nothing is played, since memory is planned."""
+    """A study of measured bytes per GPU of training jobs; memory is planned, not simulated."""
 
     kind: Literal["memory"]
     measured: tuple[MeasuredBytes, ...]
@@ -219,11 +218,11 @@ Version = Annotated[str, BeforeValidator(_check_version)]
 
 
 class MeasuredSet(Spec):
-    """What the study knows of one set of runs.
+    """Properties of one set of measured runs.
 
-    ``fitted`` are the collectives that the platform's constants were fitted on here; all others are held out.
-    ``algorithm`` is what the run was left with: one of NCCL's, or "column" for what the row says; left out, NCCL
-    chooses.  ``degraded`` says why the runs are slower than they should be, ``left_out`` why they cannot take part.
+    ``fitted`` are the collectives on which the platform's constants were fitted; all others are held out. ``algorithm``
+    is one of NCCL's, or "column" for the row's value (default: NCCL chooses). ``degraded`` says why the runs are too
+    slow, ``left_out`` why they are excluded.
     """
 
     platform: PlatformName | None = None
@@ -241,7 +240,7 @@ class MeasuredSet(Spec):
 
 
 class CollectiveColumns(Spec):
-    """The columns that say which collective a row is; ``size`` is the full buffer in B, as nccl-tests counts it."""
+    """Columns that identify the collective; ``size`` is the full buffer in B, as nccl-tests counts it."""
 
     set: str
     gpu: str
@@ -254,13 +253,13 @@ class CollectiveColumns(Spec):
 
 
 class CollectiveStudy(StudyHead):
-    """Measured collectives.
+    """A study of measured collectives.
 
-    ``predictor``: the ``formula`` of NCCL's effective model, or the same played on the ``network`` of the platform's
-    topology: equal where the links are idle and as fast as NCCL counts them.  The platform of a row is its set's, else
-    its GPU's in ``platforms``.  Sizes below ``small`` are scored apart: there the host decides.  ``algorithms``
-    translates the source's names of algorithms, ``versions`` the versions of NCCL that ran to those whose tables there
-    are; a row without one has the platform's.
+    ``predictor``: the ``formula`` of NCCL's effective model, or a simulation on the ``network`` of the platform's
+    topology; they agree where the links are idle and as fast as NCCL assumes. The platform of a row is its set's, else
+    its GPU's in ``platforms``. Sizes below ``small`` are scored separately, since the host limits them. ``algorithms``
+    translates the source's names of algorithms, ``versions`` NCCL versions to those with tables; a row without one has
+    the platform's.
     """
 
     kind: Literal["collectives"]
@@ -294,7 +293,7 @@ class StudyFile:
 def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> StudyFile:
     """Load the study in a file, or the built-in one of that name, with its scenario changed for all rows.
 
-    Raises InputError that names file, line, key and a fix, and for a change that the rows would undo.
+    Raises InputError that names file, line, key and a fix, and for a change that the rows would override.
     """
     document = read_document(_study_path(Path(path)))
     if "kind" not in document.data:
@@ -326,12 +325,10 @@ def _study_path(path: Path) -> Path:
     names = shipped_names("scenarios/validation")
     if not path.exists() and path.suffix and (path.stem in names or "*" in path.name):
         what = path.stem if path.stem in names else f"{names[0]} {names[1]} ..."
-        raise InputError(
-            f"{path}: no such file; studies that ship go by name in any folder: simcluster validate {what}"
-        )
+        raise InputError(f"{path}: no such file; built-in studies are found by name: simcluster validate {what}")
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
     if path.name in names:
         return shipped_path("scenarios/validation", path.name)
     near = did_you_mean(path.name, names)
-    raise InputError(f"{path}: no such file, and no study that ships{near}; there are {listed(names)}")
+    raise InputError(f"{path}: no such file, and no built-in study{near}; there are {listed(names)}")

@@ -1,4 +1,4 @@
-"""Validation of studies: all are checked first, then their rows are simulated, in worker processes if wanted."""
+"""Validation of studies: all are checked first, then their rows are simulated, optionally in worker processes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,26 @@ from simcluster.evidence.validation.step_studies import MissingTable, plan_steps
 from simcluster.evidence.validation.study import StudyFile
 
 Progress = Callable[[str, int, int], object]
-"""Called with a study's name, how many of its runs are done, and how many there are."""
+"""Called with a study's name, the number of completed runs, and their total."""
 
 Runner = Callable[[Sequence[Any]], Iterable[Any]]
-"""Tasks to their answers, in order."""
+"""Function from tasks to their results, in order."""
 
 _PLANNERS: Mapping[str, Callable[..., Report | StudyPlan]] = {
-    "steps": plan_steps,
-    "memory": report_memory,
-    "schedules": plan_schedules,
-    "collectives": report_collectives,
-}
-"""By kind of study its report, where that takes no simulation, else what is to be simulated."""
+    "steps": plan_steps, "memory": report_memory, "schedules": plan_schedules, "collectives": report_collectives,
+}  # fmt: skip
+"""Functions by kind of study: its report if that needs no simulation, else the plan of its runs."""
 
 
 def validate_studies(
-    files: Sequence[StudyFile],
-    *,
-    data: Path | None = None,
-    workers: int = 1,
-    progress: Progress = lambda name, done, runs: None,
-    ended: Callable[[Report], object] = lambda report: None,
-) -> list[Report]:
-    """Return the report of every study, in order, each given to ``ended`` when it is there.
+    files: Sequence[StudyFile], *, data: Path | None = None, workers: int = 1,
+    progress: Progress = lambda name, done, runs: None, ended: Callable[[Report], object] = lambda report: None,
+) -> list[Report]:  # fmt: skip
+    """Return the report of every study, in order; ``ended`` is called with each as soon as it is complete.
 
-    ``data`` is the directory of measured runs.  Runs of a study that were measured more than once are simulated once;
-    no process waits for the end of a study.  Raises InputError, before anything is simulated, for a study whose table
-    cannot be read or lacks what the study asks for; a row that cannot be simulated is in its report.
+    ``data`` is the directory of measured runs. Equal runs of a study are simulated once; no process waits for the end
+    of a study. Raises InputError, before any simulation, for a study whose table cannot be read or lacks a column; a
+    row that cannot be simulated is in its report.
     """
     prepared: list[Report | StudyPlan] = []
     for file in files:
@@ -72,16 +65,16 @@ def validate_studies(
 
 def _simulate_task(task: Any) -> Any:
     try:
-        return task.played()
+        return task.simulate()
     except InputError as problem:
         return str(problem)
 
 
 @contextmanager
 def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> Iterator[Runner]:
-    """Call a function on one task after the other here, or in processes; answers come in the order of the tasks.
+    """Yield a function that maps ``call`` over tasks, here or in processes; results keep the order of tasks.
 
-    ``piece`` tasks travel as one; by default a 64th of what a process has.
+    ``piece`` tasks are sent together (default: a 64th of a process's share).
     """
     if workers == 1:
         yield lambda tasks: map(call, tasks)
@@ -90,7 +83,7 @@ def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> 
         try:
             yield lambda tasks: pool.map(call, tasks, chunksize=piece or max(1, len(tasks) // (64 * workers)))
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # what nobody waits for is not begun
+            pool.shutdown(cancel_futures=True)  # do not start tasks without a consumer
             raise
 
 

@@ -226,12 +226,12 @@ def play_traces(
         program.tables(cluster.capacity), lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}", keeps_times=True
     )
     assert simulated.times is not None
-    played = tuple(
+    simulated_nodes = tuple(
         SimulatedNode(rank, node.id, node.name, node.kind, float(start), float(end))
         for (rank, node), start, end in zip(nodes, simulated.times.start, simulated.times.end, strict=True)
     )
     by_rank: list[list[SimulatedNode]] = [[] for _ in range(ranks)]
-    for node in played:
+    for node in simulated_nodes:
         by_rank[node.rank].append(node)
     last = tuple(max((node.end for node in own), default=0.0) for own in by_rank)
     compute = tuple(_union_seconds(own, ("comp",)) for own in by_rank)
@@ -243,7 +243,7 @@ def play_traces(
         notes.append(f"{timed['counted']} compute nodes are timed {by}")
     if timed["nothing"]:
         notes.append(f"{timed['nothing']} compute nodes have neither a duration nor num_ops and take no time")
-    return PlayedTrace(trace.name, max(last), last, compute, exposed, played, simulated.events, tuple(notes))
+    return PlayedTrace(trace.name, max(last), last, compute, exposed, simulated_nodes, simulated.events, tuple(notes))
 
 
 def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupLookup:

@@ -43,12 +43,12 @@ def _simulate(args: argparse.Namespace) -> None:
         raise InputError("name the cluster to simulate on, as in --cluster dgx_h100")
     cluster, dimensions = _load_cluster(args, cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
-    played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
-    common.answer(args, lambda: "\n".join(_report_lines(played, cluster)), played.to_dict)
+    result = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
+    common.answer(args, lambda: "\n".join(_report_lines(result, cluster)), result.to_dict)
     if args.nodes:
         import pandas as pd
 
-        common.write_table(args.nodes, pd.DataFrame(played.nodes))
+        common.write_table(args.nodes, pd.DataFrame(result.nodes))
 
 
 def _load_cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
@@ -61,21 +61,21 @@ def _load_cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) ->
     return load_cluster(args.cluster, overrides), dimensions
 
 
-def _report_lines(played: PlayedTrace, cluster: Cluster) -> list[str]:
-    found = played.to_dict()
+def _report_lines(result: PlayedTrace, cluster: Cluster) -> list[str]:
+    found = result.to_dict()
 
     def line(name: str, seconds: float, text: str) -> str:
         return f"  {name:<16}{format_seconds(seconds):>9}   {text}".rstrip()
 
     lines = [
-        f"{played.name}: {found['ranks']} ranks, {found['nodes']:,} nodes, on {cluster.name}", "",
-        line("time", played.seconds, "until the last node ends"), line("compute", found["compute_s"], "mean per rank"),
+        f"{result.name}: {found['ranks']} ranks, {found['nodes']:,} nodes, on {cluster.name}", "",
+        line("time", result.seconds, "until the last node ends"), line("compute", found["compute_s"], "mean per rank"),
         line("exposed", found["exposed_communication_s"], "communication that no compute overlaps, mean per rank"),
     ]  # fmt: skip
-    slow = sorted(enumerate(played.rank_seconds), key=lambda each: -each[1])[:_MAX_RANKS]
-    if slow[0][1] > min(played.rank_seconds):
+    slow = sorted(enumerate(result.rank_seconds), key=lambda each: -each[1])[:_MAX_RANKS]
+    if slow[0][1] > min(result.rank_seconds):
         lines += ["", "last to finish: " + ", ".join(f"rank {rank} {format_seconds(end)}" for rank, end in slow)]
-    return [*lines, *(f"note: {note}" for note in played.notes)]
+    return [*lines, *(f"note: {note}" for note in result.notes)]
 
 
 def _write(args: argparse.Namespace) -> None:

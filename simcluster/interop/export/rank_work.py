@@ -161,8 +161,8 @@ class RunWork:
         Numbers are equal on all ranks, since tools compare streams, except those of receives, which come last.
         """
         tracks = sorted({work.track for work in works})
-        behind = count(20 + len(self._stream_numbers))
-        return {track: next(behind) if track[2] >= 0 else self._stream_numbers[track[:2]] for track in tracks}
+        receive_numbers = count(20 + len(self._stream_numbers))
+        return {track: next(receive_numbers) if track[2] >= 0 else self._stream_numbers[track[:2]] for track in tracks}
 
 
 _PHASES = {

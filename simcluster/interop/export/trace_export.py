@@ -86,8 +86,8 @@ def link_counters(result: Result, process: int) -> Iterator[str]:
     ends = list(zip(table["link_from"].tolist(), table["link_to"].tolist(), strict=True))
     moments = [LEAD_NS + to_ns(edge) for edge in edges.tolist()]
     percent = (matrix * 100).clip(0, 100).round(2).tolist()
-    for (start, end), alike, levels in zip(ends, table["links"].tolist(), percent, strict=True):
-        name = f"{start} -> {end}" + (f" (and {alike - 1} equal)" if alike > 1 else "")
+    for (start, end), count, levels in zip(ends, table["links"].tolist(), percent, strict=True):
+        name = f"{start} -> {end}" + (f" (and {count - 1} equal)" if count > 1 else "")
         before = None
         for moment, level in zip(moments, [*levels, 0.0], strict=True):
             if level != before:
@@ -148,11 +148,11 @@ def _trace_events(
     result: Result, ranks: Sequence[int], begins: KernelStart, files: Mapping[int, Path], about: Mapping[str, Any],
     kernels: bool,
 ) -> Iterator[str]:  # fmt: skip
-    played, naming, written = RunWork(result), KernelNaming(result), frozenset(ranks)
+    run_work, naming, written = RunWork(result), KernelNaming(result), frozenset(ranks)
     shares = kernel_shares(result) if kernels else {}
     for rank in ranks:
-        works = played.rank_rows(result.simulated_for(rank) + result.ranks.start)
-        own = RankTimeline(rank, result.facts.ranks, works, played.cuda_streams(works), naming, begins, shares)
+        works = run_work.rank_rows(result.simulated_for(rank) + result.ranks.start)
+        own = RankTimeline(rank, result.facts.ranks, works, run_work.cuda_streams(works), naming, begins, shares)
         if rank in files:
             head = {
                 **chrome.profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated"),

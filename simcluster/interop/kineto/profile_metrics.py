@@ -138,12 +138,12 @@ def layer_times(job: ProfiledJob) -> list[LayerTime]:
             seconds = graph.recorded_end[op, 0] - graph.recorded_start[op, 0]
             found.setdefault(label, np.zeros(len(job.ranks)))[worker] += seconds
             parts.setdefault(worker, {})[label] = None
-    alike: dict[frozenset[TraceLabel], list[int]] = {}
+    equal: dict[frozenset[TraceLabel], list[int]] = {}
     for place, own in sorted(parts.items()):
-        alike.setdefault(frozenset(own), []).append(place)
+        equal.setdefault(frozenset(own), []).append(place)
     steps = len(job.graphs)
     return [
-        LayerTime(label, seconds / steps, tuple(tuple(group) for own, group in alike.items() if label in own))
+        LayerTime(label, seconds / steps, tuple(tuple(group) for own, group in equal.items() if label in own))
         for label, seconds in found.items()
     ]
 

@@ -31,22 +31,22 @@ def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     paths = [folder / f"rank{rank}.json.gz" for rank in job.ranks]
     chrome.make_profile_folder(folder, paths)
-    played = [(part, part.replay(part.graph.seconds)) for part in job.programs]
+    replayed = [(part, part.replay(part.graph.seconds)) for part in job.programs]
     groups = {comm.group: comm for graph in job.profiled_steps for op in graph.sources if op and (comm := op.comm)}
     on_device = all(graph.on_device for graph in job.profiled_steps)
     world = max((max(comm.ranks, default=0) + 1 for comm in groups.values()), default=len(job.ranks))
     for worker, path in enumerate(paths):
         backend = "nccl" if on_device else "gloo"
         head = chrome.profile_header(job.ranks[worker], world, groups, backend=backend, host="replay")
-        chrome.write_chrome_trace(path, head, _rank_events(job, worker, played))
+        chrome.write_chrome_trace(path, head, _rank_events(job, worker, replayed))
     return paths
 
 
-def _rank_events(job: ProfiledJob, worker: int, played: Sequence[tuple[StepProgram, PathTimes]]) -> Iterator[str]:
+def _rank_events(job: ProfiledJob, worker: int, replayed: Sequence[tuple[StepProgram, PathTimes]]) -> Iterator[str]:
     rank = job.ranks[worker]
     yield chrome.metadata_event("process_name", rank, 0, name=f"rank {rank:03}")
     begin, numbers = LEAD_NS, count(chrome.FIRST_CORRELATION)
-    for part, times in played:
+    for part, times in replayed:
         yield from _step_events(part, times, worker, rank, begin, numbers)
         begin += chrome.to_ns(float(times.total[0])) + _STEP_GAP_NS
 

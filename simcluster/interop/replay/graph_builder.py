@@ -42,8 +42,8 @@ def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
     if not len(passes):
         raise InputError(f"trace {trace.name!r} has no {FORWARD} and no {BACKWARD}: nothing to replay")
     slack = min(_SLACK, _SLACK_OF_PASS * float(np.median(passes)))
-    beside = overlapped_collectives(trace, slack)
-    return tuple(_GraphBuilder(trace, rows, beside, slack).build() for rows in group_equal_steps(trace, beside))
+    overlapped = overlapped_collectives(trace, slack)
+    return tuple(_GraphBuilder(trace, rows, overlapped, slack).build() for rows in group_equal_steps(trace, overlapped))
 
 
 class _Pass(NamedTuple):
@@ -57,8 +57,8 @@ class _Pass(NamedTuple):
 class _GraphBuilder:
     """Builder of the graph of some steps; ``rows[op, step]`` are rows of the trace."""
 
-    def __init__(self, trace: Trace, rows: Ints, beside: tuple[str, ...], slack: float) -> None:
-        self._trace, self._rows, self._overlapped, self._slack = trace, rows, beside, slack
+    def __init__(self, trace: Trace, rows: Ints, overlapped: tuple[str, ...], slack: float) -> None:
+        self._trace, self._rows, self._overlapped, self._slack = trace, rows, overlapped, slack
         self._stages = trace.stages
         first = rows[:, 0]
         self._optype = [trace.words[code] for code in trace.optype[first]]
@@ -198,8 +198,8 @@ class _GraphBuilder:
 
     def _follows(self, op: int, other: int) -> bool:
         """Return whether an op began after the other's end, in most steps."""
-        behind = int(np.count_nonzero(self._began[op] >= self._ended[other] - self._slack))
-        return behind > len(self._began[op]) / 2
+        later = int(np.count_nonzero(self._began[op] >= self._ended[other] - self._slack))
+        return later > len(self._began[op]) / 2
 
     def _split_message_lanes(self) -> None:
         """Order messages of a lane as recorded; those in flight together get separate lanes."""

@@ -42,7 +42,7 @@ class ReplayAnswer:
 
 
 class ReplayQuestion(NamedTuple):
-    """A question's help text, and the function that changes a job by its value (text is for errors)."""
+    """A question's help text, and the function that applies its value to a job."""
 
     text: str
     change: Callable[[Any, str, str], Any]

@@ -32,7 +32,7 @@ _COLUMNS = ("worker", "microbatch", "chunk", "seconds", "recorded_start", "recor
 
 
 class ReplicaClasses:
-    """Classes of equal replicas in a graph; ``ops[replica]`` lists each one's ops in corresponding order."""
+    """Groups of replicas that behave equally; ``ops[replica]`` lists each one's ops in the same order."""
 
     def __init__(self, graph: StepGraph, ops: Sequence[Ints], classes: Sequence[Sequence[int]]) -> None:
         self._graph, self._ops, self._classes = graph, ops, classes
@@ -41,13 +41,13 @@ class ReplicaClasses:
         """Return seconds [replica, step] if only that replica keeps its recorded durations."""
         graph, steps = self._graph, self._graph.seconds.shape[1]
         found = np.empty((len(self._ops), steps))
-        for alike in self._classes:  # simulate its first replica with one other of every class
-            others = [next((each for each in members if each != alike[0]), None) for members in self._classes]
-            chosen = np.sort(np.concatenate([self._ops[each] for each in (alike[0], *others) if each is not None]))
-            part, own = StepProgram(_subgraph(graph, chosen)), np.searchsorted(chosen, self._ops[alike[0]])
+        for equal in self._classes:  # simulate its first replica with one other of every class
+            others = [next((each for each in members if each != equal[0]), None) for members in self._classes]
+            chosen = np.sort(np.concatenate([self._ops[each] for each in (equal[0], *others) if each is not None]))
+            part, own = StepProgram(_subgraph(graph, chosen)), np.searchsorted(chosen, self._ops[equal[0]])
             at_once = max(1, SWEEP_SIZE // (len(chosen) * steps))
-            for begin in range(0, len(alike), at_once):
-                replicas = list(alike[begin : begin + at_once])
+            for begin in range(0, len(equal), at_once):
+                replicas = list(equal[begin : begin + at_once])
                 some = np.stack([self._ops[replica] for replica in replicas], axis=1)
                 seconds = np.broadcast_to(typical[chosen][:, None], (len(chosen), some.shape[1], steps)).copy()
                 seconds[own] = graph.seconds[some]
@@ -190,13 +190,13 @@ class Recorded:
         """Return step seconds per dp rank if only that rank keeps its recorded durations."""
         found = []
         for part in self.programs:
-            alike = find_replica_classes(part.graph)
-            if alike is None:
+            equal = find_replica_classes(part.graph)
+            if equal is None:
                 found.append(
                     self._seconds_keeping(part, [select_by("dp_rank", replica) for replica in range(self.replicas)])
                 )
             else:
-                found.append(alike.seconds_of_each(self.typical_seconds(part.graph)))
+                found.append(equal.seconds_of_each(self.typical_seconds(part.graph)))
         return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
     def simulate_events(self) -> tuple[Floats, int]:

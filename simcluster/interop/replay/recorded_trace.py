@@ -183,17 +183,17 @@ def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def group_equal_steps(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
+def group_equal_steps(trace: Trace, overlapped: tuple[str, ...]) -> list[Ints]:
     """Return row numbers [op, step] of each set of steps with equal ops in the same order."""
     columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
     order = np.lexsort((*columns[::-1], trace.step))
     bounds = np.flatnonzero(np.diff(trace.step[order])) + 1
     ends = trace.start_ts + trace.duration  # of ops that begin together one without duration is first
-    in_order = ~trace.is_type(MESSAGE_TYPES) & ~trace.is_type(beside)
-    alike: dict[tuple[bytes, ...], list[Ints]] = {}
+    in_order = ~trace.is_type(MESSAGE_TYPES) & ~trace.is_type(overlapped)
+    equal: dict[tuple[bytes, ...], list[Ints]] = {}
     for rows in np.split(order, bounds):
         sequence = np.lexsort((ends[rows], trace.start_ts[rows], trace.stage[rows], trace.dp_rank[rows]))
         sequence = sequence[in_order[rows][sequence]]
         key = (*(column[rows].tobytes() for column in columns), sequence.tobytes())
-        alike.setdefault(key, []).append(rows)
-    return [np.stack(found, axis=1) for found in alike.values()]
+        equal.setdefault(key, []).append(rows)
+    return [np.stack(found, axis=1) for found in equal.values()]

@@ -59,8 +59,8 @@ def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
     Each worker's ops before its first pass and after its last stay. Raises InputError if the job already has chunks, or
     collectives that overlap with its passes: their position in another order is unknown.
     """
-    beside = [ops[0] for (_, name), ops in graph.lanes.items() if name != MAIN_LANE]
-    if any(graph.optype[op] not in MESSAGE_TYPES for op in beside):
+    others = [ops[0] for (_, name), ops in graph.lanes.items() if name != MAIN_LANE]
+    if any(graph.optype[op] not in MESSAGE_TYPES for op in others):
         raise InputError(
             "another schedule: this job's collectives overlap with its passes, and their position in another order "
             "is unknown"

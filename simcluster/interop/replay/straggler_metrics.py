@@ -120,7 +120,7 @@ class Straggling:
 
 
 def measure(job: Recorded) -> Straggling:
-    """Return the straggler metrics of a recorded job, from a few sweeps of many cases over all steps."""
+    """Return the straggler metrics of a recorded job."""
     replayed = job.step_seconds(lambda graph: graph.seconds)
     ideal = job.step_seconds(job.typical_seconds)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH_PREFIX)]
@@ -176,9 +176,9 @@ def wait_seconds(job: Recorded) -> Floats:
     count = len(job.ranks)
     seconds = np.zeros((count, count))
     for part in job.programs:
-        played = part.replay(part.graph.seconds)
+        path_times = part.replay(part.graph.seconds)
         for step in range(len(part.graph.steps)):
-            seconds += _step_waits(part, played, step, count)
+            seconds += _step_waits(part, path_times, step, count)
     return seconds / len(job.steps)
 
 
@@ -199,10 +199,10 @@ def longest_waits(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
 
 
-def _step_waits(part: StepProgram, played: PathTimes, step: int, count: int) -> Floats:
+def _step_waits(part: StepProgram, path_times: PathTimes, step: int, count: int) -> Floats:
     graph = part.graph
-    arrival = played.ready[part.first_ops, step]
-    begin, end = played.start[part.last_ops, step], played.end[part.last_ops, step]
+    arrival = path_times.ready[part.first_ops, step]
+    begin, end = path_times.start[part.last_ops, step], path_times.end[part.last_ops, step]
     # ops that wait for another of their group, and the last one (of equals the first)
     early, late = list[int](), list[int]()
     for group in graph.groups:
@@ -285,7 +285,7 @@ def job_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spa
     words = {"": 0}
     parts: list[dict[str, Any]] = []
     for part in job.programs:
-        graph, played = part.graph, part.replay(part.graph.seconds)
+        graph, path_times = part.graph, part.replay(part.graph.seconds)
         shown = {op: found for op in range(len(graph)) if (found := names(graph, op)) is not None}
         ops = np.array(list(shown), dtype=np.int64)
         named: dict[str, Any] = dict(zip(OpLabel._fields, zip(*shown.values(), strict=True), strict=True))
@@ -300,7 +300,7 @@ def job_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spa
         columns["step"] = np.repeat(np.array(graph.steps), len(ops))
         offset = np.array([begins[step] for step in graph.steps])
         for name, own in (("ready", part.first_ops), ("start", part.last_ops), ("end", part.last_ops)):
-            columns[name] = (getattr(played, name)[own[ops]] + offset).T.ravel()
+            columns[name] = (getattr(path_times, name)[own[ops]] + offset).T.ravel()
         parts.append(columns)
     whole = {name: np.concatenate([part[name] for part in parts]) for name in ("op", *COLUMNS)}
     order = np.lexsort((whole["end"], whole["start"], whole["rank"]))

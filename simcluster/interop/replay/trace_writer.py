@@ -83,10 +83,10 @@ def trace_of_run(
     parts = []
     for stage, dp in np.ndindex(plan.pp, plan.dp):
         rank = int(plan.grid[stage, dp, 0, 0])
-        played = run.simulated_for(rank)
-        if played not in known:
-            known[played] = _trace_rows(run.timeline_of(rank))
-        parts.append(known[played].assign(dp_rank=dp, stage=stage, rank=rank))
+        simulated = run.simulated_for(rank)
+        if simulated not in known:
+            known[simulated] = _trace_rows(run.timeline_of(rank))
+        parts.append(known[simulated].assign(dp_rank=dp, stage=stage, rank=rank))
     table = pd.concat(parts, ignore_index=True)
     passes = (table["mb_id"] >= 0) & table["optype"].isin([FORWARD, BACKWARD])
     places: Any = zip(passes, table["mb_id"], table["stage"], table["mc"], strict=True)
@@ -125,13 +125,13 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def _extend_pass(passes: _PassTimes, span: Any) -> None:
-    """Extend the pass of a collective's microbatch that contains it, else the next one, by the collective."""
+    """Extend the pass that contains a collective (else the next pass of its microbatch) to include it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
     inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
-    behind = [key for key in known if times(key)[0] > span.ready]  # as a backward begins with its input's all-gather
+    later = [key for key in known if times(key)[0] > span.ready]  # as a backward begins with its input's all-gather
     if known:
-        key = max(inside, key=times) if inside else min(behind, key=times) if behind else max(known, key=times)
+        key = max(inside, key=times) if inside else min(later, key=times) if later else max(known, key=times)
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 

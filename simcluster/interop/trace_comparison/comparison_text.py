@@ -52,18 +52,18 @@ def cause_phrase(found: StepPair, cause: str) -> str:
 
 def difference_sentences(found: StepPair) -> list[str]:
     """Return the sentences of a difference: warnings, the headline, then findings, largest first."""
-    said = [f"The trace seems to be of another job: {'; '.join(found.mismatches)}."] if found.mismatches else []
+    sentences = [f"The trace seems to be of another job: {'; '.join(found.mismatches)}."] if found.mismatches else []
     changed = sum(abs(seconds) for seconds in found.causes.values())
     launches = [max(each.simulated.launches, each.recorded.launches) for each in found.kernels]
     least = LAUNCH_ROUNDING * max(1.0, *(each.recorded.launches for each in found.kernels), 1.0)
-    alike = changed <= least and all(
+    equal = changed <= least and all(
         abs(each.recorded.seconds - each.simulated.seconds) <= LAUNCH_ROUNDING * many
         for each, many in zip(found.kernels, launches, strict=True)
     )
-    said.append(_headline(found, alike=alike, least=least))
+    sentences.append(_headline(found, equal=equal, least=least))
     if len(found.steps) > 1:
         low, high = min(found.steps), max(found.steps)
-        said.append(
+        sentences.append(
             f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
             f"({(high - low) / found.recorded.seconds:.1%} apart)."
         )
@@ -71,23 +71,23 @@ def difference_sentences(found: StepPair) -> list[str]:
     if found.merged:
         why = f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded"
         why = why if ranks < of else "The trace does not state which ranks communicate"
-        said.append(f"{why}: waiting for others counts as communication, on both sides.")
-    if alike:
-        return said
+        sentences.append(f"{why}: waiting for others counts as communication, on both sides.")
+    if equal:
+        return sentences
     findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
-    said += [each.sentence for each in findings if abs(each.seconds) >= _MIN_SHARE * changed][:_MAX_FINDINGS]
+    sentences += [each.sentence for each in findings if abs(each.seconds) >= _MIN_SHARE * changed][:_MAX_FINDINGS]
     if found.unmatched:
         unknown = sum(unmatched.seconds for unmatched in found.unmatched)
-        said.append(
+        sentences.append(
             f"{format_seconds(unknown)} of kernels in the trace ({unknown / found.recorded.seconds:.1%} of its step) "
             f"have no known kind, mostly {found.unmatched[0].name[:60]!r}."
         )
-    return said
+    return sentences
 
 
-def _headline(found: StepPair, *, alike: bool, least: float) -> str:
+def _headline(found: StepPair, *, equal: bool, least: float) -> str:
     one, two = format_seconds(found.simulated.seconds), format_seconds(found.recorded.seconds)
-    if alike:
+    if equal:
         return f"No difference: the trace takes {two} per step, as simulated, and so do all its parts."
     if abs(found.seconds) <= least:
         return f"The trace takes {two} per step, as simulated; its parts differ."

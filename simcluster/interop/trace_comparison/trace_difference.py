@@ -42,7 +42,7 @@ _COMPARED_KINDS = ("attention",)
 
 
 def find_mismatches(
-    result: Result, job: ProfiledJob, played: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
+    result: Result, job: ProfiledJob, simulated: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
     *, stretches: bool,
 ) -> Iterator[str]:  # fmt: skip
     """Yield clauses on what suggests that the trace is of another job."""
@@ -53,8 +53,8 @@ def find_mismatches(
         yield f"the trace is of a job of {world} ranks, the scenario has {ranks}"
     elif len(job.ranks) > ranks:
         yield f"the trace has {len(job.ranks)} ranks, the scenario {ranks}"
-    if recorded.layers and len(recorded.layers) != len(played.layers):
-        yield f"its ranks have {len(recorded.layers)} layers, the scenario's {len(played.layers)}"
+    if recorded.layers and len(recorded.layers) != len(simulated.layers):
+        yield f"its ranks have {len(recorded.layers)} layers, the scenario's {len(simulated.layers)}"
 
     def unlike(what: str, unit: str, one: float, two: float) -> str:
         return f"{what}: {two:,.4g}{unit} per rank and step, the scenario has {one:,.4g}"
@@ -62,14 +62,14 @@ def find_mismatches(
     # frameworks make more small calls than a simulation: compare large calls, if sizes are known
     worst, worst_counts = "", (0.0, 0.0)
     if any(call.bytes for call in recorded.calls.values()):
-        for axis in dict.fromkeys(axis for axis, _ in (*played.calls, *recorded.calls)):
+        for axis in dict.fromkeys(axis for axis, _ in (*simulated.calls, *recorded.calls)):
             one, two = (
                 sum(
                     call.calls
                     for (at, _), call in side.calls.items()
                     if at == axis and call.calls and call.bytes / call.calls >= 1e6
                 )
-                for side in (played, recorded)
+                for side in (simulated, recorded)
             )
             apart = abs(one - two)
             if apart > max(_COUNT_TOLERANCE * one, 2.0) and apart > abs(worst_counts[0] - worst_counts[1]):
@@ -78,11 +78,11 @@ def find_mismatches(
         yield unlike(f"over {worst}", " large calls", *worst_counts)
     for each in kernels:
         one, two = each.simulated.launches, each.recorded.launches
-        alike = abs(one - two) <= _COUNT_TOLERANCE * max(one, two)
-        if stretches and not alike and each.phase != "optimizer":
+        equal = abs(one - two) <= _COUNT_TOLERANCE * max(one, two)
+        if stretches and not equal and each.phase != "optimizer":
             yield unlike(f"{each.kind} {each.phase}", "", one, two)
             return
-        if not stretches and two and not alike and each.kind in _COMPARED_KINDS and each.phase == "forward":
+        if not stretches and two and not equal and each.kind in _COMPARED_KINDS and each.phase == "forward":
             yield unlike("attention forward", " kernels", one, two)
 
 
@@ -181,9 +181,9 @@ def diff_trace(
     two = step_sides.recorded_side(job, AxisFinder(result, job), names, stretches=stretches)
     one = step_sides.simulated_side(result, ranks, names, stretches=stretches)
     stages = result.scenario.parallel.pp
-    played, recorded = (accounts.account_steps(side, stages=stages, merged=merged) for side in (one, two))
+    simulated, recorded = (accounts.account_steps(side, stages=stages, merged=merged) for side in (one, two))
     computed = {
-        rank: (played.rank_compute[result.simulated_for(rank)], recorded.rank_compute[rank]) for rank in ranks
+        rank: (simulated.rank_compute[result.simulated_for(rank)], recorded.rank_compute[rank]) for rank in ranks
     }  # fmt: skip
     keys = dict.fromkeys((*one.kernels, *two.kernels))
     pairs = [KernelPair(*key, one.kernels.get(key, _NO_TIME), two.kernels.get(key, _NO_TIME)) for key in keys]
@@ -191,8 +191,8 @@ def diff_trace(
     found.sort(key=lambda pair: -abs(pair.recorded.seconds - pair.simulated.seconds))
     title = result.scenario.name, job.name
     return TraceDifference(
-        title, result, job, played, recorded, tuple(two.lengths.tolist()), tuple(found), computed, two.unmatched,
-        two.spans, tuple(find_mismatches(result, job, played, recorded, found, stretches=stretches)),
+        title, result, job, simulated, recorded, tuple(two.lengths.tolist()), tuple(found), computed, two.unmatched,
+        two.spans, tuple(find_mismatches(result, job, simulated, recorded, found, stretches=stretches)),
         tuple(note for note in job.notes if not note.startswith(_REPLAY_NOTES)), stretches, merged,
     )  # fmt: skip
 
@@ -222,15 +222,15 @@ def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -
         known = ", ".join(map(str, list(found.rank_compute)[:8])) + (", ..." if len(found.rank_compute) > 8 else "")
         raise InputError(f"there is no profile of rank {wrong[0]}; the trace has {known}")
     result = found.result
-    played = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
-    played = played[played["step"] == played["step"].min()]
+    simulated = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
+    simulated = simulated[simulated["step"] == simulated["step"].min()]
     recorded = first_recorded_step(found).frame()
     recorded = recorded[recorded["rank"].isin(chosen)].reset_index(drop=True)
-    played["kind"] = played["kind"].replace({"send": accounts.MESSAGE_KIND, "recv": accounts.MESSAGE_KIND})
-    for side in (played, recorded):
+    simulated["kind"] = simulated["kind"].replace({"send": accounts.MESSAGE_KIND, "recv": accounts.MESSAGE_KIND})
+    for side in (simulated, recorded):
         begin = float(side[["ready", "start"]].min().min())
         side[["ready", "start", "end"]] = side[["ready", "start", "end"]] - begin
-    return {f"simulated: {found.names[0]}": played, f"recorded: {found.names[1]}": recorded}
+    return {f"simulated: {found.names[0]}": simulated, f"recorded: {found.names[1]}": recorded}
 
 
 def trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
@@ -245,8 +245,8 @@ def report_trace(found: TraceDifference) -> ReportedTrace:
     from simcluster.show.report.entry import ReportedTrace
     from simcluster.show.report.html import html_of
 
-    said, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
-    shown = html_of([said, *difference_tables(found), notes])
+    sentences, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
+    shown = html_of([sentences, *difference_tables(found), notes])
     return ReportedTrace(found.names[1], tuple(sorted(found.rank_compute)), shown, first_recorded_step(found))
 
 
@@ -264,7 +264,7 @@ def diff(
 def diff(
     base: Side, other: Side | ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> Difference | TraceDifference:
-    """Compare ``other`` with ``base``: why does its step take longer?
+    """Compare ``other`` with ``base`` and explain why its step takes longer.
 
     Both are scenarios, their files, results, or saved results; ``other`` may be a recorded trace (profiles of PyTorch,
     or Nsight Systems' SQLite export: a file, or a folder). For a trace ``kernels`` is a table of kernel names that
