@@ -85,7 +85,8 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
     found, changes = dict(base.sections), schedule_alone(given)
     if (measured := found["measured"]) is not None:
         told = no_longer_measured({"measured": {"changed": measured.changed}}, base.written, given)["measured"]
-        found["measured"] = measured.model_copy(update={"changed": told["changed"] and tuple(told["changed"])})
+        paths = told["changed"] and tuple(told["changed"])
+        found["measured"] = base.made.once(("measured", paths), lambda: measured.model_copy(update={"changed": paths}))
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
         own = {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
         found[name] = base.section(name, own)
