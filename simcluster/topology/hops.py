@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, compact, in_turn, mixed, numbered, places, rows_alike
+from simcluster.base.arrays import Int32s, Ints, Numbers, compact, in_turn, numbered, places, rows_alike
 from simcluster.base.link_columns import LinkRows
 from simcluster.topology.draft import Draft
 from simcluster.topology.numbering import LinkNumbers
@@ -124,11 +124,7 @@ def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
     for degree in np.flatnonzero(np.bincount(degrees)).tolist():  # those with equally many at once
         switches = np.flatnonzero(degrees == degree)
         table = near[first[switches][:, None] + np.arange(degree)]
-        kind, one = np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
-        if (table != table[0]).any():
-            kind, one = numbered(mixed(table ^ np.arange(degree)).sum(axis=1, dtype=np.uint64))
-            if (table[one][kind] != table).any():  # different ones with equal sums
-                kind = one = np.arange(len(table))
+        kind, one = _numbered_rows(table)
         numbers = []
         for row in table[one].astype(np.int64):
             numbers.append(known.setdefault(row.tobytes(), len(known)))
@@ -196,21 +192,19 @@ class ByMachine(NamedTuple):
     @classmethod
     def of(cls, rows: NDArray[np.integer[Any]]) -> ByMachine:
         """From all of them: a row for every machine."""
-        if (rows == rows[:1]).all():
-            return cls(np.zeros(len(rows), dtype=np.int64), rows[:1].astype(np.int64))
-        new = (rows[1:] != rows[:-1]).any(axis=1)  # many machines are as the one before
-        runs = rows[np.append(0, np.flatnonzero(new) + 1)]
-        least = int(runs.min())
-        size = int(runs.max()) - least + 1
-        exact = size ** runs.shape[1] < 1 << 63
-        code = np.zeros(len(runs), dtype=np.int64) if exact else rows_alike(runs)
-        for column in runs.T if exact else ():
-            code *= size
-            code += column - least
-        kind, first = numbered(code)
-        if not exact and (runs[first][kind] != runs).any():  # different ones with equal sums
-            kind = first = np.arange(len(runs))
-        return cls(kind[np.append(0, np.cumsum(new))], runs[first].astype(np.int64))
+        new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))  # many machines are as the one before
+        kind, first = _numbered_rows(rows[new])
+        return cls(kind[np.cumsum(new) - 1], rows[new][first].astype(np.int64))
+
+
+def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
+    """Return rows as numbers, equal for equal ones, and the first of each number."""
+    if (table == table[:1]).all():
+        return np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    kind, first = numbered(rows_alike(table))
+    if (table[first][kind] != table).any():  # different ones with equal sums
+        kind = first = np.arange(len(table))
+    return kind, first
 
 
 @dataclass(frozen=True, eq=False)
