@@ -23,7 +23,7 @@ from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.spec import RoutedTokens
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document
-from simcluster.traffic.relayed_links import relayed_links
+from simcluster.traffic.traffic import relayed_links
 
 ROUTES = [
     TokenRoutes(8, 3),

@@ -41,8 +41,7 @@ from simcluster.scenario.schedule_plan import outer_of, plan_of, schedule_of, sl
 from simcluster.scenario.sections import HostMemory
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
-from simcluster.traffic.relayed_links import relayed_links
-from simcluster.traffic.traffic import Fabric
+from simcluster.traffic.traffic import Fabric, relayed_links
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario

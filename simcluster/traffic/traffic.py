@@ -12,9 +12,10 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import on_grid
-from simcluster.base.link_columns import PerLink, TreeFlows
+from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
 from simcluster.collectives.description import SWITCH, Hop, Phase, Table
 from simcluster.collectives.group import Group, Named, Ring, rings_along
+from simcluster.collectives.relayed import RelayedLinks, TokenRoutes, levels
 from simcluster.traffic.fairness import Usage, solo_rate
 
 Spread = tuple[tuple[int, float], ...]
@@ -245,3 +246,16 @@ def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[H
 
 def _data(hop: Hop) -> object:
     return hop.target == SWITCH, hop.channel, hop.chunk, hop.count, hop.stride
+
+
+def relayed_links(fabric: Fabric, capacity: LinkValues, routes: TokenRoutes, gpus: Sequence[int]) -> RelayedLinks:
+    """Return how busy relayed tokens keep the links of an ep group on these GPUs; ``capacity`` is B/s per link."""
+    group = group_of(fabric, gpus)
+    loads: list[dict[int, float]] = []
+    for phases in levels(group, routes):
+        parts = patterns(fabric, gpus, phases)
+        loads.append({link: part.share * flows for part in parts for link, flows in part.usage})
+    links = np.array(sorted({**loads[0], **loads[1]}), dtype=np.int64)
+    rate = capacity.of(links).astype(np.float64)
+    between, inside = (np.array([load.get(link, 0.0) for link in links.tolist()]) / rate for load in loads)
+    return RelayedLinks(group.machines, between, inside)
