@@ -79,10 +79,12 @@ class Communicators:
         for axis in dict.fromkeys(name for name in names if isinstance(name, str)):
             self._add_axis(axis, plan.groups(axis), programs)
         sends = [name for name in names if isinstance(name, tuple) and name[0] == "send"]
-        equal = len({*map(len, stages)}) == 1  # then pairs are columns of one table, and have equal counterparts
-        if sends:
-            pairs = [np.stack([stages[end] for end in name[1:]], axis=1) for name in sends]
-            self._add(sends, pairs, self._window.counterparts(np.stack(stages, axis=1)) if equal else None)
+        if sends and len({*map(len, stages)}) == 1:  # pairs are columns of one table, and have equal counterparts
+            table = np.stack(stages, axis=1)
+            pairs = [table[:, name[1] :: name[2] - name[1]][:, :2] for name in sends]
+            self._add(sends, pairs, self._window.counterparts(table))
+        elif sends:
+            self._add(sends, [np.stack([stages[end] for end in name[1:]], axis=1) for name in sends])
         for name, stage in self._demand.calls:
             if name[0] == "copy":
                 self._add([name], [stages[stage][:, None]])

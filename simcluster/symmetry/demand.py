@@ -22,8 +22,7 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
     segments = {segment for lane in lanes for segment in map(itemgetter(0), lane)}
     barriers = {segment for segment in segments if any(op.work.axis == axis for op in segment.ops)}
     counts = [sum(segment in barriers for segment in map(itemgetter(0), lane)) for lane in lanes]
-    most = counts[0]
-    if set(counts[: len(main)]) != {most} or any(counts[len(main) :]):
+    if len(set(counts[: len(main)])) != 1 or any(counts[len(main) :]):
         return False
     begun: Bounds = {stage: {} for stage in main}  # before an item begins, at least
     over: Bounds = {stage: {} for stage in main}  # before it is over, at most
@@ -38,7 +37,7 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
         for stage, lane in others:
             _forward(lane, begun, begun[stage])
         for stage, lane in others:
-            _backward(lane, over, over[stage], most)
+            _backward(lane, over, over[stage], counts[0])
         if all(begun[stage][item.key] == over[stage][item.key] for stage, lane in others for item in lane):
             return True
     return False
