@@ -181,7 +181,7 @@ def test_a_policy_tells_the_states_that_it_asks_for() -> None:
     slow = {"name": "slow GPU", "of": "gpu", "mtbf": "10 d", "effect": "slow", "by": [2.0], "lasts": "1 h"}
     policies = {"slow": tiny({"failures": [FAILURE, slow]}), "not": {"run.failures": [FAILURE]}}
     found = simcluster.compare_policies({**policies, "again": {"run.price": 1.0}}, played=2)
-    told = [set(run.state_seconds) for run in found.runs.values()]
+    told = [set(run.states) for run in found.runs.values()]
     assert told[0] == told[2] > told[1] == {"healthy"}
     assert found.runs["again"].notes == found.runs["slow"].notes != ()
 
