@@ -136,8 +136,11 @@ class Boundaries:
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
         work = self._transfer(target, key)
-        op = Op(work, "pp", "send", _tensor(kind), lane=lane)
-        segment = self._lanes.once((lane, kind, work), lambda: Segment((op,)))
+
+        def make() -> Segment:
+            return Segment((Op(work, "pp", "send", _tensor(kind), lane=lane),))
+
+        segment = self._lanes.once((lane, kind, work), make)
         sent = (f"send {kind}", *key[1:])
         self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
