@@ -133,7 +133,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run slow_gpu --cluster.device d.yaml", {"d.yaml": "{base: h100, memory: 94 Gb}"}, "; write 94 GB"),
     ("packing --median 1000 --sigma -1 --length 4096", {}, "--sigma: must be greater than or equal to 0, got -1"),
     ("failures f.csv --gpus 8 --days 10", {"f.csv": "cause,time\ngpu,466 h\n"}, "raise --days to 20 or more"),
-    ("fit --file f.yaml", {"f.yaml": FITS.replace("[0.3, 1.0]", "[1.0, 0.3]", 1)}, "[1, 0.3] must be the least and"),
+    ("fit --file f.yaml", {"f.yaml": FITS.replace("[0.3, 1.0]", "[1.0, 0.3]", 1)}, "[1, 0.3] must be the lower and"),
     ("fit --file f.yaml", {"f.yaml": FITS.replace("matmul.power\n", "matmul.powr\n", 1)}, "did you mean 'power'?"),
     ("scaling --compute 1e22 --law '{form: NDC, E: -1}'", {}, "E: must be greater than or equal to 0, got -1; write"),
     ("scaling --gpus 64", {}, "gpus alone is none: give a budget (--compute 3.15e23, or --gpus 1024 --days 30)"),

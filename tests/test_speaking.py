@@ -336,7 +336,7 @@ def test_what_leaves_the_step_alone_leaves_the_comparison(changes: dict[str, Any
 def test_changes_of_a_changed_scenario_add_up() -> None:
     once = measured({"pipeline.schedule": "1f1b"})
     twice = from_document(once.document(), {"training.recompute": "full"})
-    assert twice.measured.changed_job == ("pipeline.schedule", "training.recompute")
+    assert twice.measured.changed == ("pipeline.schedule", "training.recompute")
     assert "a change of pipeline.schedule, training.recompute: not compared" in twice.measured.of_another_run()
 
 
