@@ -86,13 +86,13 @@ def _begin(output: Path, room: int | None = None) -> tuple[int, int]:
     if child:
         os.close(tell)
         return child, told
-    opened = written._overlapped
+    opened = written._beside
 
     def opening(target: Path, unfinished: list[Path]) -> int:
         os.write(tell, b"!")
         return opened(target, unfinished)
 
-    written._overlapped = opening
+    written._beside = opening
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno() if room is None else tell, 2)

@@ -105,7 +105,7 @@ RUNS = st.fixed_dictionaries(
 def test_a_long_run(tiny: Tiny, run: dict[str, Any], played: int) -> None:
     found = train(tiny(run=run), played=played)
     in_range(found.to_dict())
-    for table in (found.breakdown, found.causes, found.programs, found.weeks):
+    for table in (found.breakdown, found.causes, found.parts, found.weeks):
         if len(table):
             rows_in_range(table)
             numbers = table.drop(columns=["low", "high"], errors="ignore").select_dtypes("number")  # bounds of a mean
