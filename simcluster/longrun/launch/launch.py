@@ -13,7 +13,13 @@ from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import RunPlayer
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import Stage, TrainingRun, simulate_policies, stage_scenarios, train_stages
+from simcluster.longrun.studies.train import (
+    PreparedStage,
+    TrainingRun,
+    simulate_policies,
+    stage_scenarios,
+    train_stages,
+)
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import RunSpec, tokens_of_stages
 from simcluster.scenario.scenario import Scenario
@@ -80,7 +86,7 @@ class Launch:
         """A few runs; InputError where one never ends, or takes too long to be played."""
         if self.stage:
             return train_stages(self.whole, played=RUNS)
-        stage = Stage.of(self.scenario, self.states)
+        stage = PreparedStage.of(self.scenario, self.states)
         return simulate_policies({"": (self.scenario, [stage])}, RUNS, RunPlayer())[""]
 
 

@@ -26,7 +26,7 @@ from simcluster.longrun.studies.build import LEAST, asked_runs, section_of
 from simcluster.longrun.studies.chunks import Workers, player_of
 from simcluster.longrun.studies.policies import PairedDifference, half_width, paired
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import Stage, StagedTraining, simulate_policies, stages_of
+from simcluster.longrun.studies.train import PreparedStage, StagedTraining, simulate_policies, stages_of
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import frame, plain
 from simcluster.results.file import merge_assumptions
@@ -155,7 +155,7 @@ def compare_policies(
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
     with player_of(workers, store, progress) as player:
-        made: dict[str, tuple[Scenario, list[Stage]]] = {}
+        made: dict[str, tuple[Scenario, list[PreparedStage]]] = {}
         refused: dict[str, str] = {}
         known: dict[str, StepStates] = {}
         for name, policy in policies.items():

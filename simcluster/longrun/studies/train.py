@@ -69,7 +69,7 @@ def train_stages(
     return found
 
 
-class Stage(NamedTuple):
+class PreparedStage(NamedTuple):
     """A stage before it is simulated: its run in numbers, the states of its cluster, and the healthy step."""
 
     scenario: Scenario
@@ -79,7 +79,7 @@ class Stage(NamedTuple):
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, scenario: Scenario, states: StepStates) -> Stage:
+    def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
         """Return the stage of a scenario; InputError for a run that would hardly ever end."""
         draw_with(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
         run = long_run_of(scenario, states)
@@ -87,14 +87,14 @@ class Stage(NamedTuple):
         return cls(scenario, run, dict(states.used), states.result, tuple(states.notes))
 
 
-def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[Stage]:
+def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[PreparedStage]:
     """Return the stages of a scenario, one without stages; stages with the same step share the states in ``known``."""
     scenarios = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
-    return [Stage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
+    return [PreparedStage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
 
 
 def simulate_policies(
-    policies: Mapping[str, tuple[Scenario, list[Stage]]], count: int, player: RunPlayer
+    policies: Mapping[str, tuple[Scenario, list[PreparedStage]]], count: int, player: RunPlayer
 ) -> dict[str, TrainingRun | StagedTraining]:
     """Simulate the runs of policies, by name, on the random numbers of the first one's seed; no two stages draw the
     same."""
