@@ -1,1 +1,1 @@
-"""Other tools' files as documents: topologies, model configurations, launch scripts."""
+"""Importers that turn other tools' topologies, model configurations and launch scripts into documents."""

@@ -1,7 +1,8 @@
-"""A launch command as a person pastes it: options with their values, and what starts the program before them.
+"""Options of a launch command as pasted by a user, with the launcher in front of them.
 
-Nothing in the text is run and no variable is looked up.  A value may hold one, as a path does, and is refused where it
-is needed.  One that may stand for options is a problem, since they would be lost.  Whole scripts: ``launches``.
+Nothing in the text is run and no variable is looked up. A value may contain a variable, as a path does; it is refused
+where its value is needed. A variable that may hold options is a problem, since those options would be lost. For whole
+scripts see ``launches``.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from simcluster.base.errors import InputError
 _MAX_CHARACTERS = 200_000
 _SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
 _NOT_READ = re.compile(r"\$\(([^\s()]*)\.\.\.:(\d+)\)")
-"""Placeholder of a value that only a shell knows, in the words of a script."""
+"""Placeholder in a script's words for a value that only a shell knows."""
 _COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
 _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
-_SPACE = "\x1f"  # in what a shell would run, which is one word
+_SPACE = "\x1f"  # replaces blanks inside a command substitution, which is one word
 _LAUNCHERS = ("torch.distributed", "torchrun", "deepspeed", "accelerate")
 _OPTION = re.compile(r"--?[A-Za-z]")
 _OF_TORCHRUN = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port")
-"""Options of torchrun that no program of Megatron-LM has: behind a program that reads them itself they say the same."""
+"""Options of torchrun that no Megatron-LM program has; given after a program that reads them, they mean the same."""
 
 
 BY_CONFIG = "write the scenario with simcluster import hugging-face and the config.json of its model"
-"""Advice for a command that does not give the sizes of its model and is none that is read."""
+"""Advice for an unsupported command that does not give the sizes of its model."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.
+    """Options of one training command by name, and the launcher words in front of its program.
 
-    ``problems`` are complaints about single words, to be told with all others; ``assumed`` what a script was taken to
-    do, and ``unknown`` what is not known of the files that it names.  ``off`` are settings of a file that are off.
+    ``options`` are by name without dashes, in the order given. ``problems`` are complaints about single words, to be
+    reported with all others; ``assumed`` are assumptions made while reading a script, and ``unknown`` what is unknown
+    about files that it names. ``off`` are settings of a file that are off.
     """
 
     options: dict[str, tuple[str, ...]]
@@ -47,12 +49,12 @@ class Arguments:
     off: tuple[str, ...] = ()
 
     def said(self, *names: str) -> str:
-        """Return the words of the first of these options that has any, as one text; empty where none has."""
+        """Return the value of the first of these options that has one, as one text; empty if none has."""
         return next((" ".join(words) for name in names if (words := self.options.get(name))), "")
 
     @property
     def gpus(self) -> int | None:
-        """Return the processes that torchrun starts: --nnodes x --nproc-per-node, where both are plain numbers."""
+        """Number of processes that torchrun starts (nnodes x nproc-per-node); None if not plain numbers."""
         nodes, each = self.launched.get("nnodes", "1"), self.launched.get("nproc-per-node")
         if each is None or not (nodes.isdecimal() and each.isdecimal()):
             return None
@@ -60,8 +62,7 @@ class Arguments:
 
     @property
     def machines_not_said(self) -> bool:
-        """Return whether the launch is on several nodes and their number is not a plain one, or is that of a file of
-        hosts, as of deepspeed without a number."""
+        """Whether the launch uses several nodes (or a hostfile) without stating a plain node count."""
         names = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in self.launcher if word[:1] == "-"}
         asked = names & {"nnodes", "num-nodes", "nodes", "np", "N"}
         by_hosts = any(word.rsplit("/", 1)[-1] == "deepspeed" for word in self.launcher)
@@ -69,9 +70,9 @@ class Arguments:
 
 
 def parse_arguments(text: str, source: str) -> Arguments:
-    """Return the arguments of one command over one or more lines, with backslashes at their ends, comments and quotes.
+    """Parse one launch command, which may span lines and contain comments and quotes.
 
-    An option given twice, a value without an option and a variable that may stand for options are ``problems`` of it.
+    A repeated option, a value without an option and a variable that may hold options are ``problems`` of the result.
     Raises InputError for text that is not a command line.
     """
     if len(text) > _MAX_CHARACTERS:
@@ -85,12 +86,15 @@ def parse_arguments(text: str, source: str) -> Arguments:
         raise InputError(f"{source}: is not a command line: {problem}".replace("No closing", "no closing")) from None
     if not words:
         raise InputError(f"{source}: holds no arguments, such as --num-layers 32")
-    return from_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment behind a backslash
+    return from_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment after a backslash
 
 
 def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
-    """Return the arguments in the words of one command; ``repeated``: of an option that is given again the last counts,
-    as in a script that adds to what it has, and otherwise that is a problem."""
+    """Parse the words of one command into options and launcher words.
+
+    ``repeated``: the last value of a repeated option counts, as in a script that appends; otherwise repetition is a
+    problem.
+    """
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
     modules = [place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module")][-1:]
     modules = [place for place in modules if not words[place].startswith(_LAUNCHERS)]
@@ -103,13 +107,13 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
 
 
 def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
-    """Return the arguments with the options that the user gives (``--num-layers`` and its value) over their own."""
+    """Return the arguments with options given by the user (``--num-layers`` and its value) replacing them."""
     own = {name[2:].replace("_", "-"): tuple(value.split()) for name, value in given.items() if name.startswith("--")}
     return replace(arguments, options={**arguments.options, **own}) if own else arguments
 
 
 def for_a_shell(word: str) -> str:
-    """Return the complaint about a value that only a shell knows; empty where the word is plain."""
+    """Return the complaint about a value that only a shell can expand; empty for a plain word."""
     if found := _NOT_READ.search(word):
         gives = "prints" if re.fullmatch(r"[\w.-]*", found[1]) else "gives"
         what = f"line {found[2]} takes what {found[1] or 'a command'} {gives}, and nothing is run here"
@@ -144,7 +148,7 @@ def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[s
 
 
 def launcher_options(words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a launcher by name without dashes, each with its value or the word after it."""
+    """Return a launcher's options by name without dashes, each with its value or the following word."""
     found: dict[str, str] = {}
     for word, after in zip(words, [*words, ""][1:], strict=False):
         if word.startswith("-"):

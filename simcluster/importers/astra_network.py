@@ -1,18 +1,17 @@
-"""A cluster from a network file of ASTRA-sim's analytical backend: Ring, Switch and FullyConnected, dimension by
-dimension.
+"""Cluster from a network file of ASTRA-sim's analytical backend (Ring, Switch, FullyConnected).
 
     topology: [Switch, Ring]
     npus_count: [8, 4]
-    bandwidth: [400, 50]    # "GB/s", by which ASTRA-sim means 2^30 bytes a second
+    bandwidth: [400, 50]    # "GB/s", by which ASTRA-sim means 2^30 bytes per second
     latency: [936.25, 1000] # ns
 
-The trap is in the unit: the backend turns ``bandwidth`` into bytes per ns with 1 << 30
-(astra-network-analytical, common/Type.h and ``bw_GBps_to_Bpns``, from knowledge of them), so 400 is 429.5e9 B/s.  Every
-link has it in each direction, and ``latency``; a way through a switch pays it twice, once for each hop.
+The unit is a trap: the backend turns ``bandwidth`` into bytes per ns with 1 << 30 (astra-network-analytical,
+common/Type.h and ``bw_GBps_to_Bpns``, from knowledge of them), so 400 is 429.5e9 B/s. Every link has that bandwidth in
+each direction, and ``latency``; a path through a switch pays the latency twice, once per hop.
 
-NPU numbers run through the first dimension fastest.  Those of equal coordinates in all other dimensions share a ring, a
-switch or a full mesh.  An NPU passes on what is not for it (a ring needs that, and so do several dimensions): it is a
-GPU beside a small switch of its own, over a link without latency that is never what limits it.
+NPU numbers run through the first dimension fastest. NPUs of equal coordinates in all other dimensions share a ring, a
+switch or a full mesh. An NPU forwards traffic for others (rings and several dimensions need that): it is a GPU attached
+to a small switch, over a link without latency that is never the bottleneck.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _LOOKS = re.compile(r"^npus_count[ \t]*:", re.MULTILINE)
 
 
 def is_astra_network(text: str) -> bool:
-    """Return whether a text looks like such a file."""
+    """Return whether a text looks like an ASTRA-sim network file."""
     return _LOOKS.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension: its kind, NPUs along it, B/s of a link in one direction, seconds of a hop."""
+    """One network dimension: topology kind, NPUs along it, bandwidth per direction (B/s) and hop latency (s)."""
 
     kind: str
     npus: int
@@ -56,7 +55,7 @@ class Dimension:
 
     @property
     def links(self) -> int:
-        """Links of one ring, switch or mesh."""
+        """Number of links of one ring, switch or mesh."""
         if self.npus == 1:
             return 0
         if self.kind == "FullyConnected":
@@ -65,13 +64,13 @@ class Dimension:
 
     @property
     def ports(self) -> int:
-        """Links of one NPU."""
+        """Number of links of one NPU in this dimension."""
         most = {"Ring": 2, "Switch": 1, "FullyConnected": self.npus}[self.kind]
         return min(self.npus - 1, most)
 
 
 class _NetworkFile(Spec):
-    """A network file, with one item for each dimension in every list."""
+    """Schema of a network file; every list has one item per dimension."""
 
     topology: Annotated[list[_KINDS], Field(min_length=1, max_length=16)]
     npus_count: list[Annotated[int, Field(strict=True, ge=1, le=_MAX_NPUS)]]
@@ -80,7 +79,7 @@ class _NetworkFile(Spec):
 
 
 def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
-    """Return the dimensions of a network file; InputError with file, line and key for what is missing or impossible."""
+    """Parse and check a network file's dimensions; raise InputError with file, line and key if invalid."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: is larger than {_MAX_CHARACTERS:,} characters; network files have a few lines")
     file = validate(_NetworkFile, parse_document(text, source=source))
@@ -103,7 +102,7 @@ def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
 def network_document(
     dimensions: tuple[Dimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
 ) -> GraphDocument:
-    """Return the topology document of a network of NPUs, each of which is a GPU of the device."""
+    """Return the topology document of a network of NPUs; each NPU is a GPU of the given device."""
     spec.accept("ASTRA-sim's network file", PARAMETERS)
     npus = math.prod(each.npus for each in dimensions)
     document = GraphDocument(name, device if isinstance(device, str) else dict(device))
@@ -138,7 +137,7 @@ def _join(document: GraphDocument, dimension: Dimension, members: list[str], wir
 
 
 def groups_along(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
-    """NPUs that share all coordinates but those in the chosen dimensions, in order."""
+    """Return the groups of NPUs, in order, whose coordinates differ only in the chosen dimensions."""
     sizes = [each.npus for each in reversed(dimensions)]  # the last dimension is the slowest
     free = [axis for axis, moves in enumerate(reversed(chosen)) if moves]
     grid = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), free, range(-len(free), 0))

@@ -1,4 +1,4 @@
-"""Settings of Megatron-Bridge's recipes: of a function in Python, read as data, or of ``run_config.yaml``."""
+"""Settings of Megatron-Bridge recipes, read from a Python function as data or from ``run_config.yaml``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESOLVED = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes beside its checkpoints, or a log with its "
     "configuration"
 )
-"""Advice for a recipe that computes its values."""
+"""Advice for a recipe whose values are computed."""
 PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
@@ -46,7 +46,7 @@ _IN_ALL_WRITTEN, _IDLE_FIELDS, _IDLE_SECTIONS = (
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
 _STARTS = ("pretrain", "megatron_pretrain", "finetune")
 _OF_OVERRIDES = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
-"""Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
+"""Megatron-Bridge functions for command-line overrides, which a script calls and which change nothing here."""
 _OF_TOKENIZER = "the vocabulary of the model's own configuration, where Megatron-Bridge takes that of the tokenizer"
 _FORMATS = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
@@ -54,8 +54,11 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """A recipe's model (none where its fields say it), its settings by dotted name, what is modelled otherwise, what it
-    does that is not known here, and the number of GPUs in its name."""
+    """Model, settings by dotted name and assumptions read from a recipe.
+
+    ``model`` is empty if the settings give its sizes. ``undecided`` are parts of the recipe whose effect is unknown,
+    ``gpus`` is the number of GPUs in its name.
+    """
 
     model: NamedModel = field(default_factory=NamedModel)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,10 +70,10 @@ class ReadRecipe:
 def settings_of_recipe(
     text: str, source: str, function: str, beside: Beside = nothing_beside, given: Mapping[str, str] = NONE_GIVEN
 ) -> ReadRecipe:
-    """Return the settings of the function of the file, where ``given`` are arguments of it by name.
+    """Return the settings made by a recipe function of the file; ``given`` are its arguments by name.
 
-    Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
-    not asked for by name, and for a function that makes no configuration that is read.
+    Raises InputError if there are several recipes of pre-training and none is named, for fine-tuning that is not named
+    explicitly, and for a function that makes no readable configuration.
     """
     started: list[Any] = []
     known: dict[str, Callable[..., Any]] = {
@@ -84,7 +87,7 @@ def settings_of_recipe(
     function, found = file.recipe(function, given, _PRETRAINS, _STARTS, started)
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data; {RESOLVED}")
-    if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
+    if "model_config" in found.fields:  # nemo.tron, the predecessor of Megatron-Bridge
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     adapters = _ADAPTERS.search(found.name)
     if adapters or found.fields.get("peft") is not None:
@@ -97,20 +100,20 @@ def settings_of_recipe(
 
 
 def of_another_file(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
-    """Return the error about a part of a recipe that another file makes."""
+    """Return the error about a part of a recipe that another file defines."""
     if against := no_decoder(file.place_of(called)):
         return InputError(f"{what} from {called}, whose model {against}")
     return InputError(f"{what} from {file.place_of(called)[:80]}, which is another file's: {remedy}")
 
 
 def _is_idle(attribute: str) -> bool:
-    """Return whether an attribute of a configuration, as it is written, is one that changes no time."""
+    """Return whether a configuration attribute, as written, does not affect the step time."""
     _, *sections, field = attribute.split(".")
     return field in _IDLE_FIELDS or not _IDLE_SECTIONS.isdisjoint(sections)
 
 
 def settings_of_written(text: str, source: str) -> ReadRecipe | None:
-    """Return the settings of a configuration that Megatron-Bridge wrote, with all fields; None for any other text."""
+    """Return the settings of a full configuration written by Megatron-Bridge; None for other text."""
     found = written_call(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
@@ -164,17 +167,17 @@ def _recipe(
 
 
 def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the vocabulary of a null tokenizer, where it counts, or that the model's own is not padded.
+    """Return settings for a null tokenizer's vocabulary, or for a model vocabulary that is not padded.
 
-    ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads that of the tokenizer alone, whatever
-    should_pad_vocab says before.  Of pre-training on a base that is not read nothing is said: which of both it takes
-    changed with its version.  GPT-3's classes wait for the tokenizer.
+    ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads the tokenizer's vocabulary only,
+    whatever should_pad_vocab was. Nothing is set for pre-training on a base that is not read: which vocabulary it takes
+    changed between versions. GPT-3's classes wait for the tokenizer.
     """
     own = "model.vocab_size" in settings or bool(model and not model.startswith("gpt3"))
     own = own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True
     tokenizer = found.fields.get("tokenizer")
     said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, Built) else None
-    of_model = model and isinstance(said, Unread) and said.text.endswith(".vocab_size")  # as Hugging Face has it
+    of_model = model and isinstance(said, Unread) and said.text.endswith(".vocab_size")  # the Hugging Face model's
     if not own and not of_model and settings.get("tokenizer.tokenizer_type") == "NullTokenizer":
         size = settings.get("tokenizer.vocab_size")
         return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
@@ -183,7 +186,7 @@ def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[s
 
 
 def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
-    """Raise InputError for a model (``what`` names it) that is no decoder, or whose sizes are not given."""
+    """Raise InputError for a model (described by ``what``) that is not a decoder or lacks sizes."""
     kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
     against = no_decoder(file.place_of(kind) if file else kind)
     unknown = ""
@@ -198,13 +201,13 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: Reci
 
 
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are left where several sections say one.
+    """Return the settings after resolving those that several sections set.
 
-    A recipe's mixed precision has the last word on those of the model, the optimizer and DDP (its setup writes over
-    them), as have overlaps of their own section; a distributed optimizer is on where the optimizer or DDP has it.
+    A recipe's mixed precision overrides the number formats of the model, the optimizer and DDP (its setup writes over
+    them), as overlaps do from a section for them; a distributed optimizer is on if the optimizer or DDP turns it on.
     """
     found = dict(settings)
-    if "mixed_precision.bf16" in found:  # a configuration written out, in place of a name
+    if "mixed_precision.bf16" in found:  # a full configuration instead of a name
         found["mixed_precision"] = None
     sections = {name.partition(".")[0] for name in found if "." in name}
     if found.get("mixed_precision") or "mixed_precision.bf16" in found:
@@ -212,13 +215,13 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("mixed_precision") or "mixed_precision" in sections:
         found.pop("ddp.grad_reduce_in_fp32", None)
     else:
-        found.setdefault("ddp.grad_reduce_in_fp32", False)  # as DDP's configuration has it
+        found.setdefault("ddp.grad_reduce_in_fp32", False)  # DDP's default
     if "mixed_precision.fp8" not in found:
         found.pop("mixed_precision.fp8_recipe", None)
     for name in ("overlap_param_gather", "use_distributed_optimizer"):
         if found.pop(f"optimizer.{name}", None) is True:
             found[f"ddp.{name}"] = True
-    if "comm_overlap" in sections:  # CommOverlapConfig turns on what is not off in it, that of DDP where that shards
+    if "comm_overlap" in sections:  # CommOverlapConfig turns on all that is not off; DDP's if it shards
         said = {f"ddp.{name}": found.pop(f"comm_overlap.{name}", True) for name in _OVERLAPS}
         found |= said if found.get("ddp.use_distributed_optimizer") is True else {}
         found["model.overlap_p2p_comm"] = found.pop("comm_overlap.overlap_p2p_comm", True)
@@ -249,9 +252,9 @@ def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:
-    """Return the settings of a section by dotted name, None for those that it unsets."""
+    """Return the settings of one section by dotted name; None for settings that the section unsets."""
     fields = {section: value}
-    made_by = value.text if isinstance(value, Unread) else ""  # the call that makes it, as far as it is not read
+    made_by = value.text if isinstance(value, Unread) else ""  # unread parts of the call that makes it
     if isinstance(value, Built):
         made_by = " ".join((value.name, *(each.text for each in value.args if isinstance(each, Unread))))
         fields = {f"{section}.{name}": item for name, item in value.fields.items()}

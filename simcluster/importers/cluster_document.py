@@ -1,8 +1,8 @@
-"""A cluster that files of other tools describe: parameters of the import, machines, and the topology document.
+"""Cluster described by other tools' files: import parameters, nodes of GPUs and the topology document.
 
-In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a file of its own ``kind: import`` with
-``files``, which ``simcluster topology`` describes like any other.  What the files describe becomes a ``kind: graph``
-document: machines are copied and joined by a network.
+In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a separate file ``kind: import`` with
+``files``, which ``simcluster topology`` describes like any other. What the files describe becomes a ``kind: graph``
+document: nodes are copied and joined by a network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Words = Annotated[tuple[Name, ...], ONE_OR_MORE]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One direction of a link: B/s of the standard, the fraction that payload gets, seconds, and who says so."""
+    """One direction of a link: line rate (B/s), payload efficiency, latency (s), medium and source of the numbers."""
 
     line_rate: float
     efficiency: float
@@ -34,12 +34,12 @@ class Wire:
     source: str
 
     def times(self, count: int) -> Wire:
-        """``count`` of them side by side."""
+        """Return ``count`` parallel links as one."""
         return replace(self, line_rate=self.line_rate * count)
 
     def fields(self) -> dict[str, Any]:
-        """As a topology file writes them; the numbers in full, so that they come back to the last digit."""
-        medium = {"medium": self.medium} if self.medium else {}  # else what is usual between such nodes
+        """Return the link's fields as a topology file writes them, with full floating-point precision."""
+        medium = {"medium": self.medium} if self.medium else {}  # default: the usual medium between such nodes
         return {
             "line_rate": write_quantity(self.line_rate, "B/s"),
             "efficiency": self.efficiency,
@@ -51,7 +51,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class GraphDocument:
-    """Nodes and edges in the order in which they are added."""
+    """Topology document under construction: nodes and edges in the order added."""
 
     name: str
     device: str | dict[str, object]
@@ -73,14 +73,14 @@ class GraphDocument:
 
 
 class LinkChange(Spec):
-    """Figures to take instead of those of the file, or of the GPU's generation where the file has none."""
+    """User-given link figures that replace those of the file or of the GPU generation."""
 
     line_rate: BytesPerSecond | None = None
     efficiency: Fraction | None = None
     latency: Seconds | None = None
 
     def changed(self, wire: Wire) -> Wire:
-        """Return the wire with these figures in place of its own."""
+        """Return the wire with these figures replacing its values."""
         if self == LinkChange():
             return wire
         given = [f"{name.replace('_', ' ')} given by hand" for name in type(self).model_fields if getattr(self, name)]
@@ -89,11 +89,11 @@ class LinkChange(Spec):
 
 
 class FabricParameters(Spec):
-    """The fat tree that joins imported machines: leaves per unit of ``nodes_per_unit`` machines, spines above them.
+    """Fat tree that joins imported nodes: leaves per unit of ``nodes_per_unit`` nodes, spines above them.
 
-    ``rails``: NIC i of every machine of a unit on leaf i (rail-optimised); else all NICs of a unit on one leaf.
-    ``nodes_per_unit`` left out: all machines are one unit.  A leaf's uplinks together carry the line rate of its NICs
-    (of the fullest unit's) over ``oversubscription``; there are as many spines as fastest NICs fit in that.
+    ``rails``: NIC i of every node of a unit is on leaf i (rail-optimised); else all NICs of a unit are on one leaf.
+    ``nodes_per_unit`` defaults to all nodes. A leaf's uplinks together carry the line rate of its NICs (of the fullest
+    unit's) divided by ``oversubscription``; there are as many spines as fastest NICs fit in that.
     """
 
     rails: Annotated[bool, Field(strict=True)] = True
@@ -103,11 +103,11 @@ class FabricParameters(Spec):
 
 
 class ImportSpec(Spec):
-    """A cluster that files of other tools describe.
+    """Parameters of a cluster that is imported from other tools' files.
 
-    ``nodes`` identical copies of the one machine that a file describes, or several ``files`` with one machine each,
-    are joined by ``fabric``.  ``nics`` and ``hosts`` keep only what matches one of these patterns (mlx5_*).
-    ``nvlinks_per_gpu`` (0: none), ``nvswitch`` and ``gpus_per_nic`` say what a format leaves open; ``nvlink`` has the
+    ``nodes`` identical copies of the one node that a file describes, or several ``files`` with one node each, are
+    joined by ``fabric``. ``nics`` and ``hosts`` keep only what matches one of these patterns (mlx5_*).
+    ``nvlinks_per_gpu`` (0: none), ``nvswitch`` and ``gpus_per_nic`` state what a format leaves open; ``nvlink`` has the
     figures of a single NVLink, ``pcie`` of a PCIe link, ``socket`` between NUMA nodes, ``nic`` of a NIC's port.
     """
 
@@ -137,31 +137,31 @@ class ImportSpec(Spec):
         return self
 
     def accept(self, form: str, known: tuple[str, ...]) -> None:
-        """Raise InputError for a parameter that this form of file has no use for, so that none is silently ignored."""
+        """Raise InputError for a parameter that this file format does not use, so that none is silently ignored."""
         always = ("kind", "files", "name", "device")
-        for key in ImportSpec.model_fields:  # in this order, so that the message does not depend on a set
+        for key in ImportSpec.model_fields:  # a fixed order, so that the message does not depend on a set
             if key in self.model_fields_set and key not in always and key not in known:
                 raise InputError(f"{key} means nothing for {form}; its parameters are device, name, {', '.join(known)}")
 
 
 def is_kept(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a NIC (or a machine) of this name matches one of ``nics`` (``hosts``), if there are any."""
+    """Return whether a NIC or host name matches one of the patterns; True if there are no patterns."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# --- machines ---------------------------------------------------------------------------------------------------------
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
 MAX_GPUS = 32_768
-"""An imported cluster is written out node by node; larger ones want a builder."""
+"""Imported clusters are written node by node; use a builder for larger ones."""
 
 Node = tuple[int, str]
-"""A node as (machine, name in it); machine -1 is what several machines share: the NVSwitches of a rack."""
+"""A device as (node of GPUs, name in it); node -1 holds what several share: the NVSwitches of a rack."""
 
 
 @dataclass(frozen=True, slots=True)
 class NicCable:
-    """A NIC's cable to the network."""
+    """A NIC and the cable that connects it to the network."""
 
     nic: Node
     wire: Wire
@@ -169,10 +169,9 @@ class NicCable:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What one file describes: a machine, or several that NVLink joins.
+    """Nodes and links that one file describes: one node of GPUs, or several joined by NVLink.
 
-    ``device`` is the GPU that it speaks of; ``nodes`` maps to kinds, GPUs in the order of their ranks.  Filled by its
-    reader.
+    ``device`` is the GPU that the file names; ``nodes`` maps to kinds, with GPUs in rank order.
     """
 
     device: str | dict[str, object]
@@ -182,16 +181,16 @@ class System:
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
+        """Number of nodes of GPUs."""
         return 1 + max(machine for machine, _ in self.nodes)
 
     @property
     def gpus(self) -> list[Node]:
-        """The GPUs, in order."""
+        """GPUs in rank order."""
         return [node for node, kind in self.nodes.items() if kind == "gpu"]
 
     def link(self, a: Node, b: Node, wire: Wire) -> None:
-        """Add a link in both directions; the faster of two between the same nodes (PCIe and C2C to one CPU) stays."""
+        """Add a link in both directions; of parallel links (PCIe and C2C to one CPU) the faster one is kept."""
         key = (b, a) if (b, a) in self.links else (a, b)
         have = self.links.get(key)
         if have is None or have.line_rate * have.efficiency < wire.line_rate * wire.efficiency:
@@ -199,10 +198,10 @@ class System:
 
 
 def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
-    """Return the systems (or ``spec.nodes`` copies of the only one) with their NICs on a fabric.
+    """Return the topology document of several systems, or ``spec.nodes`` copies of one, joined by a fabric.
 
-    Machines are node0, node1, ...; their GPUs gpu0, gpu1, ...  A machine alone has a fabric only if one is asked for.
-    InputError when machines that need a network have no NIC, or there are too many GPUs.
+    Nodes are called node0, node1, ...; their GPUs gpu0, gpu1, ... A single node gets a fabric only on request. Raises
+    InputError if nodes that need a network have no NIC, or if there are too many GPUs.
     """
     copies = [*systems] if len(systems) > 1 else [systems[0]] * spec.nodes
     gpus = sum(len(system.gpus) for system in copies)
@@ -212,7 +211,7 @@ def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocumen
     if len(devices) > 1:
         raise InputError(f"the machines have different GPUs ({', '.join(devices)}); a cluster has one: give device")
     document = GraphDocument(name, systems[0].device)
-    machines: list[list[tuple[str, Wire]]] = []  # NIC ports of each
+    machines: list[list[tuple[str, Wire]]] = []  # NIC ports per node
     for number, system in enumerate(copies):
         first = len(machines)
         names = {
@@ -260,7 +259,7 @@ def _add_spines(
     names: dict[tuple[int, int], str],
     fabric: FabricParameters,
 ) -> None:
-    capacity: dict[int, float] = {}  # of the uplinks of one leaf of each rail: its fullest
+    capacity: dict[int, float] = {}  # uplinks of the fullest leaf of each rail
     for (_, rail), ports in leaves.items():
         down = sum(wire.line_rate for _, wire in ports)
         capacity[rail] = max(capacity.get(rail, 0.0), down / fabric.oversubscription)

@@ -1,4 +1,4 @@
-"""simcluster import: what other tools are started with, as a scenario, a model or a topology."""
+"""Command ``simcluster import``: convert other tools' launch files to a scenario, a model or a topology."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _TAKES = {
     "deepspeed": "cluster gpus log arg sequence-length model", "hugging-face": "cluster gpus sequence-length",
     "astra-network": "device",
 }  # fmt: skip
-"""Options that each kind has a use for, of those that not all have."""
+"""Options that each import kind uses, of those that not all kinds use."""
 KINDS = tuple(_TAKES)
 _READERS: dict[str, Callable[..., Imported]] = {
     "megatron": scenario_from_arguments, "megatron-bridge": scenario_from_bridge, "nemo": scenario_from_nemo,
@@ -74,14 +74,14 @@ _MAX_BYTES, _MAX_LOG = 2_000_000, 100_000_000
 _LOGS = (".log", ".out", ".err", ".txt")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py",), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
-"""Kinds whose files of these endings have arguments and variables; those of megatron always do."""
-_MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
+"""Kinds that take --arg for files with these suffixes; megatron always does."""
+_MOST_FOLDERS = 8  # parents of a file, searched for paths that it names
 _LISTS = ("mapped", "facts", "no_effect", "assumed", "unknown")
 _OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read, translate, check that it loads, write."""
+    """Read the file, translate it, check that the result loads, and write it."""
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
     file, _, function = args.file.rpartition(":")
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _require_taken(args: argparse.Namespace) -> None:
-    """Raise InputError for an option that means nothing for the kind and the file, and for one that is missing."""
+    """Raise InputError for an option that the kind and file do not use, or for a missing required option."""
     taken = set(_TAKES[args.kind].split())
     if args.kind != "megatron" and not args.file.endswith(_TAKE_ARG.get(args.kind, ())):
         taken.discard("arg")
@@ -175,7 +175,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
 
 
 def _loaded(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with what --set changes; InputError where that is no scenario."""
+    """Return the document with the --set changes; raise InputError if the result is not a scenario."""
     folder = Path(args.output).parent if args.output else Path()
     changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
     from_document(changed, folder=folder)
@@ -208,7 +208,7 @@ def _translated(args: argparse.Namespace, text: str, cluster: dict[str, Any]) ->
 
 
 def _deepspeed(args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | None, more: dict[str, Any]) -> Imported:
-    """Return the scenario of a DeepSpeed configuration, with the model that is named or that a log has."""
+    """Return the scenario of a DeepSpeed configuration, with the model of --model or of the log."""
     named = _model_named(args)
     if printed:
         text, more = printed.config, {**more, "launched": printed.ranks}
@@ -227,7 +227,7 @@ def _deepspeed(args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | 
 
 
 def _model_named(args: argparse.Namespace) -> NamedModel | None:
-    """Return the model that --model names: a config.json, or one that is built in or known by its name."""
+    """Return the model that --model names: a config.json, a built-in model or a known name."""
     if not args.model:
         return None
     path = Path(args.model)
@@ -237,7 +237,7 @@ def _model_named(args: argparse.Namespace) -> NamedModel | None:
 
 
 def _model_of(config: dict[str, Any], args: argparse.Namespace, name: str) -> NamedModel:
-    """Return the model of a config.json at the length that is asked for, or at the usual one."""
+    """Return the model of a config.json at the requested sequence length, or at the usual one."""
     if args.sequence_length:
         return NamedModel(name, model_from_config(config, sequence_length=args.sequence_length))
     fields, length = model_at_usual_length(config)
@@ -245,7 +245,7 @@ def _model_of(config: dict[str, Any], args: argparse.Namespace, name: str) -> Na
 
 
 def _cluster(name: str, output: str | None) -> dict[str, Any]:
-    """Return the cluster section: the name that ships, or the path from where the scenario will lie."""
+    """Return the cluster section: a built-in name, or the path relative to the scenario file."""
     if not Path(name).exists():
         return {"topology": name}
     folder = Path(output).parent if output else Path()
@@ -254,7 +254,7 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
-    """Return the values of a script's variables, or of a program's arguments, by name or number."""
+    """Return values of script variables or program arguments (--arg), by name or number."""
     given: dict[str, str] = {}
     for text in args.arg or []:
         name, equals, value = text.partition("=")
@@ -269,7 +269,7 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _beside(file: str, name: str) -> str | None:
-    """Return the text of a file that lies with the one that is read, or whose path begins in a folder around; None."""
+    """Return the text of a file next to the imported one or under a parent folder; None if there is none."""
     folder = Path(file).parent
     searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml", ".json"))
     around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
@@ -279,7 +279,7 @@ def _beside(file: str, name: str) -> str | None:
 
 
 def _machine_of(name: str) -> tuple[int, int] | None:
-    """GPUs of a box, as launchers count machines, and of what the topology counts as one (a rack); None without."""
+    """Return GPUs per node as launchers and as the topology (a rack) count nodes; None without nodes."""
     topology = load_topology(name)
     if isinstance(topology, MachinesSpec):
         return topology.machine.gpus, topology.machine.num_gpus
@@ -288,13 +288,13 @@ def _machine_of(name: str) -> tuple[int, int] | None:
 
 
 def _gpus_of(name: str) -> int:
-    """Return the GPUs of a topology."""
+    """Return the number of GPUs of a topology."""
     machine, nodes = _machine_of(name), getattr(load_topology(name), "nodes", None)
     return machine[1] * nodes if machine and isinstance(nodes, int) else len(load_cluster(name).gpus)
 
 
 def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
-    """Return as many machines as the job takes, where the topology counts machines and takes any number of them."""
+    """Return the cluster section with the node count that the job needs, if the topology allows any count."""
     machine, fabric = _machine_of(name), getattr(load_topology(name), "fabric", None)
     if not gpus or machine is None or isinstance(fabric, DragonflyPlusSpec):
         return cluster
@@ -302,8 +302,7 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    """Return the model of a config.json, without a length with the longest; with a cluster the whole scenario, with a
-    layout that fits and 8192 tokens at most."""
+    """Return the model of a config.json, or with --cluster a whole scenario with a layout that fits."""
     config = parse_config(text, args.file)
     try:
         assumed = assumptions_of_config(config)

@@ -1,6 +1,6 @@
-"""A scenario from a DeepSpeed configuration (JSON) and a model beside it; or what it adds to Megatron-LM's options.
+"""Scenario from a DeepSpeed configuration (JSON) and a model, or Megatron-LM options from one.
 
-Every key is mapped, listed or refused by ``deepspeed.yaml`` beside this file.
+``deepspeed.yaml`` in this folder maps, lists or refuses every key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _ZERO = "zero_optimization."
 OF_THE_CONFIGURATION = ("zero-stage",)
-"""Options of a script that a configuration beside it overrules."""
+"""Script options that the DeepSpeed configuration overrides."""
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
     frozenset(_TABLES[name].split()) for name in ("mapped", "no_effect", "no_effect_sections", "adams")
@@ -41,7 +41,7 @@ HOST_UPDATE = {
     "optimizer": "host", "host_update": "109 GB/s",
     "source": "CPUAdam, 10 B parameters in 2.57 s on a DGX-2 (arXiv:2101.06840, table 4)",
 }  # fmt: skip
-"""``memory.offload`` where the optimizer runs on the host's processors."""
+"""``memory.offload`` for an optimizer that runs on the host CPU."""
 HOST_UPDATE_ASSUMED = (
     "the host updates the optimizer's state, at the 109 GB/s per box that CPUAdam reaches on a DGX-2 "
     "(--set memory.offload.host_update=... sets what this host reaches)"
@@ -50,7 +50,7 @@ HOST_UPDATE_ASSUMED = (
 
 @dataclass(frozen=True)
 class DeepSpeedAdds:
-    """DeepSpeed settings as Megatron-LM options, what is taken otherwise, and the keys that are not known."""
+    """DeepSpeed settings as Megatron-LM options, with assumptions and unknown keys."""
 
     options: dict[str, tuple[str, ...]]
     assumed: tuple[str, ...] = ()
@@ -58,9 +58,9 @@ class DeepSpeedAdds:
 
 
 def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]) -> DeepSpeedAdds:
-    """Return the settings of a configuration, of the file ``name``, beside the options of the script that gives it.
+    """Return the settings of a DeepSpeed configuration that a Megatron-DeepSpeed script names.
 
-    Raises InputError for what is refused of it, as where it stands alone.
+    ``options`` are the script's. Raises InputError for settings that are refused in a configuration on its own, too.
     """
     try:
         settings = flattened(parse_toml_or_json(text, source), source)
@@ -71,7 +71,7 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
     zero = int(stage) if stage in ("1", "2", "3") else 0
     on_host = run.problems.of(run.offload, zero)
     run.problems.of(run.fsdp, zero)
-    run.assumed = [each for each in run.assumed if each != HOST_UPDATE_ASSUMED]  # as its option says
+    run.assumed = [each for each in run.assumed if each != HOST_UPDATE_ASSUMED]  # noted for the script's option
     run.sort()
     run.problems.tell()
     if settings.get(f"{_ZERO}mics_shard_size", -1) not in (-1, "auto"):
@@ -83,8 +83,8 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
         value = settings.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
             found[option] = (str(int(value)),)
-    # batches of the script count, since Megatron-DeepSpeed tells DeepSpeed its own in every step (set_train_batch_size,
-    # megatron/training.py); the stage is that of the configuration
+    # batches of the script count, as Megatron-DeepSpeed passes them to DeepSpeed in every step (set_train_batch_size,
+    # megatron/training.py); the ZeRO stage is the configuration's
     for key, option in _OPTIONS.items():
         if option in found and option in options and options[option] != found[option]:
             script = f"--{option} {' '.join(options[option])[:20]} of the script"
@@ -111,12 +111,12 @@ def scenario_from_deepspeed(
     filled: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
 ) -> Imported:
-    """Return the scenario of a configuration, for a model (its section) on ``gpus`` GPUs, all of them replicas.
+    """Return the scenario of a DeepSpeed configuration for a model section; all GPUs are replicas.
 
-    ``gpus`` left out are those that the file's batch is for, those that its launcher starts where it says no number
-    (``launched``), or all that are ``available``.  ``filled`` are the values that the program which reads the file puts
-    in the place of ``auto``, by dotted name, and as formats that the file leaves out.
-    Raises InputError with all keys that are not modelled or have no value that can be.
+    ``gpus`` defaults to the GPUs that the file's batch implies, those that its launcher starts if it states no number
+    (``launched``), or all that are ``available``. ``filled`` are the values that the program reading the file uses
+    instead of ``auto``, by dotted name, and for formats that the file omits. Raises InputError listing all keys that
+    are not modelled or have unusable values.
     """
     written = flattened(parse_toml_or_json(text, source, "JSON"), source)
     run = _Config(_filled(written, filled or {}, model), source)
@@ -149,7 +149,7 @@ def scenario_from_deepspeed(
 
 
 def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with values for ``auto``; a bucket of gradients is as transformers makes it."""
+    """Return the settings with values for ``auto``; the gradient bucket is computed as transformers does."""
     width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
     known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
     formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in settings) else filled
@@ -163,7 +163,7 @@ class _Config(Sorting):
         self.settings = Settings(settings)
 
     def number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
-        """Return a whole number; None where it is not given or left to the trainer ("auto")."""
+        """Return a whole number; None if not given or left to the trainer ("auto")."""
         value = self.settings.get(name)
         if value == "auto" and name not in _BATCHES:
             self.assumed.append(f"{name} is auto, which the program that reads the file decides; taken as not given")
@@ -175,7 +175,7 @@ class _Config(Sorting):
         return whole
 
     def gpus_of_batch(self) -> int | None:
-        """Return the GPUs that the file is for, where it gives all of batch = micro batch x accumulation x GPUs."""
+        """Return the number of GPUs implied by batch = micro batch x accumulation x GPUs; None if incomplete."""
         batch, micro, steps = (self.settings.get(name) for name in _BATCHES)
         each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
         if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
@@ -184,7 +184,7 @@ class _Config(Sorting):
         return batch // each
 
     def training(self, gpus: int) -> dict[str, Any]:
-        """Return batch and number formats; of batch = micro batch x accumulation x GPUs two give the third."""
+        """Return batch sizes and number formats; batch = micro batch x accumulation x GPUs fills in a missing one."""
         batch, micro, steps = map(self.number, _BATCHES)
         if batch and not micro:
             micro = batch // (gpus * (steps or 1))
@@ -224,6 +224,7 @@ class _Config(Sorting):
         return {"precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
 
     def overlap(self, zero: int, gpus: int) -> dict[str, Any]:
+        """Return the communication overlap settings."""
         said = self.settings.get(f"{_ZERO}overlap_comm", zero == 3)
         overlapped = (said if isinstance(said, bool) else zero == 3) and gpus > 1
         found: dict[str, Any] = {"grad_reduce": overlapped, "param_gather": overlapped and zero == 3}
@@ -231,14 +232,14 @@ class _Config(Sorting):
         return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero < 3 else {})
 
     def fsdp(self, zero: int) -> dict[str, Any]:
-        """Return shards in groups (MiCS); hpZ, whose gathers of the backward stay in a group, is taken as absent."""
+        """Return the shard group (MiCS); hpZ, which keeps backward gathers inside a group, is ignored with a note."""
         group = self.number(f"{_ZERO}mics_shard_size", -1)
         if (self.number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
             self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
     def offload(self, zero: int) -> dict[str, Any]:
-        """Return the place of the optimizer's state; InputError for disks, and for parameters that are not on GPUs."""
+        """Return where the optimizer state lives; raise InputError for disks and for offloaded parameters."""
         parameters, state = (
             str(self.settings.get(f"{_ZERO}offload_{what}.device", "none")) for what in ("param", "optimizer")
         )
@@ -257,7 +258,7 @@ class _Config(Sorting):
         return {"offload": dict(HOST_UPDATE)}
 
     def sort(self) -> None:
-        """Put every key that nothing above has read in its place."""
+        """Classify every key that was not read before: refused, modelled differently, no effect or unknown."""
         for name, value in self.settings.items():
             section = name.partition(".")[0]
             switch = next((switch for switch in _SWITCHED if name.startswith(f"{switch}.")), "")

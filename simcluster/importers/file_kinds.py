@@ -1,4 +1,4 @@
-"""Whose file a text is, by what stands in the files of each framework: ``file_kinds.yaml`` beside this file."""
+"""Recognition of the framework that a file belongs to, by patterns in ``file_kinds.yaml``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from simcluster.documents.reading import read_document
 _TABLES: Mapping[str, Any] = read_document(Path(__file__).with_suffix(".yaml")).data
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _LOGS = (".log", ".out", ".err")
-_MOST = 200_000  # characters that are looked through
+_MOST = 200_000  # characters searched
 
 
 def require_kind(text: str, source: str, kind: str) -> None:
-    """Raise InputError, which names the framework, for a file of another one than an import's kind reads."""
+    """Raise InputError naming the framework if a file belongs to another framework than the import kind."""
     text = text[:_MOST]
     settings = source.endswith(_SETTINGS) or text.lstrip().startswith("{")
     tables = ("frameworks", "settings") if settings else ("frameworks",)

@@ -1,6 +1,6 @@
-"""Settings of files as one mapping of names to values: of sections, of Megatron-LM's options in YAML, of variables.
+"""Settings of files as one flat mapping: from sections, from Megatron-LM options in YAML, from variables.
 
-Megatron-LM's functional tests keep options in a mapping under ``MODEL_ARGS``, or alone.
+Megatron-LM's functional tests keep options in a mapping under ``MODEL_ARGS``, or on their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKENDS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
 
 
 def flattened(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """``{"model": {"seq_length": 1}}`` as ``{"model.seq_length": 1}``; lists stay as they are."""
+    """Flatten ``{"model": {"seq_length": 1}}`` to ``{"model.seq_length": 1}``; lists stay as they are."""
     found: dict[str, Any] = {}
 
     def walk(part: Mapping[str, Any], path: tuple[str, ...]) -> None:
@@ -48,7 +48,7 @@ def flattened(data: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -> dict[str, Any]:
-    """Return the sections of a job's file in TOML, or in JSON where it begins with a brace."""
+    """Parse the sections of a job file in TOML, or in JSON if it begins with a brace."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no job config has")
     data: Any
@@ -76,15 +76,15 @@ def _no_constant(text: str) -> Any:
 
 
 def is_option_file(text: str) -> bool:
-    """Return whether the text is a YAML file of options, and not a command or a script."""
+    """Return whether the text is a YAML file of options rather than a command or a script."""
     return _OF_OPTIONS.search(text) is not None
 
 
 def arguments_of_yaml(text: str, source: str) -> Arguments:
-    """Return the options in a file of one mapping from ``--name`` to value; true is an option alone, and false none.
+    """Return the options of a YAML mapping from ``--name`` to value; true is a bare option, false is omitted.
 
-    Where a file has several, for runs that follow each other, the first counts; of an option that is given again the
-    last, as where Megatron-LM's tests read it.  Raises InputError for what is no YAML or has no options.
+    If a file has several mappings, for consecutive runs, the first one counts; of a repeated option the last value
+    counts, as in Megatron-LM's tests. Raises InputError for text that is not YAML or has no options.
     """
     once, repeated = last_ones(_merged(text if text.endswith("\n") else text + "\n"))
     data = parse_document(once, source=source).data
@@ -105,14 +105,14 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
 
 
 def option_words(value: Any) -> tuple[str, ...]:
-    """Return a value of YAML as the words behind an option: none of a switch that is on."""
+    """Return a YAML value as the words after an option: none for a switch that is on."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
 def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[str, ...]]:
-    """Return the text without options that the same mapping gives again further down, and which these are."""
+    """Return the text without options that the same mapping repeats further down, and the repeated names."""
     lines = text.splitlines(keepends=True)
     seen: set[str] = set()
     repeated: dict[str, None] = {}
@@ -122,13 +122,13 @@ def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[st
             repeated[option[1]], lines[number] = None, "\n"
         elif option:
             seen.add(option[1])
-        elif lines[number][:1].strip(" \t\n#") or _SECTION.match(lines[number]):  # another mapping ends above it
+        elif lines[number][:1].strip(" \t\n#") or _SECTION.match(lines[number]):  # another mapping ends here
             seen.clear()
     return "".join(lines), tuple(repeated)
 
 
 def _merged(text: str) -> str:
-    """Return the text with ``<<: *NAME`` written out, which the reader of documents refuses: it has no anchors."""
+    """Return the text with ``<<: *NAME`` expanded, since the document reader has no anchors."""
     anchored = {name: body for _, name, body in _ANCHORED.findall(text)}
 
     def written(found: re.Match[str]) -> str:
@@ -141,7 +141,7 @@ def _merged(text: str) -> str:
 
 
 def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]:
-    """Return a sentence for each kind of settings that change a step's time."""
+    """Return one assumption per kind of environment variable that would change the step time."""
     said = {
         "nccl": "NCCL is taken as it is by default on the cluster, without {}",
         "kernels": "kernels are taken as they are without {}",
@@ -160,17 +160,17 @@ def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]
 
 
 def variables_in(settings: Mapping[str, object], section: str) -> dict[str, object]:
-    """Return the variables that a section sets, all under its name or each under a dotted one."""
+    """Return the variables that a section sets, either as one mapping or as dotted names."""
     whole = settings.get(section)
     dotted = {name.removeprefix(f"{section}."): settings[name] for name in settings if name.startswith(f"{section}.")}
     return ({str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}) | dotted
 
 
 def attention_in(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """Return the option of attention's backend where none is given and the environment of Transformer Engine leaves
-    one.
+    """Return the attention backend option implied by Transformer Engine's environment, if none is given.
 
-    With both kernels off attention in steps is left (``get_attention_backend``, dot_product_attention/utils.py).
+    With both kernels off, attention runs in separate kernels (``get_attention_backend``,
+    dot_product_attention/utils.py).
     """
     both = all(str(environment.get(name)) == "0" for name in _BACKENDS)
     given = {"attention-backend", "use-flash-attn"} & options.keys()

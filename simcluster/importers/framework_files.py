@@ -1,9 +1,9 @@
-"""Options of Megatron-LM in the YAML of frameworks that start it: FlagScale's (BAAI) and Primus' (AMD).
+"""Megatron-LM options from the YAML files of FlagScale (BAAI) and Primus (AMD), which launch it.
 
 FlagScale writes options with underscores in sections ``system``, ``model`` and ``data``; an experiment names such a
-file in its ``defaults``.  Primus writes fields of Megatron-LM's arguments, or of torchtitan's job config, as
-``overrides`` of a model and a module, which are files of its repository that extend others.  Forks take such fields
-alone, in a file that ``--config`` names.
+file in its ``defaults``. Primus writes fields of Megatron-LM's arguments, or of torchtitan's job config, as
+``overrides`` of a model and a module, which are files of its repository that extend others. Forks take such fields on
+their own, in a file that ``--config`` names.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 _CONFIGS = "primus/configs/"
 _MOST_FILES = 20
 FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
-_OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # as options of Megatron-LM, below
+_OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # translated to Megatron-LM options below
 _PATCHES = {
     "patch_zero_bubble": ("enable_zero_bubble", "zero_bubble_", "enable_1f1b_v", "enable_zb_", "num_seq_splits"),
     "patch_primus_pipeline": ("pp_algorithm",),
 }
-"""Switches of Primus, and the beginnings of the fields that have an effect only where the switch is true."""
+"""Primus switches, and prefixes of the fields that only have an effect if the switch is true."""
 _V = {"enable_zero_bubble": True, "zero_bubble_v_schedule": True}
 _ALGORITHMS: dict[str, dict[str, Any]] = {
     "1f1b": {}, "1f1b-interleaved": {}, "zero-bubble": {"enable_zbh1_pipeline": True},
@@ -47,12 +47,13 @@ _ALONE = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden
 
 
 def is_framework_file(text: str) -> bool:
+    """Return whether the text is a YAML file of FlagScale, Primus or plain Megatron-LM fields."""
     alone = all(pattern.search(text) for pattern in _ALONE)
     return alone or any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
 
 
 def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
-    """Return the options in the file and in those that it names; InputError for one of these that is not there."""
+    """Return the options in the file and the files that it includes; raise InputError if one is missing."""
     data = _read(text, source)
     if isinstance(data.get("modules"), Mapping):
         return _of_primus(_trainer(data), source, beside)
@@ -60,7 +61,7 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
         return _arguments({name.rpartition(".")[2]: value for name, value in flattened(data, source).items()}, data)
     launched: dict[str, str] = {}
     assumed: tuple[str, ...] = ()
-    if "defaults" in data:  # an experiment, with its runner and its environment
+    if "defaults" in data:  # an experiment with runner and environment
         names = [each["train"] for each in data["defaults"] if isinstance(each, Mapping) and "train" in each]
         path = f"train/{names[0]}.yaml"
         experiment = data["experiment"] if isinstance(data.get("experiment"), Mapping) else {}
@@ -78,28 +79,28 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
 
 
 def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """Return what a YAML of fields says, whatever sections they are in; InputError for what is no YAML."""
+    """Return the fields of a YAML file as options, whatever their sections; raise InputError if it is not YAML."""
     plain = flattened(_read(text, source), source)
     return options_of_values({name.rpartition(".")[2]: value for name, value in plain.items()})
 
 
 def _read(text: str, source: str) -> dict[str, Any]:
-    """Return the document; of a field that it gives again the last counts, as where the frameworks read it."""
+    """Parse a document; of a repeated field the last value counts, as in the frameworks."""
     return parse_document(last_ones(text, _FIELD)[0], source=source).data
 
 
 def is_primus_file(text: str) -> bool:
-    """Return whether the text is a YAML of Primus, with a module that trains a model."""
+    """Return whether the text is a Primus YAML file with a module that trains a model."""
     return _PRIMUS.search(text) is not None
 
 
 def titan_settings_of_primus(
     text: str, source: str, beside: Beside, known: Callable[[str], bool]
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the dotted settings of torchtitan in a file of Primus and in those that it extends, without null ones.
+    """Return the dotted torchtitan settings of a Primus file and of the files it extends, without nulls.
 
-    Of the defaults that Primus ships only settings that are ``known`` count.
-    Raises InputError for a file of another framework, and for one that is not there.
+    Of Primus' built-in defaults only settings that are ``known`` count. Raises InputError for a file of another
+    framework, and for a missing file.
     """
     usual, *others = _parts_of_primus(_trainer(_read(text, source)), "torchtitan", source, beside)
     settings = {name: value for name, value in flattened(usual, source).items() if known(name)}
@@ -109,7 +110,7 @@ def titan_settings_of_primus(
 
 
 def _trainer(data: Mapping[str, Any]) -> Any:
-    """Return the module that trains: the pre-training, or else the fine-tuning, whose step is the same."""
+    """Return the module that trains: pre-training, or else fine-tuning, whose step is the same."""
     return data["modules"].get("pre_trainer") or data["modules"].get("post_trainer")
 
 
@@ -139,7 +140,7 @@ def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -
 def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
     usual, model, own = _parts_of_primus(module, "megatron", source, beside)
     layers = {**usual, **model, **own}
-    fields = {  # most of what the module says are defaults of Megatron-LM
+    fields = {  # most of the module's fields are Megatron-LM defaults
         name: value for name, value in {**usual, **model}.items()
         if _dashed(name) in MAPPED or name in INVERTED or name in FIELDS
     }  # fmt: skip
@@ -155,9 +156,7 @@ def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
     if layers.get("patch_primus_pipeline") is True and algorithm in _ALGORITHMS:
         fields = {name: value for name, value in fields.items() if name != "pp_algorithm"} | _ALGORITHMS[algorithm]
     more: dict[str, tuple[str, ...]] = {}
-    if (
-        fields.get("use_sink_attention") is True
-    ):  # GPT-OSS's as Primus-Turbo has it, with a window in every second layer
+    if fields.get("use_sink_attention") is True:  # GPT-OSS in Primus-Turbo: a window in every second layer
         more["softmax-type"] = ("learnable",)
         if window := fields.get("sink_sliding_window"):
             more["window-size"] = (f"{window},0",)
@@ -174,13 +173,13 @@ def _arguments(
     more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     assumed: tuple[str, ...] = (),
 ) -> Arguments:
-    """Return fields as options; those of the file (``own``) that are off, or have another name there, are ``off``."""
+    """Return fields as options; fields of the file (``own``) that are off or renamed are listed as ``off``."""
     options = {**options_of_values(fields), **more}
     return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed, own) if key not in options))
 
 
 def options_of_values(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return fields of Megatron-LM's arguments as the options that give them."""
+    """Return fields of Megatron-LM's arguments as command-line options."""
     found: dict[str, tuple[str, ...]] = {}
     for name, value in fields.items():
         option = INVERTED.get(name) or FIELDS.get(name, _dashed(name))

@@ -1,11 +1,11 @@
-"""What links of each generation carry, for files without figures, and what is usual where a file is silent.
+"""Link rates by GPU generation, for files without figures, and usual parts where a file is silent.
 
-Line rates are those of the standards.  NVLink's efficiency is the ratio of NCCL's own figure (v2.30.7,
-src/graph/topo.h: what its graph search counts on) to the line rate; PCIe's is that of the link catalogue, because
-what the search counts there (three quarters) is less than what copies get.  Latencies are effective ones, so that a
-ring step costs what NCCL's tuner counts for it (src/graph/tuning.cc hwLatencies, ring, Simple): 3.4 us by NVLink,
-5.7 us over PCIe (four links, across the host bridge), 14 us over the network (GPU - PCIe switch - NIC - leaf, and the
-same again); how a sum divides is a convention.
+Line rates are those of the standards. NVLink's efficiency is the ratio of NCCL's figure (v2.30.7, src/graph/topo.h:
+what its graph search counts on) to the line rate; PCIe's is that of the link catalogue, because what the search counts
+there (three quarters) is less than what copies get. Latencies are effective ones, so that a ring step costs what NCCL's
+tuner counts for it (src/graph/tuning.cc hwLatencies, ring, Simple): 3.4 us by NVLink, 5.7 us over PCIe (four links,
+across the host bridge), 14 us over the network (GPU - PCIe switch - NIC - leaf, and the same again); how a sum divides
+is a convention.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.reading import read_document
 from simcluster.importers.cluster_document import ImportSpec, Wire
 
-NVSWITCH_LATENCY = 1.7e-6  # of the two links GPU - NVSwitch - GPU each half
+NVSWITCH_LATENCY = 1.7e-6  # each of the two links of GPU - NVSwitch - GPU
 NVLINK_LATENCY = 3.4e-6  # GPU - GPU without a switch
 PCIE_LATENCY = 1.425e-6
 NIC_LATENCY = 4.15e-6
-SOCKET_LATENCY = 0.5e-6  # assumed: the tuner has no figure of its own for it
+SOCKET_LATENCY = 0.5e-6  # assumed: NCCL's tuner has no figure for it
 
-_PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))  # from these B/s of a lane on as in the catalogue
+_PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))  # catalogue link by minimum lane rate (B/s)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What comes with a GPU: how many NVLinks it has, and its usual PCIe, NIC and CPU (B/s), as in NVIDIA's DGX."""
+    """A GPU generation: NVLinks per GPU, and usual PCIe, NIC and CPU rates (B/s) as in NVIDIA's DGX."""
 
     name: str
     sm: int
@@ -45,9 +45,9 @@ _GENERATIONS = [Generation(name, **figures) for name, figures in TABLES["generat
 
 
 class Wires:
-    """The links of a device's generation, each with the figures that are given by hand in place of its own.
+    """Links of a device's generation, with figures given by the user taking precedence.
 
-    ``generation`` is the one that the device's name speaks of (for an inline device its name, else its base).
+    ``generation`` is found in the device's name (for an inline device its name, else its base).
     """
 
     def __init__(self, spec: ImportSpec, device: object) -> None:
@@ -58,34 +58,34 @@ class Wires:
         self.generation = next((generation for generation in _GENERATIONS if generation.name in text), None)
 
     def nvlink(self, sm: int) -> Wire:
-        """One NVLink between GPUs without a switch (of a GPU of compute capability ``sm`` / 10)."""
+        """Return one NVLink between GPUs without a switch (compute capability ``sm`` / 10)."""
         known: dict[str, tuple[float, float]] = TABLES["nvlink"]
         line, payload = known[str(max((int(first) for first in known if int(first) <= sm), default=80))]
         wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
         return self.spec.nvlink.changed(wire)
 
     def to_nvswitch(self, wire: Wire) -> Wire:
-        """Return a GPU's NVLinks that end in a switch: half of the way to another GPU."""
+        """Return a GPU's NVLinks to an NVSwitch, with the latency of half the path to another GPU."""
         given = self.spec.nvlink.latency
         return replace(wire, latency=NVSWITCH_LATENCY if given is None else given)
 
     def pcie(self, lane: float, lanes: int, what: str) -> Wire:
-        """A PCIe link of so many lanes of ``lane`` B/s each; its efficiency is the catalogue's for such lanes."""
+        """Return a PCIe link of ``lanes`` lanes at ``lane`` B/s each, with the catalogue's efficiency."""
         like = next(name for fastest, name in _PCIE if lane >= fastest)
         source = f"{what}; efficiency as {like} of the link catalogue"
         wire = Wire(lane * lanes, link_document(like)["efficiency"], PCIE_LATENCY, "pcie", source)
         return self.spec.pcie.changed(wire)
 
     def usual_pcie(self, why: str) -> Wire:
-        """Return the PCIe link of a GPU where a file is silent."""
+        """Return the usual PCIe link of the GPU, for a file that does not state it."""
         return self.pcie(self.usual("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
 
     def socket(self, payload: float, what: str) -> Wire:
-        """Return the way between two NUMA nodes; the figure is NCCL's, already payload."""
+        """Return the link between two NUMA nodes; NCCL's figure is already payload."""
         return self.spec.socket.changed(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
 
     def port(self, line_rate: float, medium: str, what: str, *, latency: float = NIC_LATENCY) -> Wire:
-        """A NIC's cable.  Efficiency as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml, which cite it."""
+        """Return a NIC's cable, efficient as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml."""
         fast = line_rate >= 50e9 and medium == "infiniband"
         efficiency, like = (0.96, "dgx_h100") if fast else (0.948, "dgx_a100")
         return self.spec.nic.changed(
@@ -93,10 +93,7 @@ class Wires:
         )
 
     def usual(self, figure: str, why: str) -> float:
-        """B/s of ``pcie``, ``nic`` or ``socket`` where a file is silent: as given by hand, or usual for the generation.
-
-        InputError naming the parameter where neither is known.
-        """
+        """Return the user-given or usual rate (B/s) of ``pcie``, ``nic`` or ``socket``; InputError if unknown."""
         given: float | None = getattr(self.spec, figure).line_rate
         if given is not None:
             return given

@@ -1,13 +1,12 @@
-"""A cluster from a graph that networkx wrote: node-link JSON (``node_link_data``) or GraphML.
+"""Cluster from a networkx graph: node-link JSON (``node_link_data``) or GraphML.
 
 The graph follows the conventions of ``topology.cluster``: nodes have a ``kind`` (a gpu may have ``host``, a switch
 ``tier``, a nic or switch ``network``), edges have ``bandwidth`` (B/s as a number, or text with a unit), or
-``line_rate`` with ``efficiency``, and ``latency`` (s, or text).
-``name`` and ``device`` may be attributes of the graph.  Other attributes are left out.  An undirected edge is a link
-both ways; parallel edges are one link with their sum.
+``line_rate`` with ``efficiency``, and ``latency`` (s, or text). ``name`` and ``device`` may be attributes of the graph.
+Other attributes are ignored. An undirected edge is a link both ways; parallel edges are one link with their sum.
 
-``node_link_data`` writes an edge's ends as ``source`` and ``target``, over an attribute of that name: where the numbers
-come from is lost on that way, and the importer says "imported graph" in its place.
+``node_link_data`` writes an edge's ends as ``source`` and ``target``, over an attribute of that name: the source of the
+numbers is lost, and the importer writes "imported graph" instead.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ _MAX_NODES = 500_000
 
 
 def is_node_link(data: object) -> bool:
-    """Return whether parsed JSON is networkx's node-link form (a topology document has a ``kind`` at the top)."""
+    """Return whether parsed JSON is networkx's node-link form (a topology document has a top-level ``kind``)."""
     return isinstance(data, dict) and "nodes" in data and ("edges" in data or "links" in data) and "kind" not in data
 
 
 def refuse_constant(name: str) -> None:
-    """Refuses what JSON has not (NaN) when a graph is read."""
+    """Raise InputError for a constant that is not JSON (NaN) in a graph file."""
     raise InputError(f"holds {name}, which is no number that a link can have")
 
 
 def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
-    """Return the graph in node-link JSON, of networkx 3.4 and later ("edges") or of before ("links")."""
+    """Build the graph from node-link JSON of networkx 3.4 or later ("edges") or earlier ("links")."""
     directed, attributes = data.get("directed", False), data.get("graph", {})
     if isinstance(attributes, list):  # very old files: pairs
         attributes = dict(pair for pair in attributes if isinstance(pair, list) and len(pair) == 2)
@@ -67,7 +66,7 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
 
 
 def _entries(data: Mapping[str, Any], key: str, source: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the objects of a list, each behind what errors call it."""
+    """Return the objects of a list, each paired with the name that errors use for it."""
     value = data[key]
     if not isinstance(value, list):
         raise InputError(f"{source}: {key} is {shown(value)}; a list is expected")
@@ -89,7 +88,7 @@ def _name(value: object, where: str) -> str:
 
 
 def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
-    """Return the graph in a GraphML file, whose ``root`` has no document type; InputError for what is no GraphML."""
+    """Build the graph from a GraphML file with the XML ``root``; raise InputError if it is not GraphML."""
     seen: dict[str, None] = {}
     for node in root.below("node"):
         if (name := node.require("id")) in seen:
@@ -105,7 +104,7 @@ def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
 
 
 def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpec) -> GraphDocument:
-    """Return the topology document of a graph; InputError naming the node or edge that lacks something."""
+    """Return the topology document of a graph; raise InputError naming an incomplete node or edge."""
     spec.accept(form, PARAMETERS)
     device = spec.device or graph.graph.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
@@ -159,7 +158,7 @@ def _text(data: Mapping[str, Any], key: str, where: str) -> str | None:
 
 
 def _wire(data: Mapping[str, Any], where: str) -> Wire:
-    """Return an edge's figures.  ``bandwidth`` decides; line rate and efficiency stay where they agree with it."""
+    """Return an edge's link figures; ``bandwidth`` takes precedence over line rate and efficiency."""
     bandwidth = _quantity(data, "bandwidth", parse_bytes_per_second, where)
     line_rate = _quantity(data, "line_rate", parse_bytes_per_second, where)
     efficiency, latency = data.get("efficiency"), _quantity(data, "latency", parse_seconds, where, zero=True)
@@ -198,7 +197,7 @@ def _is_number(value: object) -> bool:
 
 
 def _side_by_side(a: Wire, b: Wire) -> Wire:
-    """Return two cables between the same nodes as one: their sum, with the longer latency."""
+    """Return two parallel cables as one link: summed rates, the longer latency."""
     line_rate = a.line_rate + b.line_rate
     payload = a.line_rate * a.efficiency + b.line_rate * b.efficiency
     same = a.efficiency == b.efficiency

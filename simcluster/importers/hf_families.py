@@ -1,7 +1,7 @@
-"""The values of one ``config.json``, and the meaning of every ``model_type`` of transformers: ``hf_families.yaml``.
+"""Checked values of a ``config.json``, and the meaning of every ``model_type`` (``hf_families.yaml``).
 
 Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
-counts that come out are tested against published ones.
+resulting parameter counts are tested against published ones.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.layer_lists import MOST_LAYERS, places
 
 Fields = dict[str, Any]
-"""Fields of ``Model``; None for one that the config does not give."""
+"""Fields of ``Model``; None for a field that the config does not give."""
 _LARGEST = 10**9
 _INHERITED = ("keys", "implied", "fallback", "refused", "moe")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A parsed config and its ``model_type``; ``asked`` are the keys that were looked for."""
+    """A parsed config and its ``model_type``; ``asked`` records the keys that were looked up."""
 
     data: Mapping[str, Any]
     kind: str
     asked: set[str] = field(default_factory=set, compare=False)
 
     def value(self, key: str) -> Any:
-        """Return what the config has under a key, None where it is not there; InputError for Infinity and NaN."""
+        """Return the value of a key, None if absent; raise InputError for Infinity and NaN."""
         self.asked.add(key)
         value = self.data.get(key)
         if isinstance(value, float) and not math.isfinite(value):
@@ -39,7 +39,7 @@ class Config:
         return value
 
     def checked(self, key: str, holds: Callable[[Any], bool], wrong: str, default: Any = None) -> Any:
-        """Return a value that ``holds``, the default where it is not there or null; InputError ("is ``wrong``")."""
+        """Return a value that satisfies ``holds``, the default if absent or null; else raise InputError (``wrong``)."""
         value = self.value(key)
         if value is not None and not holds(value):
             try:
@@ -50,7 +50,7 @@ class Config:
         return default if value is None else value
 
     def size(self, keys: str, what: str = "") -> int | None:
-        """Return the first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""
+        """Return the first non-null value of ``keys`` (space-separated) as a positive int; None if all are null."""
         wrong = f"is not a positive whole number (of at most {_LARGEST:,}); write one"
         wrong += f"; it is the model's {what}" if what else ""
         self.asked.update(keys.split())
@@ -59,7 +59,7 @@ class Config:
         return found
 
     def needed(self, keys: str) -> int:
-        """As ``size``; InputError where there is none."""
+        """Return the first non-null value of ``keys`` as a positive int; raise InputError if all are null."""
         value = self.size(keys)
         if value is None:
             lacks = f"lacks {keys.replace(' ', ' or ')}, which must be there"
@@ -67,16 +67,16 @@ class Config:
         return value
 
     def natural(self, key: str, default: int) -> int:
-        """Return a whole number from 0."""
+        """Return a whole number of at least 0."""
         return int(self.checked(key, lambda value: _is_whole(value, 0), "is not a whole number from 0 on", default))
 
     def switch(self, key: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return a boolean value."""
         wrong = "is neither true nor false; write one of them"
         return bool(self.checked(key, lambda value: isinstance(value, bool), wrong, default))
 
     def numbers(self, key: str) -> list[int]:
-        """Return a list of layer numbers."""
+        """Return a list of layer numbers without duplicates."""
 
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(type(each) is int for each in value)
@@ -93,8 +93,7 @@ def _is_whole(value: Any, least: int) -> bool:
 def add_window(
     config: Config, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
 ) -> None:
-    """Set ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and
-    ``every`` are transformers' defaults, ``keys`` where a config writes the latter."""
+    """Set ``attention_window`` and ``full_attention_every`` if the window is shorter than the sequence."""
     types, layers = config.value("layer_types") if every is not None else None, fields["layers"]
     if every is not None:
         every = config.size(keys) or every
@@ -114,10 +113,10 @@ def add_window(
 
 
 def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
-    """Set the mixture of experts that a row describes: how many experts, how wide, in which layers.
+    """Set the mixture of experts that a row describes: number of experts, width, layers that have them.
 
-    Layers from ``first`` to ``last`` have one, every ``step``-th of them (``from``: 0 or ``first`` is such a layer, by
-    default the step-th), but those of the list ``dense``; or those that are ``listed``.
+    Layers from ``first`` to ``last`` have experts, every ``step``-th of them (``from``: 0 or ``first`` is such a layer,
+    by default the step-th), except those of the list ``dense``; or the layers that are ``listed``.
     """
     layers, experts = fields["layers"], config.needed(row["experts"])
     width = config.needed(row["width"]) if "width" in row else fields["ffn_hidden_size"]
@@ -174,7 +173,7 @@ def _llama(config: Config, fields: Fields) -> None:
 
 
 def _llama4(config: Config, fields: Fields) -> None:
-    """Require attention in chunks that are as long as the sequence, which is plain attention."""
+    """Raise InputError if attention chunks are shorter than the sequence (longer ones are plain attention)."""
     chunk = config.size("attention_chunk_size") or 8192
     if fields["sequence_length"] > chunk:
         raise InputError(
@@ -184,7 +183,7 @@ def _llama4(config: Config, fields: Fields) -> None:
 
 
 def _qwen_window(config: Config, fields: Fields) -> None:
-    """Set the window of the layers from max_window_layers on; only all or none of them is modelled."""
+    """Set the window of layers from max_window_layers on; only all or none of them is modelled."""
     window, layers, sequence = config.size("sliding_window"), fields["layers"], fields["sequence_length"]
     if not config.switch("use_sliding_window", False) or not window or not sequence or window >= sequence:
         return
@@ -240,11 +239,11 @@ FURTHER: dict[str, Callable[[Config, Fields], None]] = {
     made.__name__.removeprefix("_"): made
     for made in (_latent, _llama, _llama4, _qwen_window, _opt, _falcon, _mpt, _fla)
 }
-"""Rules by the name that a row gives them."""
+"""Family-specific rules by the name used in ``hf_families.yaml``."""
 
 
 def predicted(config: Config) -> tuple[str, ...]:
-    """Return the sentence about layers for multi-token prediction, which the model is taken to be without."""
+    """Return the assumption that the model is taken without its multi-token prediction layers, if it has some."""
     number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
     said = (
@@ -262,4 +261,4 @@ def _families() -> dict[str, dict[str, Any]]:
 
 
 FAMILIES = _families()
-"""The row of every ``model_type``."""
+"""Row of ``hf_families.yaml`` by ``model_type``."""

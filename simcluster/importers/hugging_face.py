@@ -1,7 +1,7 @@
-"""A model from the ``config.json`` that Hugging Face transformers publishes beside the weights.
+"""Model from the ``config.json`` that Hugging Face transformers publishes with the weights.
 
-The meaning of each ``model_type`` is in ``hf_families``.  Anything else is refused rather than guessed, and so is
-what a known family has that is not modelled.
+``hf_families`` has the meaning of each ``model_type``. Anything else is refused rather than guessed, and so are
+features of a known family that are not modelled.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ _REASONS = {kind: why for why, kinds in _TABLES["reasons"].items() for kind in k
 _SPARSE_KEYS = ("index_topk", "sparse_attention_config")
 _TOWERS = ("vision_config", "audio_config", "speech_config")
 _DECODERS = ("text_config", "llm_config", "language_config")
-_FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
-_PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections of a decoder's own sizes
+_FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # decoder sizes are at the top level, next to the towers
+_PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections with decoder sizes
 _STORED = ("quantization_config", "compression_config")
 _OF_STORED = {"quant_method": "", "bits": " bits"}
-_LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # of forks, which transformers does not read
+_LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # keys of forks, which transformers does not read
 USUAL_LENGTH = 8192
-"""Tokens of a sequence in pre-training, where a model takes longer ones and no length is given."""
+"""Default pre-training sequence length (tokens) of a model that takes longer ones."""
 _OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
     """Return the fields of ``Model`` that a parsed ``config.json`` describes.
 
-    A config does not say how long training sequences are.  Without ``sequence_length`` the longest that the model takes
-    is used (``max_position_embeddings`` and its like), which for models of long context is far more than most of their
-    training: give it where it matters.
+    A config does not state the length of training sequences. The default of ``sequence_length`` is the longest that the
+    model takes (``max_position_embeddings`` and its like), which for models of long context is far more than most of
+    their training: give it where it matters.
 
-    ``assumptions_of_config`` says what is left out.
+    ``assumptions_of_config`` lists what is omitted.
 
     Raises InputError for an unknown ``model_type``, for a missing or impossible field, and for what is not modelled:
-    experts in layers that follow no rule, embeddings of another width than the layers, vision towers, encoders.
+    experts in irregular layers, embeddings of another width than the layers, vision towers, encoders.
     """
     return _read(config, sequence_length)[0]
 
 
 def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH) -> tuple[dict[str, Any], str]:
-    """Return the fields of ``Model`` with the longest sequence up to ``most`` tokens, and the words for it."""
+    """Return the fields of ``Model`` with the longest sequence up to ``most`` tokens, and a text stating it."""
     try:
         fields = model_from_config(config)
     except InputError:
-        fields = {}  # which a shorter sequence may mend, as of attention in chunks
+        fields = {}  # a shorter sequence may be valid, as with chunked attention
     if fields and fields["sequence_length"] <= most:
         return fields, f"sequences of {fields['sequence_length']} tokens, the longest that the model takes"
     return model_from_config(config, sequence_length=USUAL_LENGTH), f"sequences of {USUAL_LENGTH} tokens"
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return sentences about what the config has and the model is taken to be without; errors as above."""
+    """Return sentences on config parts that the model is taken without; errors as model_from_config."""
     return _read(config, 1)[1]
 
 
 def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what to say, by key, of the longest sequence where nobody gives another; errors as above.
+    """Return notes by key on the model's longest sequence, for use if the user gives no length.
 
-    That it is the default of the model_type, and that the config says a shorter one which is not read.
+    They say that it is the model_type's default, or that the config has a shorter length that is not read.
     """
     read = _read(config, 1)[2]
     family = FAMILIES[read.kind]
@@ -86,7 +86,7 @@ def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
-    """Return exactly how many parameters the model of a config has, of every supported family; errors as above."""
+    """Return the exact parameter count of the model of a config; errors as ``model_from_config``."""
     fields = _read(config, 1)[0]
     return parameters(validate(Model, Document(fields, "config.json", Path())))
 
@@ -94,10 +94,9 @@ def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
 def keys_of_config(
     config: Mapping[str, Any], *, sequence_length: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the keys that the model's fields come from, those that change nothing in the time of a step, and those of
-    which that is not known; errors as above.
+    """Return the config keys that are mapped to fields, those without effect on the step, and unknown ones.
 
-    Of a model of several parts those of its decoder.
+    For a model of several parts they are the keys of its decoder; errors as ``model_from_config``.
     """
     read = _read(config, sequence_length)[2]
     parts = ("model_type", *_PARTS.get(read.kind, ()))
@@ -114,7 +113,7 @@ def _is_idle(key: str, value: Any) -> bool:
 
 
 def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...], Config]:
-    """Return the fields of ``Model``, what it is taken to be without, and the config as it was read."""
+    """Return the fields of ``Model``, the assumptions made, and the config as it was read."""
     data, without = _decoder_of(data)
     kind = data.get("model_type")
     for part in (data.get(name) for name in _PARTS.get(str(kind), ())):
@@ -177,12 +176,12 @@ def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | No
         add_mixture(config, fields, family["moe"])
     moe = fields.get("moe")
     if moe and not moe.keys() & {"first_dense_layers", "every"}:
-        fields["ffn_hidden_size"] = None  # no layer has an MLP of its own
+        fields["ffn_hidden_size"] = None  # no layer has a dense MLP
     return fields
 
 
 def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return the decoder of text in the config of a model of several parts, and that it is taken without the others."""
+    """Return the text decoder in the config of a multi-part model, and a note on omitted parts."""
     towers = [key for key in _TOWERS if data.get(key)]
     alone = f"the decoder of text alone, without {listed(towers)}"
     part = next((key for key in _DECODERS if isinstance(data.get(key), Mapping)), "")
@@ -197,9 +196,9 @@ def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, 
 
 
 def parse_config(text: str, source: str) -> dict[str, Any]:
-    """Return the JSON object in the text of a ``config.json``; InputError for what is no JSON, or says a key twice."""
+    """Parse the text of a ``config.json``; raise InputError for invalid JSON or a repeated key."""
     try:
-        config = parse_json(text, source, object_pairs_hook=unique_keys)  # with Infinity and NaN, which it writes
+        config = parse_json(text, source, object_pairs_hook=unique_keys)  # transformers writes Infinity and NaN
     except InputError as problem:
         raise InputError(f"{problem}; a config.json of transformers is expected") from None
     if not isinstance(config, dict):

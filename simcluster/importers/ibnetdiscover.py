@@ -1,9 +1,9 @@
-"""A cluster from what ``ibnetdiscover`` prints: the switches and channel adapters of an InfiniBand fabric, with cables.
+"""Cluster from the output of ``ibnetdiscover``: switches, channel adapters and cables of an InfiniBand fabric.
 
-The listing knows no GPUs: each machine gets ``gpus_per_nic`` for each of its NICs, which NVLink joins through NVSwitch
-where the GPU's generation (or ``nvlinks_per_gpu``) says so.  Machines are told apart by the first word of an adapter's
-description ("node001 mlx5_0"); ``hosts`` and ``nics`` leave out storage and management.  SHARP's aggregation nodes and
-routers are left out.  Cables side by side between two switches are one link with their sum.
+The listing has no GPUs: each host gets ``gpus_per_nic`` for each of its NICs, joined by NVLink through NVSwitch if the
+GPU's generation (or ``nvlinks_per_gpu``) says so. Hosts are distinguished by the first word of an adapter's description
+("node001 mlx5_0"); ``hosts`` and ``nics`` exclude storage and management. SHARP's aggregation nodes and routers are
+ignored. Parallel cables between two switches are one link with their sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simcluster.importers.generations import Wires
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 
-# payload bits per second of a lane after line coding: InfiniBand Architecture Specification, volume 2
+# payload bit/s per lane after line coding: InfiniBand Architecture Specification, volume 2
 _LANE = {"SDR": 2e9, "DDR": 4e9, "QDR": 8e9, "FDR10": 10e9, "FDR": 13.64e9, "EDR": 25e9, "HDR": 50e9, "NDR": 100e9,
          "XDR": 200e9}  # fmt: skip
 _RECORD = re.compile(r'(Switch|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*(?:#\s*"([^"]*)")?.*')
@@ -34,7 +34,7 @@ _PCIE_LATENCY, _PORT_LATENCY = 1e-6, 6e-6  # GPU - NIC without the switch betwee
 
 @dataclass(frozen=True, slots=True)
 class _Cable:
-    """What a port's line says: the far end's record and port, and B/s."""
+    """A port line of the listing: the far end's record and port, and the rate (B/s)."""
 
     port: int
     far: str
@@ -56,27 +56,27 @@ class _Record:
 
     @property
     def counts(self) -> bool:
-        """Whether it carries the job's traffic: not a router, nor the SHARP engine inside a switch."""
+        """Whether the record carries job traffic: not a router, nor a SHARP engine inside a switch."""
         return self.kind == "Switch" or (self.kind == "Ca" and "Aggregation Node" not in self.description)
 
     @property
     def host(self) -> str:
-        """The machine of an adapter."""
+        """Host name of an adapter."""
         return self.description.split()[0] if self.description.split() else self.name
 
     @property
     def nic(self) -> str:
-        """The adapter's name in its machine."""
+        """Adapter name within its host."""
         return " ".join(self.description.split()[1:]) or self.name
 
 
 def is_listing(text: str) -> bool:
-    """Return whether a text looks like ibnetdiscover's: records of switches or adapters, or their GUIDs."""
+    """Return whether a text looks like ibnetdiscover's output: records of switches or adapters, or their GUIDs."""
     return re.search(r'^(?:(?:switchguid|caguid)=0x|(?:Switch|Ca)\s+\d+\s+")', text, re.MULTILINE) is not None
 
 
 def parse_listing(text: str, source: str) -> dict[str, _Record]:
-    """Return the records by id; InputError with the line of what cannot be read, or contradicts another line."""
+    """Parse the records by id; raise InputError with the line of unreadable or contradictory records."""
     records: dict[str, _Record] = {}
     current: _Record | None = None
     for number, raw in enumerate(text.splitlines(), 1):
@@ -145,7 +145,7 @@ def _check_ends(records: dict[str, _Record]) -> None:
 
 
 def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
-    """Return the machines with their GPUs, NICs on their switches, and the cables between switches."""
+    """Return the topology document: hosts with GPUs, NICs on their switches, cables between switches."""
     spec.accept("ibnetdiscover", PARAMETERS)
     if spec.device is None:
         raise InputError(f"{source}: ibnetdiscover knows no GPUs; name them beside the file, as in device: h100")
@@ -176,7 +176,7 @@ def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> Gra
 def _add_machine(
     document: GraphDocument, wires: Wires, source: str, machine: tuple[int, str], ports: list[tuple[str, _Cable]]
 ) -> list[tuple[str, _Cable]]:
-    """Add a machine, its GPUs joined by NVSwitch, and return the names of its NICs with their cables."""
+    """Add a host and its GPUs joined by NVSwitch; return the names of its NICs with their cables."""
     number, host = machine
     seen: Counter[str] = Counter()
     nics = []
@@ -199,7 +199,7 @@ def _add_machine(
 def _add_pcie(
     document: GraphDocument, pcie: Wire, spec: ImportSpec, host: str, gpus: list[str], nics: list[str], *, joined: bool
 ) -> None:
-    """Add GPU - NIC; over a PCIe switch if several share it, and with a host bridge if NVLink does not join them."""
+    """Link GPUs to NICs; over a PCIe switch if several share it, with a host bridge unless NVLink joins them."""
     several = not joined and len(gpus) > 1
     shared = spec.gpus_per_nic > 1 or several
     if spec.pcie.latency is None:
@@ -234,7 +234,7 @@ def _nvlinks(wires: Wires, source: str) -> Wire | None:
 
 
 def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
-    """A name for each switch: of its description "MF0;leaf1:MQM9700/U1" what is between ; and :, if it has it alone."""
+    """Return a name per switch: the part between ; and : of "MF0;leaf1:MQM9700/U1" if unique."""
     short = {}
     for record in records.values():
         if record.kind == "Switch":
@@ -256,13 +256,13 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
                 pair = (switches[guid], switches[cable.far])
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
-        nic = wires.port(rate, "infiniband", "")  # only its efficiency is that of a cable between switches
+        nic = wires.port(rate, "infiniband", "")  # only its efficiency is used
         source = "ibnetdiscover; 0.6 us for each further switch: assumed"
         document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
 
 def _levels(records: dict[str, _Record]) -> dict[str, int]:
-    """How far above the adapters each switch is: 0 for those that have some."""
+    """Return each switch's distance above the adapters; 0 for switches with adapters."""
     switches = {name: record for name, record in records.items() if record.kind == "Switch"}
     adapters = {name for name, record in records.items() if record.kind == "Ca" and record.counts}
     cables = [(name, cable.far) for name, record in switches.items() for cable in record.cables.values()]

@@ -1,4 +1,4 @@
-"""A scenario made from what another tool is started with: the document, and what became of every setting."""
+"""Imported scenario document, and what became of every setting of the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")
 
 Beside = Callable[[str], str | None]
-"""The text of a file by its path from a folder around the one that is read; None where none is there."""
+"""Reader of a file's text by its path relative to the imported file or a parent folder; None if missing."""
 _MOST_TOLD = 30
 _DECIDING = re.compile(
     r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|bubble|1f1b|gpipe|dualpipe|interleav"
@@ -25,34 +25,34 @@ _DECIDING = re.compile(
     r"|(?<![a-z0-9])(?:v?pp|tp|etp|cp|ep|dp|zbv?)(?![a-z0-9])",
     re.IGNORECASE,
 )
-"""Parts of the names of settings that decide the step: its split, batch, sequences, formats and recompute."""
+"""Name parts of settings that determine the step: parallelism, batch, sequences, formats and recompute."""
 _DEGREE = re.compile(r"parallel[-_](size|degree)$|(?:^|[-_])(?:pp|tp|etp|cp|ep|dp|sp)[-_]size$")
 
 
 def deciding_word(name: str) -> str:
-    """Return the part of a setting's name by which it decides the step; empty where it has none."""
+    """Return the part of a setting's name that suggests it determines the step time; empty if none does."""
     found = _DECIDING.search(name)
     return found[0].lower() if found else ""
 
 
 def is_off(name: str, value: str) -> bool:
-    """Return whether an unknown option has a value that leaves it off, as a degree of 1 does."""
+    """Return whether an unknown option has a value that disables it, such as a degree of 1."""
     return value.lower() in ("false", "no", "none") or (value == "1" and _DEGREE.search(name) is not None)
 
 
 def nothing_beside(name: str) -> str | None:
-    """A place where no other file lies."""
+    """Return None: no other files are available."""
     return None
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A scenario document and how it came about.
+    """A scenario document with the settings it came from, assumptions and unknown settings.
 
-    ``assumed`` are sentences about what was not said, or is modelled otherwise; ``no_effect`` the settings that change
-    nothing in the time of a step as it is simulated; ``mapped`` those that the document has; ``facts`` what else a
-    reader of the document should know.  ``unknown`` settings are left out too, and whether they change the time is not
-    known.
+    ``assumed`` are sentences about what was not stated or is modelled differently; ``no_effect`` lists the settings
+    that do not change the simulated step time; ``mapped`` those that are in the document; ``facts`` is further
+    information for readers of the document. ``unknown`` settings are ignored, too, and their effect on the time is
+    unknown.
     """
 
     document: dict[str, Any]
@@ -63,9 +63,9 @@ class Imported:
     unknown: tuple[str, ...] = ()
 
     def accounted(self, present: Iterable[str], became: Mapping[str, str] = MappingProxyType({})) -> Imported:
-        """Return it with each setting that is present in the file in one of its lists, by the name that it has there.
+        """Return a copy in which every setting of the file is in one of the lists, under its name in the file.
 
-        ``became`` are the names that settings were translated to.  A setting in no list and no sentence is unknown.
+        ``became`` are the names that settings were translated to. A setting in no list and no sentence is unknown.
         """
         said = " ".join((*self.assumed, *self.unknown))
         mapped: list[str] = []
@@ -84,7 +84,7 @@ class Imported:
         )  # fmt: skip
 
     def require_known(self, source: str, *, strict: bool, by_option: bool) -> None:
-        """Raise InputError where an unknown setting decides the step, by its name, or (``strict``) where there is one.
+        """Raise InputError if an unknown setting's name suggests that it determines the step, or if ``strict``.
 
         ``by_option``: the user can switch an option off on the command line.
         """
@@ -102,7 +102,7 @@ class Imported:
             raise InputError(f"{source}: {what}; take them out, or leave --strict out to ignore them")
 
     def text(self, origin: str) -> str:
-        """Return a scenario file, with what was assumed as comments at its head."""
+        """Return the text of a scenario file, with the assumptions as comments at its head."""
         lines = [f"# From {origin}.", *(f"# {fact}" for fact in self.facts)]
         lines += [*(f"# Assumed: {sentence}" for sentence in self.assumed)]
         if self.unknown:
@@ -114,7 +114,7 @@ class Imported:
 
 
 class Settings(dict[str, Any]):
-    """Settings by name that record which of them are read; what is never read changes nothing."""
+    """Settings by name that record which of them are read; unread settings have no effect."""
 
     def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(settings)
@@ -125,41 +125,41 @@ class Settings(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a setting, or the default where it is absent; it counts as read."""
+        """Return a setting, or the default if absent; it counts as read."""
         self._read.add(name)
         return super().get(name, default)
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The names that were read, or are switched off, in the order of the file."""
+        """Names that were read or are switched off, in the order of the file."""
         return tuple(name for name, value in self.items() if name in self._read or value is False)
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """All other names."""
+        """Names that were neither read nor switched off."""
         return tuple(name for name in self if name not in self.read)
 
 
 def guess(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'tp'?)" behind a name that is not known, or nothing."""
+    """Return " (did you mean 'tp'?)" for an unknown name; empty if nothing is close."""
     near = nearest(word, known, cutoff=0.8)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 class Problems:
-    """What is wrong with a file, gathered so that it is told at once."""
+    """Problems of a file, collected to be reported together."""
 
     def __init__(self, source: str, found: Iterable[str] = ()) -> None:
         self._source, self.found = source, list(found)
 
     def add(self, problem: InputError) -> None:
-        """One more, told once."""
+        """Record a problem; duplicates are reported once."""
         self.found.append(str(problem).removeprefix(f"{self._source}: "))
 
     def of(
         self, make: Callable[Parameters, Made], *args: Parameters.args, **more: Parameters.kwargs
     ) -> Made | None:  # fmt: skip
-        """Return what ``make`` returns; None where it raises InputError, which is kept."""
+        """Call ``make`` and return its result; record its InputError and return None."""
         try:
             return make(*args, **more)
         except InputError as problem:
@@ -167,7 +167,7 @@ class Problems:
             return None
 
     def tell(self) -> None:
-        """Raise InputError with all of them, if there are any."""
+        """Raise one InputError with all recorded problems, if there are any."""
         found = list(dict.fromkeys(self.found))
         if len(found) == 1:
             raise InputError(f"{self._source}: {found[0]}")
@@ -178,7 +178,7 @@ class Problems:
 
 
 class Sorting:
-    """Settings of one file by what becomes of those that no field of a scenario has, and what is wrong with them."""
+    """Classification of a file's settings that are not mapped to the scenario, with the problems found."""
 
     def __init__(self, source: str, dashes: str = "", problems: Iterable[str] = ()) -> None:
         self.source, self._dashes = source, dashes
@@ -188,14 +188,14 @@ class Sorting:
         self.unknown: list[str] = []
 
     def error(self, name: str, message: str) -> InputError:
-        """Return what is wrong with a setting."""
+        """Return an InputError about a setting."""
         return InputError(f"{self.source}: {self._dashes}{name}: {message}")
 
     def place(
         self, name: str, *, refused: str = "", otherwise: str = "", on: bool = True, idle: bool = False, way: str = "",
         known: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        """Put a setting in its list: ``refused`` and ``otherwise`` say why, and count where it is ``on``."""
+        """Add a setting to its list; ``refused`` and ``otherwise`` give the reason and apply if it is ``on``."""
         if refused and on:
             self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
         elif otherwise and on:

@@ -1,4 +1,4 @@
-"""The command of a launch script that starts the training, with its options and how many processes it starts."""
+"""The training command of a launch script, its options and the number of processes it starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _PASSED = re.compile(r"^[ \t]*(?:exec|srun|mpirun|mpiexec|torchrun|deepspeed|python\S*)[ \t].*\$\{?[@*]", re.MULTILINE)
 _CONFIGURES = ("config-file", "config", "yaml-cfg", "model-config", "model-config-path")
-"""Options that name a YAML file with more options, or with the sizes of the model."""
+"""Options that name a YAML file with more options or model sizes."""
 _OTHER_TOOLS = {
     "megatron-bridge": r"Megatron-Bridge|megatron\.bridge|run_recipe\.py", "torchtitan": r"torchtitan",
     "nemo": r"NeMo\b|nemo_run|megatron_gpt_pretraining\.py",
@@ -48,16 +48,16 @@ def arguments_of_script(
 ) -> Arguments:
     """Return the arguments of the training that a shell script starts; nothing of it is run.
 
-    ``fixed`` are values of variables (and of ``1``, ``2``, ... for its arguments) that the user gives, ``beside`` the
-    text of a file that lies with it; ``gpus`` are those of the job, where the user says how many.  Raises InputError
-    for a script that starts no training.
+    ``fixed`` are user-given values of variables (and of ``1``, ``2``, ... for the script's arguments), ``beside`` gives
+    the text of a file next to it; ``gpus`` is the job's GPU count, if the user gives it. Raises InputError for a script
+    that starts no training.
     """
     state = read_script(text, State(source, fixed, beside, seen_in_a_machine(gpus, gpus_per_node)))
     words, around = _training(text, state)
     kept = [word for word, before in zip(words, ["", *words], strict=False) if not _is_empty(word, before, state)]
     found = with_given(from_words(kept, repeated=True), fixed)
     refuse_trainer(found, source)
-    if len(kept) == len(words) and not state.missing:  # nothing else that may hold options
+    if len(kept) == len(words) and not state.missing:  # nothing unknown may hold options
         require_options_of_megatron(found, source)
     state.assumed |= dict.fromkeys(state.assumed_unset())
     options = _filled(found.options, state)
@@ -75,7 +75,7 @@ def arguments_of_script(
 
 
 def _training(text: str, state: State) -> tuple[list[str], list[str]]:
-    """Return the words of the command with most options of a training, and those around it; InputError for none."""
+    """Return the words of the command with most training options and those around it; InputError if none."""
     scored = [(_known(words), words, around) for words, around in state.commands]
     most = max((score for score, _, _ in scored), default=0)
     if not most:
@@ -88,13 +88,13 @@ def _training(text: str, state: State) -> tuple[list[str], list[str]]:
 
 
 def _known(words: Sequence[str]) -> int:
-    """Return how many options of a training the command has."""
+    """Return the number of training options in the command."""
     names = {word[2:].partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
     return len(names & MAPPED.keys()) or int("model" in names and bool(swift_command(words)))
 
 
 def _is_empty(word: str, before: str, state: State) -> bool:
-    """Return whether a word is an unset variable, which bash expands to no word, and not an option's value."""
+    """Return whether a word is an unset variable, which bash expands to nothing, and not an option's value."""
     found = _ALONE.fullmatch(word)
     is_value = before.startswith("--") and "=" not in before
     is_value = is_value and MAPPED.get(before.lstrip("-").replace("_", "-")) != "flag"
@@ -107,7 +107,7 @@ def _is_empty(word: str, before: str, state: State) -> bool:
 def _nothing(text: str, state: State) -> str:
     """Return why a script starts no training, and what would help."""
     words = [word for command, _ in state.commands for word in command]
-    if state.stopped and state.unset:  # what it tests and nobody gives
+    if state.stopped and state.unset:  # it tests variables that are not given
         holders = {
             value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)
         }
@@ -139,7 +139,7 @@ def _nothing(text: str, state: State) -> str:
 
 
 def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tuple[str, ...]]:
-    """Return the options with those of the YAML file and of the DeepSpeed configuration that they name."""
+    """Return the options with those of the YAML file and the DeepSpeed configuration that they name."""
     options = dict(found)
     batch = " ".join(options.get("global-batch-size", ()))
     if "$" in batch:
@@ -161,13 +161,13 @@ def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tup
 
 
 def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
-    """Return the option that names a YAML file with more options, and the file; None where none does."""
+    """Return the option that names a YAML file of options, and that file; None if no option does."""
     found = ((name, " ".join(options.get(name, ()))) for name in _CONFIGURES)
     return next(((name, file) for name, file in found if "$" in file or file.endswith((".yaml", ".yml"))), None)
 
 
 def _problems(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
-    """Return what to say of a script whose options rest on arguments or files that are not there."""
+    """Return complaints about a script whose options depend on missing arguments or files."""
     found: list[str] = []
     values = [" ".join(options.get(name, ())) for name in MAPPED if name not in FILES]
     takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)

@@ -1,6 +1,6 @@
-"""Lists of a number for each layer, as Python would write them (``[0]*3+[1]*58``), and which layers have experts.
+"""Per-layer number lists in Python notation (``[0]*3+[1]*58``), and which layers have experts.
 
-Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and whole numbers have a meaning.
+Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and whole numbers are allowed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import accumulate
 from simcluster.base.errors import InputError
 
 MOST_LAYERS = 100_000
-"""The most numbers of a list of layers."""
+"""Maximum length of a list of layers."""
 _MOST_CHARACTERS, _MOST_DEPTH, _MOST_NUMBER = 10_000, 20, 10**9
 
 Value = int | list[int]
 
 
 def parse_layer_list(text: str) -> Value:
-    """Return the number, or the list of numbers, in a text.
+    """Parse a number, or a list of numbers, in Python notation.
 
     Raises InputError for anything else, and for a list of more than MOST_LAYERS numbers before it is made.
     """
@@ -65,9 +65,9 @@ def _value(node: ast.expr) -> Value:
 
 
 def places(has_experts: Sequence[bool]) -> dict[str, int] | None:
-    """Return which layers have experts, in their order, as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
+    """Return the layers that have experts as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
 
-    Defaults are left out; None where experts are in no layer, or not in every n-th behind the first dense ones.
+    Defaults are omitted; None if experts are in no layer, or not in every n-th after the first dense ones.
     """
     found = [number for number, here in enumerate(has_experts) if here]
     if not found:

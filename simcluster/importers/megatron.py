@@ -1,4 +1,4 @@
-"""A scenario from the arguments that Megatron-LM is launched with.
+"""Scenario from the arguments that Megatron-LM is launched with.
 
 Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scenario.
 """
@@ -54,14 +54,13 @@ def scenario_from_arguments(
     beside: Beside = nothing_beside,
     source: str = "<arguments>",
 ) -> Imported:
-    """The scenario of a Megatron-LM command line, launch script, file of options in YAML or log, on a cluster (as
-    ``cluster`` stands in a scenario).
+    """Return the scenario of a Megatron-LM command line, launch script, YAML of options or log on a cluster.
 
-    ``gpus`` left out is what the launcher is told to start, and otherwise all of the cluster, or the fewest that the
-    layout takes.  ``available`` is how many GPUs the cluster has, where that is known.  ``given`` are values of a
-    script's variables, and ``beside`` the text of a file that lies with it.
-    Raises InputError with all options that are not modelled, have no value that can be or are missing, and for what
-    ``arguments`` and ``launches`` refuse.  An option that is not known is in ``unknown``.
+    ``cluster`` is the scenario's cluster section. ``gpus`` defaults to what the launcher starts, or to all of the
+    cluster, or to the fewest that the layout needs. ``available`` is the cluster's GPU count, if known. ``given`` are
+    values of a script's variables, and ``beside`` gives the text of a file next to it. Raises InputError listing all
+    options that are not modelled, have unusable values or are missing, and for what ``arguments`` and ``launches``
+    refuse. An option that is not known is in ``unknown``.
     """
     given = given or {}
     written = with_given(_written(text, source, given, beside, gpus_per_node, gpus), given)
@@ -83,7 +82,7 @@ def scenario_from_arguments(
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"] if arguments.launcher else []
     if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
-    read = (name for name in written.options if name not in options)  # by what translates them
+    read = (name for name in written.options if name not in options)  # read by their translation
     return replace(
         found,
         assumed=(*arguments.assumed, *found.assumed, *assumed_of_program(arguments), *filter(None, said)),
@@ -96,7 +95,7 @@ def scenario_from_arguments(
 def _written(
     text: str, source: str, given: Mapping[str, str], beside: Beside, gpus_per_node: int | None, gpus: int | None
 ) -> Arguments:
-    """Return the arguments in a text of any kind."""
+    """Parse the arguments in a text of any supported kind."""
     if printed := arguments_printed(text, gpus_per_node):
         return printed
     if is_framework_file(text):
@@ -114,14 +113,14 @@ def _written(
 
 
 def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:
-    """Return the assumption if the script starts another number of processes than a node of the cluster has GPUs."""
+    """Return the assumption if the script's processes per node differ from the cluster's GPUs per node."""
     nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
     known = nodes.isdecimal() and each.isdecimal()
     return filled_otherwise(int(each), int(nodes), gpus_per_node) if known else ""
 
 
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
-    """Return the assumption if a launch does not say how many nodes it uses, or how many GPUs there are."""
+    """Return the assumption if a launch does not state its number of nodes or GPUs."""
     if arguments.gpus is None and "gpus" not in document:
         starts = "the script starts" if arguments.launcher else "it runs on"
         return f"all GPUs of the cluster: how many {starts} is not said (--gpus says how many)"
@@ -143,15 +142,15 @@ def scenario_from_options(
     machine: int | None = None,
     problems: Iterable[str] = (),
 ) -> Imported:
-    """Return the scenario of options by Megatron-LM's names, each with the words behind it.
+    """Return the scenario of options by Megatron-LM's names, each with its value words.
 
-    ``available`` are the GPUs of the cluster, ``machine`` those of one of its machines.  Raises InputError with
+    ``available`` is the cluster's GPU count, ``machine`` that of one of its nodes. Raises InputError listing
     ``problems`` and all that are found here.
     """
     run = Options(source, dashes, problems)
     run.sort(options)
     there = "use-checkpoint-args" in run.given and not {"hidden-size", "moe-ffn-hidden-size"} & run.given.keys()
-    for names in (*_NEEDED, *((("ffn-hidden-size",),) if there else ())):  # which is in the checkpoint, too
+    for names in (*_NEEDED, *((("ffn-hidden-size",),) if there else ())):  # also in the checkpoint
         run.problems.of(run.needed, *names)
     vocabulary = run.problems.of(vocabulary_of, run)
     for check in (require_adam, recompute_of, attention_of, memory_of):

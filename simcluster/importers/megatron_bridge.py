@@ -1,8 +1,8 @@
-"""A scenario from Megatron-Bridge's names: overrides (``model.num_layers=32``), a YAML of them, a recipe.
+"""Scenario from Megatron-Bridge: overrides (``model.num_layers=32``), a YAML of them, or a recipe.
 
-A recipe's name gives the model alone; how it is split and its batch have to be given, since recipes change.  Fields are
-those of ConfigContainer (NVIDIA-NeMo/Megatron-Bridge), from knowledge of it; what Megatron-LM calls otherwise is in
-``megatron_bridge.yaml`` beside this file.
+A recipe's name gives the model only; its parallelism and batch must be given, since recipes change. Fields are those of
+ConfigContainer (NVIDIA-NeMo/Megatron-Bridge), from knowledge of it; ``megatron_bridge.yaml`` in this folder has the
+fields that Megatron-LM names differently.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def scenario_from_bridge(
     given: Mapping[str, str] = NONE_GIVEN,
     source: str = "<overrides>",
 ) -> Imported:
-    """Return the scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe.
+    """Return the scenario of Megatron-Bridge overrides or YAML, with or without a recipe name, or of a recipe.
 
-    ``beside`` is the text of a config.json that lies with the file, and ``given`` are arguments of a recipe's function
-    by name.  Raises InputError with the names of all fields that are not modelled or have no value that can be.  A
-    field that is not known is in ``unknown``.
+    ``beside`` gives the text of a config.json next to the file, and ``given`` are arguments of a recipe's function by
+    name. Raises InputError with the names of all fields that are not modelled or have unusable values. A field that is
+    not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
     text = text if python else yaml_printed(text)
@@ -75,7 +75,7 @@ def scenario_from_bridge(
     fields = BridgeFields(source, said)
     fields.options |= model_options({"preset": _RECIPES[_beginning(recipe)]}) if recipe else {}
     own = fields.add(said.settings)
-    if read and not python:  # it has all fields; of those that are not known here the ones that are on count
+    if read and not python:  # it has all fields; unknown ones only count if on
         fields.no_effect += [name for name in said.settings if not said.settings[name]]
         fields.unknown = [name for name in fields.unknown if said.settings.get(name.partition(" ")[0])]
     environment = assumed_of_environment(variables_in(said.settings, _ENVIRONMENT))
@@ -90,7 +90,7 @@ def scenario_from_bridge(
 
 
 class BridgeFields(Sorting):
-    """Fields by Megatron-Bridge's dotted names as Megatron-LM's ``options``, with what has no effect or is not known.
+    """Translation of Megatron-Bridge's dotted fields to Megatron-LM ``options``.
 
     ``became`` has the option of each field, empty for a field that is off.
     """
@@ -104,7 +104,7 @@ class BridgeFields(Sorting):
         self.became: dict[str, str] = {}
 
     def add(self, settings: Mapping[str, Any]) -> Words:
-        """Add fields, and return the options that they give."""
+        """Translate fields and return the options that they give."""
         self._settings = settings
         options: Words = {}
         names: dict[str, str] = {}
@@ -136,7 +136,7 @@ class BridgeFields(Sorting):
         assumed: tuple[str, ...],
         mapped: Iterable[str] = (),
     ) -> Imported:
-        """Return the scenario of the options; InputError with all problems."""
+        """Return the scenario of the options; raise InputError with all problems."""
         found = scenario_from_options(
             self.options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=self.source,
             problems=self.problems.found,
@@ -159,9 +159,9 @@ class BridgeFields(Sorting):
         return guess(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
 
     def _translated(self, name: str, value: Any) -> Words | list[str]:
-        """Return one field as options, or the list that it belongs on: without effect, or not known.
+        """Return one field as options, or the list that it belongs to: no effect, or unknown.
 
-        Raises InputError for a field of the step whose value is worked out where the program runs.
+        Raises InputError for a field of the step whose value is computed where the program runs.
         """
         section, _, field = name.partition(".")
         option = _RENAMED.get(field, _INVERTED.get(field, field.replace("_", "-")))
@@ -180,14 +180,14 @@ class BridgeFields(Sorting):
         if name in _OF_LAYERS and not off:
             return {option: (str(value).strip("'\" "),)}
         if name == "mixed_precision":
-            return {}  # of none
+            return {}  # off
         if section in _IDLE_SECTIONS or (of_data and field not in _MODEL_OF_DATA):
             return self.no_effect
         if section not in _SECTIONS or not field or "." in field:
             return self.unknown
         if field in _IDLE_FIELDS or field.startswith("_"):
             return self.no_effect
-        if off or (field, word) in (("mtp_num_layers", "0"), ("moe_router_dtype", "bf16")):  # as the activations
+        if off or (field, word) in (("mtp_num_layers", "0"), ("moe_router_dtype", "bf16")):  # the activations' format
             return {}
         if field in _INVERTED:
             inverse = {"true": "false", "false": "true"}.get(word.lower())
@@ -197,7 +197,7 @@ class BridgeFields(Sorting):
         if option not in _KNOWN and not option.startswith(_FAMILIES):
             return self.unknown
         if option not in MAPPED and word.lower() == "false":
-            return self.no_effect  # something not modelled is switched off
+            return self.no_effect  # a feature that is not modelled is off
         return {option: tuple(_FORMATS.get(word, word).split())}
 
 
@@ -258,7 +258,7 @@ def _beginning(recipe: str) -> str:
 
 
 def precision_called(word: str, source: str) -> dict[str, Any]:
-    """Return the settings of a precision by the beginning of its name; InputError for one that is not known."""
+    """Return the settings of a mixed-precision name by its prefix; raise InputError for an unknown one."""
     known: dict[str, dict[str, Any]] = _TABLES["precisions"]
     name = max((name for name in known if word.startswith(name)), key=len, default="")
     if not name:

@@ -1,7 +1,7 @@
-"""Options of forks of Megatron-LM as its own, and layers of a stage that do nothing.
+"""Translation of Megatron-LM forks' options to Megatron-LM's, and pipeline layers that do nothing.
 
-The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba) and Intel's for Gaudi.
-What only has another name is in ``megatron_options.yaml``.  Names are those of their arguments.py, from knowledge.
+The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba) and Intel's for Gaudi. ``megatron_options.yaml``
+has the options that only differ in name. Names are those of their arguments.py, from knowledge.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Words = dict[str, tuple[str, ...]]
 
 _PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
 _LAYERS = re.compile(r"(?:\*[-E])+")
-"""A stack of single blocks: ``*`` is attention, ``-`` an MLP, ``E`` experts; behind each ``/`` is a layer that predicts
-one more token.  Others, such as ``M`` (Mamba), are not modelled."""
+"""Pattern of blocks: ``*`` attention, ``-`` MLP, ``E`` experts; each ``/`` starts a multi-token prediction layer.
+Other blocks, such as ``M`` (Mamba), are not modelled."""
 _PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss", "minimax")
-"""Layer specifications that make what the other options say."""
+"""Layer specs equivalent to what the other options describe."""
 _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp_algo": "all_gather"}
 _REPLACED = (
     "first-k-dense-replace", "n-shared-experts", "num-shared-experts", "moe-tp-extend-ep", "context-parallel-algo",
     "use-fused-sdpa", "reuse-fp32-param", "use-mc2",
 )  # fmt: skip
-"""Options of forks that other options take the place of."""
+"""Fork options that are replaced by other options."""
 _AS_DEEPSEEK = {
     "num-routed-experts": "num-experts", "n-routed-experts": "num-experts",
     "moe-first-k-dense-replace": "first-k-dense-replace",
 }  # fmt: skip
-"""Names that are like those in the config.json of DeepSeek's models, by what they are here."""
+"""Option names as in the config.json of DeepSeek's models, with the standard names."""
 _OF_FORKS = {
     *_REPLACED, *_AS_DEEPSEEK, "noop-layers", "num-layer-list", "schedules-method", "moe-alltoall-overlap-comm",
     "swap-optimizer", "qk-nope-head-dim", "use-ascend-coc",
@@ -39,7 +39,7 @@ _OF_FORKS = {
 
 
 def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str, ...]]:
-    """Return the options of the transformer that a hybrid pattern makes, if there is one, and what is assumed."""
+    """Replace a hybrid layer pattern by the transformer options that it means; also return assumptions."""
     name = next((each for each in _PATTERNS if each in options), "")
     main, *predicted = " ".join(options.get(name, ())).split("/")
     if not all(_LAYERS.fullmatch(each) for each in (main, *predicted)):
@@ -57,12 +57,12 @@ def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str,
 
 
 def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
-    """Return whether the options are of a fork, by those that Megatron-LM has not."""
+    """Return whether the options are a fork's, by options that Megatron-LM lacks."""
     return _first(options, "spec").startswith("mindspeed_llm.") or not _OF_FORKS.isdisjoint(options)
 
 
 def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Words, tuple[str, ...]]:
-    """Return the options by Megatron-LM's names and what is assumed; InputError for a layer of another kind."""
+    """Translate a fork's options to Megatron-LM's names, with assumptions; InputError for unknown layers."""
     given = {_AS_DEEPSEEK.get(name, name): words for name, words in options.items()}
     found = {name: words for name, words in given.items() if name not in (*_REPLACED, "enable-shared-expert")}
     assumed = []
@@ -82,7 +82,7 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
         elif _first(given, "context-parallel-size") != "1":
             what = f"context-parallel-algo {algorithm[:40]} is not modelled; one of {listed(_CONTEXT)} is"
             raise InputError(f"{source}: --{what}")
-    if "gemm-gradient-accumulation-fusion" in given:  # the same fusion, by a kernel of MindSpeed's
+    if "gemm-gradient-accumulation-fusion" in given:  # the same fusion by a MindSpeed kernel
         found.pop("no-gradient-accumulation-fusion", None)
     if "num-experts" in given:
         found |= _experts(given)
@@ -100,7 +100,7 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
 
 
 def _experts(options: Words) -> Words:
-    """Return the options for dense layers before a mixture, shared experts, and experts that are not cut over tp."""
+    """Return options for dense layers before a mixture, shared experts, and experts not sharded over tp."""
     found: Words = {}
     idle = len(_first(options, "noop-layers").split(",")) if "noop-layers" in options else 0
     layers = _number(options, "num-layers") - idle
@@ -128,7 +128,7 @@ def _number(options: Mapping[str, tuple[str, ...]], name: str, default: int = 0)
 
 
 def layers_that_work(run: Options) -> list[bool]:
-    """Return for each position whether it holds a layer: those of ``noop-layers`` pass their input on."""
+    """Return for each layer position whether it holds a real layer (``noop-layers`` pass their input on)."""
     count, text = run.needed("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
     if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):
@@ -137,7 +137,7 @@ def layers_that_work(run: Options) -> list[bool]:
 
 
 def layers_of_slices(run: Options, slices: int) -> list[int]:
-    """Return the layers of each slice, where a list of them or layers that do nothing say; else none."""
+    """Return the layers of each model slice if a list or no-op layers determine them; else an empty list."""
     given, works = run.get("num-layer-list"), layers_that_work(run)
     if given:
         words = re.split(r"[,\s]+", given.strip())

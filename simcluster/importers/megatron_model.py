@@ -1,4 +1,4 @@
-"""The model of a scenario from Megatron-LM's options: sizes, experts, latent attention and windows.
+"""Model section of a scenario from Megatron-LM's options: sizes, experts, latent attention and windows.
 
 Defaults are those of arguments.py and of MLATransformerConfig (core/transformer/transformer_config.py), from knowledge
 of them.
@@ -23,7 +23,7 @@ def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
     sequence, position = run.needed("seq-length", "encoder-seq-length"), _position(run)
     groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
-    if groups and groups != heads and not grouped:  # core_transformer_config_from_args passes it over
+    if groups and groups != heads and not grouped:  # core_transformer_config_from_args ignores it
         run.assumed.append("--num-query-groups counts with --group-query-attention alone, and all heads have keys")
     bias = not run.flag("disable-bias-linear")
     more = {
@@ -77,8 +77,7 @@ def _predicted(run: Options) -> int | None:
 
 
 def _inner_width(run: Options, hidden: int) -> int:
-    """Return the width inside an MLP of which nothing is said: of three matrices that have the weights of two, as wide
-    as Megatron-LM rounds it, or as FlagScale does (Llama's multiple_of and ffn_dim_multiplier)."""
+    """Return the default MLP width as Megatron-LM or FlagScale (Llama's multiple_of) computes it."""
     if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
         run.assumed.append(
             "MLPs have Megatron-LM's default width inside, and those of the checkpoint may have another "
@@ -100,7 +99,7 @@ def _inner_width(run: Options, hidden: int) -> int:
 
 
 def _add_experts(run: Options, model: dict[str, Any]) -> None:
-    """Put ``moe`` into the fields of a model, instead of the MLP's width where no layer keeps one."""
+    """Add ``moe`` to the fields of a model, and remove the MLP width if no layer has a dense MLP."""
     experts, deepspeed = run.get("num-experts"), run.flag("deepspeed")
     if experts is None:
         foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
@@ -132,7 +131,7 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     where = _layers_with_experts(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
         del model["ffn_hidden_size"]
-    linear = model["bias"] is True and not deepspeed  # TopKRouter has one with linear biases, and DeepSpeed's has none
+    linear = model["bias"] is True and not deepspeed  # TopKRouter has a bias if linear layers have; DeepSpeed's none
     groups, top_groups = run.get("moe-router-num-groups"), run.get("moe-router-group-topk")
     more = {
         "shared_ffn_hidden_size": inner if residual else run.get("moe-shared-expert-intermediate-size"),
@@ -152,8 +151,8 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
 
 
 def _balance(run: Options) -> dict[str, Any]:
-    """Return what is done about experts that too many tokens choose: a capacity, padding to it, a loss."""
-    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])  # a negative one is none, in TransformerConfig
+    """Return the load balancing settings of experts: capacity, padding to it, auxiliary loss."""
+    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative means none
     padded = run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
     if padded and not capacity:
         raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
@@ -172,7 +171,7 @@ def _numbers(run: Options, name: str) -> list[float]:
 
 
 def _layers_with_experts(run: Options, layers: int) -> dict[str, int]:
-    """Return which layers have experts; one number is of one such layer in every so many, the first of them."""
+    """Return the layers that have experts; a single number N is the first of every N layers."""
     value = run.layer_list("moe-layer-freq", layers)
     if value is None or isinstance(value, int):
         return {"every": value, "offset": 1} if value and value > 1 else {}
@@ -189,7 +188,7 @@ def _layers_with_experts(run: Options, layers: int) -> dict[str, int]:
 
 
 def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
-    """Put ``mla`` into the fields of a model, instead of its heads' widths."""
+    """Add ``mla`` to the fields of a model, and remove the fields that it replaces."""
     flag = "multi-latent-attention"
     if not run.flag(flag):
         run.without(flag, "attention is plain", ("q-lora-rank", *LATENT))
@@ -203,16 +202,16 @@ def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
     for name in ("kv_heads", "head_dim", "qk_norm"):
         model.pop(name, None)
     if model["position"] == "none":
-        model["position"] = "rope"  # as latent attention has it at any rate
+        model["position"] = "rope"  # latent attention always has it
     model["mla"] = {field: run.get(name) or default for name, (field, default) in LATENT.items()}
     if run.get("q-lora-rank"):
         model["mla"]["q_lora_rank"] = run.get("q-lora-rank")
 
 
 def _window(run: Options, layers: int, sequence: int) -> dict[str, int]:
-    """Return ``attention_window`` and ``full_attention_every``, where it is shorter than the sequence.
+    """Return ``attention_window`` and ``full_attention_every`` if the window is shorter than the sequence.
 
-    A window of (128, 0) is so many tokens before a token, besides itself.
+    A window of (128, 0) is 128 tokens before a token, plus the token itself.
     """
     text, skip = run.get("window-size"), run.layer_list("window-attn-skip-freq", layers)
     if text is None:
@@ -223,7 +222,7 @@ def _window(run: Options, layers: int, sequence: int) -> dict[str, int]:
         parts.append("0")
     if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
         raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of tokens before is, as in 128,0")
-    every = skip or 0  # every which layer has no window (is_layer_window_attention, core/transformer/utils.py)
+    every = skip or 0  # every n-th layer has no window (is_layer_window_attention, core/transformer/utils.py)
     if isinstance(every, list):
         full = {"every": 0} if all(every) else places([not windowed for windowed in every])
         if full is None or full.keys() - {"every"}:

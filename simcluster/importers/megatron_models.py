@@ -1,4 +1,4 @@
-"""Models that are known by a name, as Megatron-LM's options, and commands that name one instead of its sizes.
+"""Known models as Megatron-LM options, and commands that name a model instead of its sizes.
 
 Megatron-SWIFT (``megatron sft`` and ``megatron pt`` of ms-swift) names its model; its defaults are those of
 MegatronArguments (swift/megatron/argument/megatron_args.py), in ``megatron_options.yaml``.
@@ -22,7 +22,7 @@ from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.model.transformer import Model
 
 Words = dict[str, tuple[str, ...]]
-"""Options by Megatron-LM's names, with the words behind each."""
+"""Options by Megatron-LM's names, each with its value words."""
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
@@ -38,21 +38,21 @@ _NAMES = (
     "load",
     "tokenizer-model",
 )
-"""Options that may name a model, the first that is given and known first."""
+"""Options that may name a model; the first given one with a known model counts."""
 _TUNERS = ("train-type", "tuner-type")
 _SWIFT = "Megatron-SWIFT (ms-swift)"
 
 
 def swift_command(launcher: Sequence[str]) -> str:
-    """Return what Megatron-SWIFT is to do, as in ``megatron sft``; empty for any other program."""
+    """Return the Megatron-SWIFT subcommand, such as ``sft``; empty for any other program."""
     words = [word.rsplit("/", 1)[-1] for word in launcher]
     return words[words.index("megatron") + 1] if "megatron" in words[:-1] else ""
 
 
 def with_named_model(arguments: Arguments, source: str, beside: Beside) -> tuple[Arguments, NamedModel]:
-    """Return the arguments with the sizes of the model that they name, where they give none, and that model.
+    """Add the sizes of the model that the arguments name, if they give none; also return that model.
 
-    Raises InputError for a command of Megatron-SWIFT that is no training of all weights, or whose model is not known.
+    Raises InputError for a Megatron-SWIFT command that does not train all weights, or whose model is unknown.
     """
     options, swift = arguments.options, swift_command(arguments.launcher)
     if any(name in options for name in _SIZED) and not swift:
@@ -92,7 +92,7 @@ def _require_training(arguments: Arguments, swift: str, source: str) -> None:
 
 
 def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all of a model that is known, and not only what options say, with what ``settings`` say otherwise."""
+    """Return the published model with sequence length, expert and size changes from options and ``settings``."""
     fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
     own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
     mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
@@ -104,7 +104,7 @@ def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings:
 
 
 def model_options(section: Mapping[str, Any]) -> Words:
-    """Return a model of the catalogue, or its fields, as Megatron-LM's options."""
+    """Return a catalogue model, or model fields, as Megatron-LM options."""
     model = Model(**(model_document(section["preset"]) if "preset" in section else section))
     options = _of(model, _FIELDS["model"])
     flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)
@@ -120,7 +120,7 @@ def model_options(section: Mapping[str, Any]) -> Words:
             options["kv-channels"] = (str(model.head_dim),)
     if model.moe:
         options |= _of(model.moe, _FIELDS["moe"])
-        flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # its recipes turn both on
+        flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # Megatron-Bridge's recipes turn both on
         flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
         dense = model.moe.first_dense_layers
         if dense:

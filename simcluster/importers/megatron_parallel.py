@@ -1,4 +1,4 @@
-"""The rank grid of a scenario from Megatron-LM's options, how many GPUs it takes, and what overlaps on it."""
+"""Parallel layout, GPU count and communication overlap from Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
 def gpus_of(
     run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
 ) -> int | None:
-    """Return the GPUs of the job: those that are ``launched``, or None for all that are ``available``; where
-    these do not hold the layout and the batch, all of one ``machine``, or the fewest that do, which is noted."""
+    """Return the job's GPU count: ``launched``, None for all available GPUs, or a count that fits, with a note."""
     tp, pp, cp, ep = (parallel.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
     dense = tp * pp * cp
     least = math.lcm(dense, pp * ep * parallel.get("etp", tp) if {"ep", "etp"} & parallel.keys() else 1)
@@ -35,7 +34,7 @@ def gpus_of(
         return None
     whole = machine if machine and not launched and holds(machine) else least
     if whole == launched:
-        return whole  # it holds the layout, and what is wrong with the batch is told of that
+        return whole  # the layout fits; the batch is reported later
     sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
     what = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1 or axis == "tp")
     against = "do not hold it" if (launched or 0) < least else "are no multiple of it, or do not divide the batch"
@@ -85,7 +84,7 @@ def _copies(run: Options) -> int:
 
 
 def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> None:
-    """Take experts as not cut over tp, where that is not said and the GPUs hold the layout in no other way."""
+    """Set etp to 1 if it is not given and the GPUs fit the layout in no other way."""
     tp, ep = parallel["tp"], parallel.get("ep", 1)
     if not gpus or tp == 1 or ep == 1 or "etp" in parallel:
         return
@@ -96,8 +95,7 @@ def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> N
 
 
 def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
-    """Return the fields of ``Fsdp`` where parameters are sharded within one of several instances (HSDP), or kept once
-    gathered (FSDP2)."""
+    """Return the fields of ``Fsdp`` for sharding within instances (HSDP) or keeping gathered parameters (FSDP2)."""
     if run.flag("use-torch-fsdp2") and run.flag("torch-fsdp2-no-reshard-after-forward"):
         return {"reshard_after_forward": False}
     copies = _copies(run)
@@ -114,7 +112,7 @@ def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> di
 
 
 def _sharded(run: Options) -> int:
-    """Return the ZeRO stage that FSDP's options ask for; a strategy alone says nothing."""
+    """Return the ZeRO stage that FSDP's options request; a sharding strategy alone has no effect."""
     zero = _SHARDED.index(run.get("data-parallel-sharding-strategy") or "no_shard")
     if run.flag("use-torch-fsdp2"):
         return 3
@@ -131,7 +129,7 @@ def sharded_parameters(run: Options) -> bool:
 
 
 def _context(run: Options) -> str:
-    """Return how queries meet the keys of other cp ranks, the same for every layer; DeepSpeed exchanges heads."""
+    """Return the context-parallel communication, the same for every layer; DeepSpeed exchanges heads."""
     if run.get("ds-sequence-parallel-size"):
         return "all_to_all"
     word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
@@ -142,7 +140,7 @@ def _context(run: Options) -> str:
 
 
 def _dispatch_of(run: Options) -> dict[str, Any]:
-    """Return the fields of ``expert_dispatch`` that are not the default's; Megatron-LM's own default is allgather."""
+    """Return the non-default fields of ``expert_dispatch``; Megatron-LM's default is allgather."""
     if run.get("num-experts") is None or run.flag("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
         return {}
     kind = run.get("moe-token-dispatcher-type") or "allgather"
@@ -159,9 +157,9 @@ def _dispatch_of(run: Options) -> dict[str, Any]:
 def overlap_of(
     run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of ``Overlap``; torch's FSDP2 gathers ahead and reduces during the backward at any rate."""
+    """Return the fields of ``Overlap``; torch's FSDP2 always prefetches gathers and reduces during the backward."""
     tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.flag("use-torch-fsdp2")
-    by_torch = run.get("DDP-impl") == "torch" and not run.flag("deepspeed")  # always during the last backward
+    by_torch = run.get("DDP-impl") == "torch" and not run.flag("deepspeed")  # always overlaps with the last backward
     if run.flag("overlap-param-gather") and not sharded:
         run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
     schedule, cut = pipeline.get("schedule"), run.flag("tp-comm-overlap") and tp > 1
@@ -186,13 +184,12 @@ def overlap_of(
 
 
 def overlaps_batches(run: Options) -> bool:
-    """Return whether tokens of one microbatch travel to experts while another one computes."""
+    """Return whether expert all-to-alls of one microbatch overlap with another microbatch's compute."""
     return run.get("num-experts") is not None and run.flag("overlap-moe-expert-parallel-comm")
 
 
 def _overlaps_experts(run: Options, *, paired: bool) -> bool:
-    """Return whether tokens travel to experts during shared experts, and gradients back during weight gradients;
-    ``paired``: that they do so during another microbatch is in the schedule."""
+    """Return whether expert all-to-alls overlap with shared experts or weight gradients."""
     shared, batches, weights = (
         run.flag(name)
         for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
@@ -221,7 +218,7 @@ def _overlaps_experts(run: Options, *, paired: bool) -> bool:
 
 
 def software_of(run: Options, position: str) -> dict[str, Any]:
-    """Return which mechanisms the step has, where options or the day's Megatron-Core say so; its own are all off."""
+    """Return the kernel fusions of the step that differ from the defaults, by options or Megatron-Core version."""
     software: dict[str, Any] = {}
     if run.flag("no-gradient-accumulation-fusion"):
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
@@ -229,7 +226,7 @@ def software_of(run: Options, position: str) -> dict[str, Any]:
         software["rope"] = "steps"
         run.assumed.append("YaRN's positions are turned step by step: Transformer Engine's kernel takes no factor")
     if run.flag("no-rope-fusion") and position == "rope":
-        software["rope"] = "steps"  # rope_utils.py's expression
+        software["rope"] = "steps"  # unfused expression of rope_utils.py
     if run.get("num-experts") is None or run.flag("deepspeed"):
         return software
     run.assumed.append("the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on")

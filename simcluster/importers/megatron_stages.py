@@ -1,4 +1,4 @@
-"""Stages of a pipeline from Megatron-LM's options: the schedule, and which layers each stage holds."""
+"""Pipeline stages from Megatron-LM's options: the schedule and the layers of each stage."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simcluster.schedules.stage_layout import StageLayout
 _VIRTUAL = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
 _LAYOUT = "pipeline-model-parallel-layout"
 _V_SHAPED = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
-"""Schedules with two slices of the model on each stage, by the memory that they may take."""
+"""Schedules with two model slices per stage, by allowed memory."""
 
 
 def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
-    """Return the fields of ``Pipeline``; none where there is one stage."""
+    """Return the fields of ``Pipeline``; empty if there is one stage."""
     chunks = _chunks(run, len(layers_that_work(run)), pp)
     if pp == 1:
         return {}
@@ -46,7 +46,7 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
 
 
 def _in_turn(run: Options, chunks: int, pp: int) -> dict[str, Any]:
-    """Return the fields of 1F1B, interleaved where a stage has several chunks."""
+    """Return the fields of a 1F1B schedule, interleaved if a stage has several chunks."""
     rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.flag("no-overlap-p2p-communication") else {}
     if chunks == 1:
         return {"schedule": "1f1b", **rendezvous}
@@ -58,7 +58,7 @@ def _in_turn(run: Options, chunks: int, pp: int) -> dict[str, Any]:
 
 
 def _schedule(run: Options, pp: int) -> str:
-    """Return the schedule of a fork that the options name; empty for Megatron-LM's own."""
+    """Return the fork-specific schedule that the options name; empty for Megatron-LM's schedules."""
     if run.get("schedules-method") or run.flag("use-dualpipev"):
         return "dualpipe-v"
     if not run.flag("enable-zero-bubble"):
@@ -74,7 +74,7 @@ def _schedule(run: Options, pp: int) -> str:
 
 
 def _chunks(run: Options, layers: int, pp: int) -> int | None:
-    """Return the chunks of a stage, as given or by the layers of one."""
+    """Return the chunks per stage, as given or computed from layers per virtual stage."""
     (per, chunks), (by_layers, by_stages) = map(run.get, _VIRTUAL), _VIRTUAL
     if not per or pp == 1:
         return chunks  # type: ignore[no-any-return]
@@ -86,8 +86,7 @@ def _chunks(run: Options, layers: int, pp: int) -> int | None:
 
 
 def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
-    """Return the layers of each slice where stages at the ends have their own number, or embedding and loss count as
-    layers; ``auto`` where they do not come out even, and nothing where they are even."""
+    """Return layers per slice if stages differ, ``auto`` if they do not divide evenly, empty if they do."""
     ends = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
     first, last = ([count] if (count := run.get(name)) else [] for name in ends)
     if first or last:
@@ -110,7 +109,7 @@ def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int]
 
 
 def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
-    """Return the layout slice by slice; InputError where it differs from the model."""
+    """Return the explicit pipeline layout; raise InputError if it differs from the model."""
     text = run.get(_LAYOUT)
     if text is None:
         return None
@@ -122,6 +121,6 @@ def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
         raise run.error(_LAYOUT, str(error)) from None
     if sum(layout.counts) != layers:
         raise run.error(_LAYOUT, f"has {sum(layout.counts)} decoder layers (t), and the model has {layers}")
-    if sharded_parameters(run):  # whose model is without them
+    if sharded_parameters(run):  # the model is taken without prediction layers
         return StageLayout(tuple(letters.replace("m", "") for letters in layout.slices))
     return layout

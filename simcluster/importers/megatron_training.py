@@ -1,4 +1,4 @@
-"""How a model is trained, from Megatron-LM's options: batch, formats, attention, recomputation, optimizer, memory."""
+"""Training settings from Megatron-LM's options: batch, formats, attention, recomputation, optimizer, memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from simcluster.model.recipes import recipe_named
 
 _STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
 _BEFORE_2024 = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
-"""Options of versions whose layers are their own, not Transformer Engine's, unless another is asked for."""
+"""Options of Megatron versions that default to their layers instead of Transformer Engine's."""
 _HALF = ("bf16", "fp16", "fp8-format", "fp4-format")
-"""The options of formats that the one kernel of attention takes; with none of them all is in fp32."""
+"""Format options that the fused attention kernel supports; without them all is in fp32."""
 _BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1}
 _OFFLOADED: tuple[str, ...] = get_args(OffloadModule)
 
 
 def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``Training``; InputError for a batch that is not set and formats that are incompatible."""
+    """Return the fields of ``Training``; raise InputError for a missing batch or incompatible formats."""
     micro, batch = run.needed("micro-batch-size", "batch-size"), batch_of(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
@@ -51,7 +51,7 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
 
 
 def batch_of(run: Options) -> int | None:
-    """Return the global batch, which is the last of a schedule (``0:384 200B:768``); None where nothing sets it."""
+    """Return the global batch, the last one of a schedule (``0:384 200B:768``); None if nothing sets it."""
     name = "step-batch-size-schedule"
     text, batch = run.get(name), run.get("global-batch-size")
     if text is None:
@@ -70,7 +70,7 @@ def batch_of(run: Options) -> int | None:
 
 
 def _muon(run: Options) -> dict[str, Any]:
-    """Return the optimizer where it is Muon; what configures it has no effect without."""
+    """Return the optimizer fields if it is Muon; otherwise note that Muon's options have no effect."""
     tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
         run.without("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
@@ -84,16 +84,16 @@ def _muon(run: Options) -> dict[str, Any]:
 
 
 def require_adam(run: Options) -> None:
-    """Raise InputError for another optimizer."""
+    """Raise InputError for an optimizer that is not modelled (sgd)."""
     if run.get("optimizer") == "sgd":
         raise run.error("optimizer", "sgd is not modelled; adam and muon are")
 
 
-# --- attention: one kernel or several, and whose layers it is in -----------------------------------------------------
+# --- attention: one kernel or several ---------------------------------------------------------------------------------
 
 
 def attention_of(run: Options) -> str:
-    """Return whether the core of attention is one kernel."""
+    """Return whether core attention is one kernel (``fused``) or several (``unfused``)."""
     backend = "flash" if run.flag("use-flash-attn") else run.get("attention-backend") or "auto"
     if backend == "auto":
         old = _of_before_2024(run) if "transformer-impl" not in run.given else ""
@@ -109,15 +109,15 @@ def attention_of(run: Options) -> str:
 
 
 def _of_before_2024(run: Options) -> str:
-    """Return the first of those options that is given."""
+    """Return the first given option that only Megatron-LM versions before 2024 have."""
     return next((name for name in _BEFORE_2024 if name in run.given), "")
 
 
 def _is_flash_of_legacy_layers(run: Options) -> bool:
-    """Return whether attention is the flash kernel of Megatron-LM's legacy layers, which is never run again by itself.
+    """Return whether attention is the flash kernel of legacy layers, which is never recomputed separately.
 
     ``ParallelAttention.forward`` (megatron/legacy/model/transformer.py, and Megatron-DeepSpeed's) looks at
-    ``checkpoint_core_attention`` only where ``use_flash_attn`` is off.  Layers of Transformer Engine and of
+    ``checkpoint_core_attention`` only where ``use_flash_attn`` is off. Layers of Transformer Engine and of
     Megatron-Core look at it in any case.
     """
     if not run.flag("use-flash-attn") or run.flag("use-mcore-models"):
@@ -130,7 +130,7 @@ def _is_flash_of_legacy_layers(run: Options) -> bool:
 
 
 def recompute_of(run: Options) -> dict[str, Any]:
-    """Return fields of ``Training``; InputError for parts of a layer that are not known."""
+    """Return the recompute fields of ``Training``; raise InputError for unknown parts of a layer."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
     before = run.get("activations-checkpoint-method")
     if run.flag("recompute-activations"):
@@ -148,7 +148,7 @@ def recompute_of(run: Options) -> dict[str, Any]:
 
 
 def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> list[str]:
-    """Return the modules that an option lists; InputError for one that is not known."""
+    """Return the modules that an option lists; raise InputError for an unknown one."""
     modules = [word.strip("[]\"'") for word in (run.get(name) or default).replace(",", " ").split()]
     strange = next((module for module in modules if module not in known), None)
     if strange is not None:
@@ -157,7 +157,7 @@ def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> l
 
 
 def _parts_again(run: Options) -> dict[str, Any]:
-    """Return what selective recomputation runs: core attention, or the named modules that the model has."""
+    """Return what selective recomputation recomputes: core attention, or named modules that the model has."""
     modules = _modules(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
     experts = run.get("num-experts") is not None
     lacks = absent_modules(
@@ -177,7 +177,7 @@ def _parts_again(run: Options) -> dict[str, Any]:
 
 
 def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
-    """Return which layers are recomputed: all, or with method block a number of each stage or chunk."""
+    """Return which layers are recomputed: all, or with method block a number per stage or chunk."""
     number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
         if number and number > 1:
@@ -199,11 +199,11 @@ def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
     return {"recompute_every": every} if every > 1 else {}
 
 
-# --- formats of what a GPU keeps --------------------------------------------------------------------------------------
+# --- number formats in memory -----------------------------------------------------------------------------------------
 
 
 def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
-    """Return the memory recipe, where options set gradients in 16 bits, fp8 weights or small optimizer states."""
+    """Return the memory recipe if options set 16-bit gradients, fp8 weights or small optimizer states."""
     accumulates = run.values.get("accumulate-allreduce-grads-in-fp32")
     narrow = (
         accumulates is False or run.flag("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
@@ -222,12 +222,12 @@ def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
 
 
 def _aware_recipe(run: Options, usual: str) -> str:
-    """Return the nearest named recipe where the optimizer is aware of precision, else the ``usual`` one."""
+    """Return the nearest named recipe if the optimizer is precision-aware, else the ``usual`` one."""
     if not run.flag("use-precision-aware-optimizer") or usual == "fp32-16":
         return usual
     names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     gradient, *moments = (_bytes(run, name) for name in names)
-    if usual == "mixed-16":  # the optimizer reads the buffer that is reduced (decoupled_grad of distrib_optimizer.py)
+    if usual == "mixed-16":  # the optimizer reads the reduced buffer (decoupled_grad, distrib_optimizer.py)
         gradient = 2
     small = sum(moments) < 8 and not usual.startswith("nvfp4")
     if sum(moments) != (4 if small else 8):
@@ -246,7 +246,7 @@ def _aware_recipe(run: Options, usual: str) -> str:
 
 
 def _bytes(run: Options, name: str) -> int:
-    """Return the bytes of an element in the format that an option names, fp32 by default."""
+    """Return the bytes per element of the format that an option names, fp32 by default."""
     word = str(run.get(name) or "fp32").removeprefix("torch.")
     if word not in _BYTES:
         raise run.error(name, f"{word[:40]!r} is not known; known: {', '.join(_BYTES)}")
@@ -256,7 +256,7 @@ def _bytes(run: Options, name: str) -> int:
 
 
 def memory_of(run: Options) -> dict[str, Any]:
-    """Return the fields of ``Memory``: the loss, and what moves to the host."""
+    """Return the fields of ``Memory``: the loss, and what is offloaded to the host."""
     memory = {
         "logits": "in-place" if run.flag("cross-entropy-loss-fusion") else None,
         "activation_input": "fp8" if run.flag("activation-func-fp8-input-store") else None,
@@ -266,7 +266,7 @@ def memory_of(run: Options) -> dict[str, Any]:
 
 
 def _activations_offloaded(run: Options) -> dict[str, Any]:
-    """Return the share of layers, or the modules, whose activations go to the host; checks as TransformerConfig's."""
+    """Return the share of layers, or the modules, whose activations are offloaded to the host."""
     if run.flag("cpu-offloading"):
         layers, count = run.needed("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
         again = run.get("recompute-granularity") or run.flag("recompute-activations", "checkpoint-activations")
@@ -290,7 +290,7 @@ def _activations_offloaded(run: Options) -> dict[str, Any]:
 
 
 def _optimizer_offloaded(run: Options) -> dict[str, str]:
-    """Return the fields of ``memory.offload`` for the optimizer's state; MindSpeed swaps it in and out."""
+    """Return the optimizer fields of ``memory.offload``; MindSpeed swaps the state in and out."""
     if run.flag("swap-optimizer"):
         return {"optimizer": "stream"}
     part = run.get("optimizer-offload-fraction")

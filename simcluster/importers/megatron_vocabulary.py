@@ -1,4 +1,4 @@
-"""The rows of the embedding, from the options that name Megatron-LM a tokenizer, which is not read itself."""
+"""Vocabulary size from Megatron-LM's tokenizer options; the tokenizer file itself is not read."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VO
 
 _DEFAULT = "GPT2BPETokenizer"
 _ENDED = ("NullTokenizer", "NullMultimodalTokenizer")
-"""Kinds whose vocab_size is _vocab_size_without_eod + 1 (megatron/training/tokenizer)."""
+"""Tokenizer kinds whose vocab_size is _vocab_size_without_eod + 1 (megatron/training/tokenizer)."""
 _OF_A_FILE = {
     *VOCABULARIES, "HuggingFaceTokenizer", "HFTokenizer", "SFTTokenizer", "PretrainedFromHF", "SentencePieceTokenizer",
     "GPTSentencePieceTokenizer",
 }  # fmt: skip
-"""Kinds that have as many tokens as their file: vocab-size is handed to NullTokenizer and TikTokenizer alone
+"""Tokenizer kinds with as many tokens as their file: vocab-size is passed to NullTokenizer and TikTokenizer only
 (``_build_library_kwargs``, megatron/core/tokenizers/utils/build_tokenizer.py)."""
 _WITHOUT_TOKENS = 1 / 40
-"""The most rows of a published embedding that have no token, as a share of all (DeepSeek-V2: 2385 of 102400)."""
+"""Maximum share of rows without a token in a published embedding (DeepSeek-V2: 2385 of 102400)."""
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _OPTIONAL = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _LLAMA_3_ROTARY_BASE = ("500000",)
-"""Llama 2 70B and Llama 3 70B have the same sizes, and Mistral 7B those of Llama 3 8B."""
+"""Distinguishes Llama 3 70B from Llama 2 70B (same sizes), and Llama 3 8B from Mistral 7B."""
 _EXTENDED = re.compile(r"(?<![a-z])(ve|ext(end(ed)?)?|expand(ed)?|merged?|enlarged|added|resized?)(?![a-z])")
-"""Words behind a known tokenizer's name that say of one that it has more tokens, as Mixtral-8x7B-v0.1-VE does."""
+"""Words after a known tokenizer's name that mark an extended vocabulary, as in Mixtral-8x7B-v0.1-VE."""
 _USUAL = re.compile(r"llama|gpt[-_]?2|/tokenizer\.model$")
-"""In the path of a file that is as its kind of tokenizer is known for."""
+"""Parts of the paths of standard tokenizer files of a kind."""
 
 
 def vocabulary_of(run: Options) -> int:
-    """Return what is given, or follows from the tokenizer's kind or name, and otherwise an assumed size.
+    """Return the vocabulary size: given, implied by the tokenizer's kind or name, or assumed.
 
-    Raises InputError where nothing is said of a tokenizer.
+    Raises InputError if no tokenizer is given.
     """
     kind, name, given = run.get("tokenizer-type"), run.get("tokenizer-model"), run.get("vocab-size")
     if given and kind in _ENDED:
@@ -74,7 +74,7 @@ def vocabulary_of(run: Options) -> int:
 
 
 def _given(run: Options, given: int, kind: str, file: str) -> int:
-    """Return what vocab-size says, but for a file that is known to have another number; one that is not is noted."""
+    """Return the given vocab-size, unless the tokenizer is known to have another number of tokens."""
     known = _tokenizer_in(file)
     if known and _is_extended(file, known):
         known = None
@@ -91,7 +91,7 @@ def _given(run: Options, given: int, kind: str, file: str) -> int:
 
 
 def _is_unusual(file: str | None) -> bool:
-    """Return whether the file of a tokenizer may be another one than its kind is known for."""
+    """Return whether a tokenizer's file may differ from what its kind is known for."""
     return bool(file) and not _USUAL.search(str(file).lower())
 
 
@@ -101,13 +101,12 @@ def _tokenizer_in(text: str) -> str | None:
 
 
 def _is_extended(name: str, known: str) -> bool:
-    """Return whether the name of a tokenizer says behind that of a known one that it has more tokens."""
+    """Return whether a tokenizer's name marks it as an extension of a known one."""
     return _EXTENDED.search(name.lower().rpartition(known)[2]) is not None
 
 
 def _of_equal_sizes(run: Options) -> str | None:
-    """Return the published model of these sizes; of several one of the family that the file's path or the base of
-    rotary positions names, else one of Llama's."""
+    """Return a published model of equal sizes, preferably of the family in the path; None if there is none."""
     needed = {field: run.values.get(option) for option, field in _SIZES.items()} | {"gated_mlp": run.flag("swiglu")}
     optional = {field: run.values.get(option) for option, field in _OPTIONAL.items()}
     of_experts = {

@@ -1,4 +1,4 @@
-"""Models that other tools call by name: by a class, by their place on Hugging Face, or by that of the catalogue."""
+"""Models known by name: by a framework's class, by Hugging Face name, or by the catalogue's name."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _sizes() -> dict[str, dict[str, Any]]:
 
 
 def published_names() -> tuple[str, ...]:
-    """Return all names, the catalogue's first."""
+    """Return the names of all known models, the catalogue's first."""
     return (*presets("models.yaml"), *_sizes())
 
 
 def published_model(name: str) -> dict[str, Any]:
-    """Return the model section of a scenario: the preset's name, or all fields; KeyError for one that is not known."""
+    """Return the scenario's model section: the preset's name, or all fields; KeyError for an unknown name."""
     return {"preset": name} if name in presets("models.yaml") else deepcopy(_sizes()[name])
 
 
@@ -54,7 +54,7 @@ def model_sizes(name: str) -> dict[str, Any]:
 
 
 def model_of_class(name: str) -> str:
-    """Return the published model of a class, as of Llama32ModelProvider1B; empty where it is not known."""
+    """Return the published model of a class such as Llama32ModelProvider1B; empty if unknown."""
     family, found, size = _parts(name)
     if not found:
         return ""
@@ -66,8 +66,7 @@ def model_of_class(name: str) -> str:
 
 
 def model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the published model of a class that has no size, of the layers, width and heads that it is given; empty
-    where there is none."""
+    """Return the published model of a class without size by its layers, width and heads; empty if none matches."""
     family = _TABLES["families"].get(_parts(name)[0], "")
     sizes = [fields.get(field) for field in ("num_layers", "hidden_size", "num_attention_heads")]
     if not family or None in sizes:
@@ -77,7 +76,7 @@ def model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _parts(name: str) -> tuple[str, bool, str]:
-    """In front of the word that says what a class is, whether there is one, and behind it; a size may stand first."""
+    """Split a class name around Provider or Config: family, whether that word occurs, and size."""
     name = name.rpartition(".")[2]
     match = _CLASS.search(name)
     front, behind = (name[: match.start()], name[match.end() :]) if match else (name, "")
@@ -85,8 +84,8 @@ def _parts(name: str) -> tuple[str, bool, str]:
 
 
 def model_called(name: str) -> str:
-    """Return the published model by its name on Hugging Face; empty where it is not known."""
-    plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # as ModelScope writes a dot
+    """Return the published model for a Hugging Face name; empty if unknown."""
+    plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # ModelScope's spelling of a dot
     for before, now in _TABLES["renamed"].items():
         plain = plain.replace(before, now)
     plain = _FINISHED.sub("", plain)
@@ -94,21 +93,21 @@ def model_called(name: str) -> str:
 
 
 def said_of_model(model: str) -> dict[str, Any]:
-    """Return what the model's class says of its router and its attention's core, by Megatron-Core's names."""
+    """Return the router and attention settings of the model's class, by Megatron-Core's names."""
     return dict(_TABLES["said"].get(model, {}))
 
 
 def fields_of_class(model: str, kind: str) -> dict[str, Any]:
-    """Return the fields of Megatron-Core that a class says beside sizes: of a published model, or of its family.
+    """Return the Megatron-Core fields that a class sets apart from sizes.
 
-    Rotary positions are turned by one kernel (``apply_rope_fusion``) in some classes, and not in Megatron-Core's own.
+    Rotary positions are applied by one kernel (``apply_rope_fusion``) in some classes, and not in Megatron-Core's.
     """
     fused = _ONE_KERNEL.search(model or kind) is not None
     return {"apply_rope_fusion": fused, **(said_of_model(model) or defaults_of_class(kind))}
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:
-    """Return what the class of a family says, as LlamaModelProvider, that has no size; empty where it is not known."""
+    """Return the defaults of a family's class without size, such as LlamaModelProvider; empty if unknown."""
     family, found, size = _parts(name)
     said = _TABLES["bases"].get(family, {}) if found and not size else {}
     below = _TABLES["bases"].get(said.get("base"), {})
@@ -116,16 +115,16 @@ def defaults_of_class(name: str) -> dict[str, Any]:
 
 
 def no_decoder(name: str) -> str:
-    """Return what stands against a model by its name or class; empty where nothing is known to."""
+    """Return why a model name or class is not a plain decoder; empty if no reason is known."""
     return next((what for words, what in _TABLES["no_decoders"].items() if re.search(words, name, re.IGNORECASE)), "")
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model by its name: its section of a scenario, what is assumed of it, and keys of its config that are not known.
+    """A model found by name: its scenario section, assumptions and unknown keys of its config.
 
-    ``name`` is empty for one that has none, and whose fields have to say it.  ``length`` is what is assumed of the
-    length of sequences where nothing states it.
+    ``name`` is empty if there is none, and the fields must be given. ``length`` states the sequence length that is
+    assumed unless one is given.
     """
 
     name: str = ""
@@ -136,7 +135,7 @@ class NamedModel:
 
 
 def model_published(name: str) -> NamedModel:
-    """Return a model that is known here by its name, with sequences of ``USUAL_LENGTH`` at most; none for no name."""
+    """Return a known model with sequences of at most ``USUAL_LENGTH`` tokens; empty for an empty name."""
     if not name:
         return NamedModel()
     section, length = published_model(name), min(model_sizes(name)["sequence_length"], USUAL_LENGTH)
@@ -145,10 +144,10 @@ def model_published(name: str) -> NamedModel:
 
 
 def model_named(name: str, source: str, beside: Beside) -> NamedModel:
-    """Return the model by its name on Hugging Face, none where none is named.
+    """Return the model for a Hugging Face name; empty for an empty name.
 
-    InputError for one that is not known here, where no config.json says its sizes: in a folder of that name beside the
-    file, or in the file's own.
+    Raises InputError for an unknown model without a config.json, either in a folder of that name next to the file or in
+    the file's folder.
     """
     if not name or (found := model_called(name)):
         return model_published(found if name else "")

@@ -1,9 +1,9 @@
-"""A machine from NCCL's topology XML: what ``NCCL_TOPO_DUMP_FILE`` writes, or the ``NCCL_TOPO_FILE`` of a cloud.
+"""One node from NCCL's topology XML: ``NCCL_TOPO_DUMP_FILE`` output or a cloud's ``NCCL_TOPO_FILE``.
 
 The elements are ``cpu`` (a NUMA node), ``pci`` (a switch, or by its class a GPU or a NIC), ``gpu`` with its ``nvlink``
-and ``c2c``, ``nic`` with its ``net``.  What a link carries follows NCCL v2.30.7, src/graph/topo.cc and topo.h.  Files
-of clouds have pci elements only; NVLink is then that of the GPU's generation.  A dump of a multi-node NVLink domain
-holds all its machines (told apart by ``host_hash``).
+and ``c2c``, ``nic`` with its ``net``. Link rates follow NCCL v2.30.7, src/graph/topo.cc and topo.h. Files of clouds
+have pci elements only; NVLink is then that of the GPU's generation. A dump of a multi-node NVLink domain holds all its
+nodes (distinguished by ``host_hash``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
 _HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
-_LANE = {"2.5": 0.25e9, "5": 0.5e9, "8": 1e9, "16": 2e9, "32": 4e9, "64": 8e9}  # GT/s: B/s of payload slots, each way
+_LANE = {"2.5": 0.25e9, "5": 0.5e9, "8": 1e9, "16": 2e9, "32": 4e9, "64": 8e9}  # GT/s: payload B/s per lane
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) *GT/s(?: PCIe)?")
 _UNKNOWN_SPEED = ("", "unknown", "unknown speed")  # NCCL takes these as Gen3
 _BUS_ID = re.compile(r"[0-9a-f]{1,8}:[0-9a-f]{1,2}:[0-9a-f]{1,2}\.[0-9a-f]{1,2}")
@@ -29,7 +29,7 @@ _NO_GPU = "has no GPU: no gpu element and no pci element of class 0x03...."
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A device on the PCIe tree: ``kind`` gpu, nic or pcie (a switch), and its link upwards."""
+    """A device on the PCIe tree: ``kind`` gpu, nic or pcie (a switch), with its upstream link."""
 
     kind: str
     element: Element
@@ -38,21 +38,21 @@ class _Slot:
 
     @property
     def gpu(self) -> Element:
-        """The gpu element, or the pci element where a cloud's file has no other."""
+        """The gpu element, or the pci element if a cloud's file has no gpu elements."""
         return next(self.element.named("gpu"), self.element)
 
     @property
     def bus(self) -> str:
-        """The bus id."""
+        """PCI bus id in lower case."""
         return self.element.get("busid").lower()
 
     def gpus(self) -> list[_Slot]:
-        """Return the GPUs at or below it."""
+        """Return the GPU slots at or below this slot."""
         return [self] if self.kind == "gpu" else [gpu for slot in self.below for gpu in slot.gpus()]
 
 
 def read_nccl(root: Element, spec: ImportSpec) -> System:
-    """Return the machine (or NVLink domain) under ``<system>``; InputError with the line of what makes no sense."""
+    """Return the node (or NVLink domain) under ``<system>``; raise InputError with the invalid line."""
     spec.accept("NCCL's topology XML", PARAMETERS)
     device = spec.device or _device(root)
     if root.get("version") != "1":
@@ -61,7 +61,7 @@ def read_nccl(root: Element, spec: ImportSpec) -> System:
 
 
 class _Reader:
-    """A dump as it becomes a system."""
+    """Conversion of an NCCL dump to a system of nodes and links."""
 
     def __init__(self, wires: Wires, system: System) -> None:
         self._wires, self._spec, self._system = wires, wires.spec, system
@@ -70,7 +70,7 @@ class _Reader:
         self._count: Counter[tuple[int, str]] = Counter()
 
     def read(self, root: Element) -> System:
-        """Return the system of all CPUs."""
+        """Return the system with the devices of all CPUs."""
         if not root.children:
             raise root.error("is empty; a dump has cpu elements in it")
         hosts: dict[str, int] = {}
@@ -92,18 +92,18 @@ class _Reader:
         if not self._gpus:
             raise root.error(_NO_GPU)
         for (a, (cpu, _)), (b, _) in itertools.combinations(used.items(), 2):
-            if a[0] == b[0]:  # every NUMA node of a machine with every other, as NCCL does
+            if a[0] == b[0]:  # all pairs of NUMA nodes of a host, as NCCL does
                 self._system.link(a, b, self._wires.socket(*_between_cpus(cpu, self._spec)))
         self._add_nvlinks()
         return self._system
 
     def _slots(self, parent: Element, machine: int) -> list[_Slot]:
-        """Return GPUs, NICs and the switches above them; all else (disks, NVSwitch chips) is ignored."""
+        """Return GPUs, NICs and the switches above them; disks and NVSwitch chips are ignored."""
         found = []
         for element in parent.children:
             if element.tag == "pci":
                 found += self._pci(element, machine)
-            elif element.tag == "nic":  # a virtual NIC, right at the CPU: nothing narrower than itself in between
+            elif element.tag == "nic":  # a virtual NIC at the CPU: nothing narrower in between
                 speed = sum(_net_rate(net) for net in self._kept([element]))
                 if speed:
                     found.append(_Slot("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
@@ -137,7 +137,7 @@ class _Reader:
         return [net for net in nets if is_kept(net.get("name"), self._spec.nics)]
 
     def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Slot]]]) -> None:
-        """Name the GPUs first: by CUDA's number where the dump has it, else by bus id."""
+        """Name the GPUs by CUDA device number if the dump has it, else in bus id order."""
         by_machine: dict[int, list[tuple[_Slot, Node]]] = {}
         for host, (_, slots) in cpus.items():
             gpus = [(gpu, host) for slot in slots for gpu in slot.gpus()]
@@ -173,7 +173,7 @@ class _Reader:
                 self._place(inner, node)
 
     def _place_nic(self, slot: _Slot, parent: Node) -> None:
-        """Add a card: with one port a NIC, with several a branching point with a NIC for each."""
+        """Add a card: a NIC if it has one port, else a branching point with a NIC per port."""
         medium = "infiniband" if _pci_class(slot.element).startswith("0207") else "ethernet"
         machine, inner = parent[0], slot.wire
         nets = self._kept([slot.element] if slot.element.tag == "nic" else list(slot.element.named("nic")))
@@ -198,11 +198,11 @@ class _Reader:
             seconds = -1.0
         if not 0 <= seconds < 1:
             raise net.error(f"latency is {text[:40]!r}; it is a number of microseconds")
-        latency = NIC_LATENCY + seconds / 2  # NCCL adds it once for a step, which passes two NICs
+        latency = NIC_LATENCY + seconds / 2  # NCCL adds it once per ring step, which passes two NICs
         return self._wires.port(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
 
     def _add(self, machine: int, word: str, kind: str, name: str = "") -> Node:
-        """Add a node with a name of its own, by default a word and a number."""
+        """Add a node with a unique name, by default a word and a number."""
         if not name:
             name = f"{word}{self._count[machine, word]}"
             self._count[machine, word] += 1
@@ -240,11 +240,11 @@ class _Reader:
             self._add_usual_nvlinks()
 
     def _far_end(self, nvlink: Element, machine: int, bus: str, cpu: Node) -> Node | None:
-        """Return the node at the other end; None for a GPU not in the dump, as of a job on some of the GPUs."""
+        """Return the node at the far end of an NVLink; None for a GPU not in the dump (jobs on some GPUs)."""
         kind, target = nvlink.require("tclass").lower().removeprefix("0x"), nvlink.get("target").lower()
         if kind.startswith("068001"):
             return cpu
-        if kind.startswith("0680"):  # machines of one dump share their NVSwitches
+        if kind.startswith("0680"):  # the nodes of a dump share their NVSwitches
             return (machine if self._system.machines == 1 else -1, "nvswitch")
         if not kind.startswith("03"):
             raise nvlink.error(f"tclass is {kind[:40]!r}; it is 0x068000 (NVSwitch), 0x030200 (GPU) or 0x068001 (CPU)")
@@ -257,7 +257,7 @@ class _Reader:
         return self._gpus[machine, target][0]
 
     def _add_usual_nvlinks(self) -> None:
-        """Add the NVLinks of the GPU's generation, all in NVSwitches."""
+        """Add the NVLinks of the GPU's generation, all to NVSwitches."""
         count, generation = self._spec.nvlinks_per_gpu, self._wires.generation
         if count == 0 or len(self._gpus) == 1:
             return
@@ -273,11 +273,11 @@ class _Reader:
             self._system.link(node, (machine, "nvswitch"), wire)
 
 
-# --- single elements, by the rules of NCCL ----------------------------------------------------------------------------
+# --- single elements, by NCCL's rules ---------------------------------------------------------------------------------
 
 
 def _device(root: Element) -> str:
-    """Return the catalogue's name of the GPUs of a dump: by PCI id, else by compute capability."""
+    """Return the catalogue name of a dump's GPUs by PCI id, else by compute capability."""
     found: dict[str, Element] = {}
     for pci in root.below("pci"):
         gpus = list(pci.named("gpu"))
@@ -300,7 +300,7 @@ def _device(root: Element) -> str:
 
 
 def _pcie_lanes(pci: Element) -> tuple[float, int, str]:
-    """Return B/s of a lane of a device's link upwards, how many it has, and what it is.
+    """Return the lane rate (B/s), lane count and description of a device's upstream link.
 
     NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes.
     """
@@ -327,13 +327,13 @@ def _positive(element: Element, name: str) -> int:
 
 
 def _net_rate(net: Element) -> float:
-    """Return B/s of a port; NCCL takes 10 Gbit/s where the driver does not know."""
+    """Return the rate of a port (B/s); NCCL assumes 10 Gbit/s if the driver does not know."""
     megabits = net.whole("speed", 0)
     return (megabits if megabits > 0 else 10_000) * 125e3
 
 
 def _between_cpus(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
-    """Return B/s between this NUMA node and another one: NCCL's ncclTopoGetInterCpuBw."""
+    """Return the rate (B/s) between two NUMA nodes, as NCCL's ncclTopoGetInterCpuBw, and its description."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
     model = cpu.whole("modelid", 0) if vendor == "GenuineIntel" and cpu.whole("familyid", 0) == 6 else 0
     for known in TABLES["cpus"]:

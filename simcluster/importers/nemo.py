@@ -1,6 +1,6 @@
-"""A scenario from a configuration of NeMo: NeMo 1's sections in YAML, NeMo 2's attributes by dotted name, a recipe.
+"""Scenario from a NeMo configuration: NeMo 1 YAML sections, NeMo 2 dotted attributes, or a recipe.
 
-Keys go on by Megatron-Bridge's names, from ``nemo.yaml`` beside this file; references such as ``${.hidden_size}`` are
+``nemo.yaml`` in this folder translates keys to Megatron-Bridge's names; references such as ``${.hidden_size}`` are
 looked up, and nothing is run.
 """
 
@@ -50,9 +50,9 @@ def scenario_from_nemo(
 ) -> Imported:
     """Return the scenario of a configuration, or of a recipe in Python, on a cluster (a scenario's ``cluster``).
 
-    ``function`` is the recipe's name, and ``given`` are arguments of it by name.  ``gpus`` left out is
-    trainer.num_nodes x trainer.devices, and ``gpus_per_node`` are those of a node of the cluster.  Raises InputError
-    with all that is not modelled or missing.
+    ``function`` is the recipe's name, and ``given`` are its arguments by name. ``gpus`` defaults to trainer.num_nodes x
+    trainer.devices, and ``gpus_per_node`` are those of a node of the cluster. Raises InputError listing all that is not
+    modelled or missing.
     """
     if source.endswith(".py") or function:
         recipe: ReadRecipe | None = settings_of_nemo_recipe(text, source, function, given)
@@ -79,13 +79,13 @@ def scenario_from_nemo(
             "gradients in buckets of Megatron-LM's size, though Apex's optimizer has its own (bucket_cap_mb)"
         )
     launched, machines = _nodes(plain, None if gpus else gpus_per_node)
-    read = [name for name, field in became.items() if field not in settings]  # by its name, above
+    read = [name for name, field in became.items() if field not in settings]  # read by name in _settings
     found = fields.scenario(cluster, gpus, launched, available, (*assumed, *machines), read)
     return found.accounted(plain, {name: fields.became.get(field) or field for name, field in became.items()})
 
 
 def _nodes(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:
-    """Return the number of GPUs of the trainer, None where it is not given, and what is assumed of GPUs and nodes."""
+    """Return the trainer's GPU count, None if not given, and assumptions on GPUs and nodes."""
     kind = plain.get("trainer.accelerator")
     other = kind not in (None, "gpu", "cuda", "auto")
     said = [f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}"] if other else []
@@ -127,7 +127,7 @@ def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(
     plain: Mapping[str, Any], source: str, no_effect: list[str], became: dict[str, str]
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the settings by Megatron-Bridge's names, which ``became`` takes; InputError for unknown words."""
+    """Translate settings to Megatron-Bridge's names, recorded in ``became``; InputError for unknown words."""
     found: dict[str, Any] = {}
     for name, value in plain.items():
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
@@ -144,7 +144,7 @@ def _settings(
         if name not in no_effect and not (key == "model.recompute_num_layers" and value == 0):
             became[name] = next(iter(made), key)
     fsdp, halves = plain.get("model.fsdp") is True, plain.get("model.megatron_amp_O2") is True
-    if fsdp:  # PyTorch's, which overlaps its gathers and reductions
+    if fsdp:  # PyTorch FSDP overlaps gathers and reductions
         found |= dict.fromkeys(_TABLES["of_fsdp"].split(), True)
     if "model.optim.name" in plain:  # NeMo 1's configure_optimizers and _validate_and_override_config
         sharded = fsdp or found["ddp.use_distributed_optimizer"]
@@ -153,11 +153,11 @@ def _settings(
             found["ddp.overlap_grad_reduce"] = True
         if fsdp or alone or not halves:
             found["model.gradient_accumulation_fusion"] = False
-    found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
-    if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # off where not given
+    found.setdefault("model.overlap_p2p_comm", False)  # default of NeMo and Megatron-Core
+    if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # default: off
         found.setdefault("model.apply_rope_fusion", False)
-        found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
-    # a plugin overrules other formats, and without a granularity nothing is recomputed
+        found["model.transformer_impl"] = "local"  # Megatron-Core always uses Transformer Engine
+    # a plugin overrides other formats; without a granularity nothing is recomputed
     formats = ("model.bf16", "model.fp16") if found.get("mixed_precision") else ()
     idle = () if found.get("model.recompute_granularity") else _OF_RECOMPUTE
     no_effect += [name for name in idle if found.get(name) is not None]
@@ -167,7 +167,7 @@ def _settings(
 def _translated(
     name: str, key: str, value: Any, plain: Mapping[str, Any], source: str
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return a setting whose value has other words there; None for one that has the same."""
+    """Return a setting whose value is spelled differently in Megatron-Bridge; None if it is the same."""
     if isinstance(value, Unread):
         idle = key.partition(".")[0] in _SECTIONS and name not in _OF_THE_STEP
         return {} if idle else {_OF_THE_STEP.get(name, key): value}
@@ -208,7 +208,7 @@ def _word(table: str, word: str, name: str, source: str) -> str:
 
 
 def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Words:
-    """Return the tokenizer's kind and name, by Megatron-LM's options; one that is not read where none is given."""
+    """Return the tokenizer's kind and name as Megatron-LM options; an unnamed tokenizer if none is given."""
     if "vocab-size" in options:
         return {}
     kind = str(plain.get("model.tokenizer.type") or "")

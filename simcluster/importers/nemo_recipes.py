@@ -1,6 +1,6 @@
-"""Settings of NeMo 2's recipes: of a function or script in Python, read as data, or of the file that NeMo-Run wrote.
+"""Settings of NeMo 2 recipes: a Python function or script read as data, or the file that NeMo-Run wrote.
 
-``run.Config(X, a=1)`` and ``run.Partial(f, a=1)`` are what X(a=1) would make.  Names are NVIDIA/NeMo's of 2.0 to 2.5.
+``run.Config(X, a=1)`` and ``run.Partial(f, a=1)`` are read as X(a=1). Names are NVIDIA/NeMo's of 2.0 to 2.5.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from simcluster.importers.python_values import Built, Unread, plain_fields, writ
 RESOLVED = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"
 )
-"""Advice for a recipe that computes its values."""
+"""Advice for a recipe whose values are computed."""
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
 _PARTS = ("trainer", "model", "data", "optim")
 _STARTS = _TABLES["starts"].split()
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
 _ALL = "a peft scheme of none trains all"
-_READ = "run"  # what a configuration is a method of that is read whole
+_READ = "run"  # marks a configuration that is read completely
 
 
 def settings_of_nemo_recipe(
     text: str, source: str, function: str, given: Mapping[str, str] = NONE_GIVEN
 ) -> ReadRecipe:  # fmt: skip
-    """Return the settings of the function of the file, by the attributes of NeMo's trainer, model, data and optimizer.
+    """Return the settings made by a recipe function, by attributes of NeMo's trainer, model, data and optimizer.
 
-    ``given`` are arguments of the function by name.  Raises InputError where there are several recipes of pre-training
-    and none is named, for adapters, and for a function that makes no recipe that is read.
+    ``given`` are arguments of the function by name. Raises InputError if there are several recipes of pre-training and
+    none is named, for adapters, and for a function that makes no readable recipe.
     """
     started: list[Any] = []
     known = dict.fromkeys(_CONFIGURES, _configured)
@@ -52,7 +52,7 @@ def settings_of_nemo_recipe(
     if not isinstance(found, Built):
         raise InputError(f"{what} makes no recipe that can be read as data; {RESOLVED}")
     _refuse_adapters(found, what)
-    if found.of != _READ:  # a recipe of NeMo's
+    if found.of != _READ:  # one of NeMo's built-in recipes
         scheme, adapts = found.fields.get("peft_scheme", "lora"), found.name.endswith(".finetune_recipe")
         trains_all = isinstance(scheme, Unread) or str(scheme).lower() == "none"
         if adapts and not trains_all and not no_decoder(file.place_of(found.name)):
@@ -63,7 +63,7 @@ def settings_of_nemo_recipe(
 
 
 def settings_of_written_recipe(text: str, source: str) -> ReadRecipe | None:
-    """Return the settings of a recipe that NeMo-Run wrote; None for any other text."""
+    """Return the settings of a recipe file written by NeMo-Run; None for any other text."""
     found = written_call(text, source)
     if found is None or "trainer" not in found.fields:
         return None
@@ -122,7 +122,7 @@ def _settings(found: Built, trainer: Built) -> dict[str, Any]:
         settings |= _flat(part, found.fields.get(part))
     settings.pop("trainer.callbacks", None)
     settings = {name: value for name, value in settings.items() if not name.startswith("optim.lr_scheduler")}
-    if settings.get("trainer.strategy.ddp") == "megatron":  # as Megatron-Core has it
+    if settings.get("trainer.strategy.ddp") == "megatron":  # Megatron-Core's default
         del settings["trainer.strategy.ddp"]
     calls, by_callbacks = trainer.fields.get("callbacks"), dict[str, Any]()
     for call in calls if isinstance(calls, list) else []:
@@ -137,7 +137,7 @@ def _settings(found: Built, trainer: Built) -> dict[str, Any]:
 
 
 def _flat(name: str, value: Any, around: tuple[Built, ...] = ()) -> dict[str, Any]:
-    """Return the settings of a part by dotted name; ``around`` are the objects that hold it, which end a cycle."""
+    """Return the settings of a part by dotted name; ``around`` are its enclosing objects, to end cycles."""
     if not isinstance(value, Built) or any(value is each for each in around):
         return {}
     found = plain_fields({f"{name}.{field}": item for field, item in value.fields.items()})
@@ -147,9 +147,9 @@ def _flat(name: str, value: Any, around: tuple[Built, ...] = ()) -> dict[str, An
 
 
 def _vocabulary(name: str, settings: dict[str, Any]) -> list[str]:
-    """Return what is assumed of the vocabulary of a known model; one that its class or the recipe says is not padded.
+    """Return vocabulary assumptions of a known model; an explicit vocabulary is marked as not padded.
 
-    ``GPTConfig.configure_model`` pads that of the tokenizer alone.
+    ``GPTConfig.configure_model`` pads the tokenizer's vocabulary only.
     """
     if "model.config.vocab_size" in settings or name.startswith(tuple(_TABLES["own_vocabulary"].split())):
         settings["model.config.make_vocab_size_divisible_by"] = 1
@@ -162,7 +162,7 @@ def _vocabulary(name: str, settings: dict[str, Any]) -> list[str]:
 
 
 def _tokenizer(data: Built, model: Built) -> dict[str, Any]:
-    """Return the tokenizer by its name on Hugging Face, or GPT-2's for data that have it by default."""
+    """Return the tokenizer's Hugging Face name, or GPT-2's tokenizer for data that default to it."""
     given = [part.fields.get("tokenizer") for part in (model, data)]
     made = [each for each in given if isinstance(each, Built)]
     if any("SentencePiece" in each.name for each in made):

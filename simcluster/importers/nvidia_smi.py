@@ -1,12 +1,12 @@
-"""A machine from the matrix that ``nvidia-smi topo -m`` prints.
+"""One node from the matrix that ``nvidia-smi topo -m`` prints.
 
 The matrix has a class for each pair: NV# (a bonded set of # NVLinks), else what their PCIe path crosses: PIX at most
 one PCIe switch, PXB several, PHB a host bridge, NODE several host bridges of one NUMA node, SYS the link between NUMA
-nodes.  These nest, so the machine is the tree in which every pair meets at its class; a matrix that fits no tree is an
-error.  Virtual machines, and hosts whose bridges have no common parent, print SYS for pairs of one NUMA node, too
+nodes. These nest, so the node is the tree in which every pair meets at its class; a matrix that fits no tree is an
+error. Virtual machines, and hosts whose bridges have no common parent, print SYS for pairs of one NUMA node, too
 (NVIDIA/nccl issues 1357 and 1530): where other cells or the NUMA column bring a pair together, SYS means that its path
-is unknown, and it crosses the host bridges of that node.  The matrix has no speeds: they are those
-usual for the GPU's generation, or given beside the file.
+is unknown, and it crosses the host bridges of that node. The matrix has no speeds: they are those usual for the GPU's
+generation, or given in the import parameters.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from simcluster.importers.generations import Wires
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
 
 CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""Classes of PCIe paths, from the nearest to the farthest."""
+"""Classes of PCIe paths, nearest first."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_AFTER = ("CPU", "NUMA", "CPU Affinity", "NUMA Affinity", "")  # heads of columns that are not of the matrix
-_MOST_NVLINKS = 18  # of any GPU so far
+_AFTER = ("CPU", "NUMA", "CPU Affinity", "NUMA Affinity", "")  # headers of columns after the matrix
+_MOST_NVLINKS = 18  # maximum of any GPU so far
 _DEVICE_OF_NVLINKS = {12: "a100-80gb", 18: "h100"}
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The pairs: ``cells[a, b]`` both ways; ``numa`` of the GPUs that say it; ``lines`` of the rows."""
+    """Topology matrix: ``cells[a, b]`` in both directions, NUMA nodes of GPUs, line number of each row."""
 
     source: str
     names: tuple[str, ...]
@@ -44,32 +44,32 @@ class Matrix:
 
     @property
     def gpus(self) -> list[str]:
-        """The columns that are GPUs."""
+        """Names of the columns that are GPUs."""
         return [name for name in self.names if is_gpu(name)]
 
     def nvlinks(self, a: str, b: str) -> int:
-        """Return the NVLinks between a pair."""
+        """Return the number of NVLinks between a pair."""
         cell = self.cells[a, b]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
     def node(self, name: str) -> tuple[int, str]:
-        """Return the node of a column."""
+        """Return the topology node of a column."""
         return 0, name.lower() if is_gpu(name) else self.nics.get(name, name)
 
 
 def is_gpu(name: str) -> bool:
-    """Return whether a column is a GPU; the others are NICs."""
+    """Return whether a column is a GPU; other columns are NICs."""
     return re.fullmatch(r"GPU\d+", name) is not None
 
 
 def is_matrix_header(line: str) -> bool:
-    """Return whether a line is the head of a matrix: it names GPU0 and more columns, and is not a row."""
+    """Return whether a line is the header of a matrix: it starts with GPU0 and is not a row."""
     words = _ANSI.sub("", line).split() if "GPU0" in line else []
     return bool(words) and words[0] == "GPU0" and (len(words) == 1 or words[1] != "X")
 
 
 def parse_matrix(text: str, source: str) -> Matrix:
-    """Return the matrix in the text, whatever is around it; InputError with the line of what does not fit."""
+    """Parse the matrix in a text that may contain other output; raise InputError with the offending line."""
     lines = [_ANSI.sub("", line) for line in text.splitlines()]
     head = next((i for i, line in enumerate(lines) if is_matrix_header(line)), None)
     if head is None:
@@ -85,7 +85,7 @@ def parse_matrix(text: str, source: str) -> Matrix:
         )
     rows = _rows(lines, head, names, source)
     numa: dict[str, str] = {}
-    if "NUMA Affinity" in " ".join(lines[head].split()):  # the second column after the matrix, where no cell is empty
+    if "NUMA Affinity" in " ".join(lines[head].split()):  # the second column after the matrix if no cell is empty
         after = {name: rows[name][1][len(names) :][1:2] for name in names if is_gpu(name)}
         numa = {name: cell[0] for name, cell in after.items() if cell and cell[0].isdigit()}
     return Matrix(
@@ -99,7 +99,7 @@ def parse_matrix(text: str, source: str) -> Matrix:
 
 
 def _rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dict[str, tuple[int, list[str]]]:
-    """Return the line and the cells of each row."""
+    """Return the line number and cells of each row."""
     rows: dict[str, tuple[int, list[str]]] = {}
     for number, line in enumerate(lines[head + 1 :], head + 2):
         name, *cells = _words(line) or [""]
@@ -127,7 +127,7 @@ def _rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dic
 
 
 def _words(line: str) -> list[str]:
-    """Return the cells of a line: between tabs as printed, or between blanks if an editor made blanks of the tabs."""
+    """Split a line into cells at tabs, or at blanks if an editor replaced the tabs."""
     if "\t" in line:
         cells = [cell.strip() for cell in line.split("\t")]
         return cells[1:] if not cells[0] else cells
@@ -158,11 +158,11 @@ def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source:
     return cells
 
 
-# --- the machine ------------------------------------------------------------------------------------------------------
+# --- the node ---------------------------------------------------------------------------------------------------------
 
 
 def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
-    """Return the machine of a matrix: NVLinks direct or through NVSwitch, PCIe switches, host bridges, NUMA nodes."""
+    """Return the node of a matrix: NVLinks (direct or NVSwitch), PCIe switches, host bridges, NUMA nodes."""
     spec.accept("nvidia-smi topo -m", PARAMETERS)
     matrix = parse_matrix(text, source)
     device = spec.device or _device(matrix)
@@ -182,7 +182,7 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
 
 
 def _device(matrix: Matrix) -> str:
-    """Return the GPU that has as many NVLinks (12: A100, 18: H100); InputError for any other number."""
+    """Return the GPU model by NVLinks per GPU (12: A100, 18: H100); raise InputError for other counts."""
     total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix))
     device = _DEVICE_OF_NVLINKS.get(total)
     if device is None:
@@ -194,11 +194,11 @@ def _device(matrix: Matrix) -> str:
 
 
 Levels = dict[str, dict[str, str]]
-"""For each class the group that a column is in at that level, called after the group's first column."""
+"""Group of each column by path class, named after the group's first column."""
 
 
 def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
-    """Return the groups of those that meet at a class or below; GPUs of one NUMA node meet at NODE."""
+    """Group columns that meet at each path class or below; GPUs of one NUMA node meet at NODE."""
     group = {name: name for name in names}
     levels: Levels = {}
     for position, level in enumerate(CLASSES[:-1]):
@@ -212,7 +212,7 @@ def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
 
 
 def _pairs_of_unknown_path(matrix: Matrix, names: Sequence[str], levels: Levels) -> int:
-    """Return how many pairs are SYS inside a NUMA node; InputError for a pair that contradicts the tree otherwise."""
+    """Return the number of SYS pairs inside a NUMA node; raise InputError for other contradictions."""
     unknown = 0
     for a, b in itertools.combinations(names, 2):
         meet = next((level for level in levels if levels[level][a] == levels[level][b]), "SYS")
@@ -229,7 +229,7 @@ def _pairs_of_unknown_path(matrix: Matrix, names: Sequence[str], levels: Levels)
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """The PCIe tree of a matrix as it grows, from NUMA nodes down."""
+    """PCIe tree of a matrix, built from NUMA nodes down."""
 
     matrix: Matrix
     system: System
@@ -288,7 +288,7 @@ def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
 
 
 def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | None = None) -> bool:
-    """Return whether the GPUs meet in NVSwitches: all pairs have one NV#, and more in sum than a GPU has NVLinks."""
+    """Return whether NVSwitches join the GPUs: all pairs have one NV#, in sum more than a GPU has."""
     counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
     if not counts or not all(count == counts[0] > 0 for count in counts):
         if given:
@@ -300,7 +300,7 @@ def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | No
 
 
 def _nvlinks_per_gpu(matrix: Matrix, switched: bool) -> int:
-    """Return the most that any GPU has."""
+    """Return the largest number of NVLinks of any GPU."""
     counts = [[matrix.nvlinks(a, b) for b in matrix.gpus if b != a] for a in matrix.gpus]
     return max((max(row) if switched else sum(row) for row in counts if row), default=0)
 

@@ -1,4 +1,4 @@
-"""Options by Megatron-LM's names, each sorted by what becomes of it (``megatron_options.yaml``) and checked."""
+"""Megatron-LM options classified by ``megatron_options.yaml`` and checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcluster.importers.layer_lists import Value, parse_layer_list
 
 
 def _by_name(groups: Mapping[str, str]) -> dict[str, str]:
-    """What is said of a group of names, by each name of it."""
+    """Expand a mapping of text to space-separated names into a mapping of name to text."""
     return {name: said for said, names in groups.items() for name in names.split()}
 
 
@@ -49,18 +49,18 @@ _SETTING = re.compile(r"\+{0,2}[a-z]\w*(\.\w+)*=\S*")
 _BOUNDS = "1", "1000000000"
 _DIGITS = 20
 _BY_LAYER = "num-experts"
-"""What Megatron-DeepSpeed takes of each layer of experts, too."""
+"""Megatron-DeepSpeed also takes one number per expert layer."""
 FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
 
 
 def option_called(name: str) -> str:
-    """Return the option that an older name or a flag for one of its values stands for."""
+    """Return the current name of an option, given an older name or a flag that sets one of its values."""
     return RENAMED.get(renamed := FLAG_VALUES.get(name, (name,))[0], renamed)
 
 
 class Options(Sorting):
-    """The options of one command, sorted and checked: ``given`` as written, ``unknown`` where nothing can be said."""
+    """Options of one command, classified and checked: ``given`` as written, ``unknown`` if not recognised."""
 
     def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
         super().__init__(source, dashes, problems)
@@ -70,17 +70,17 @@ class Options(Sorting):
         self._written: dict[str, str] = {}
 
     def error(self, name: str, message: str) -> InputError:
-        """Return what is wrong with an option, by the name that it is written with."""
+        """Return an InputError about an option, by the name that the user wrote."""
         return super().error(self._written.get(name, name), message)
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
-        """Sort every option; one that is not modelled and changes the time is a problem."""
+        """Classify every option; one that is not modelled and changes the time is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
         for written, words in options.items():
             value, name = FLAG_VALUES.get(written, ("", ""))[1], option_called(written)
             words, least = (value,) if value else words, int(MAPPED.get(name) != "flag")
             count = len(words)
-            while count > least and _SETTING.fullmatch(words[count - 1]):  # of Hydra, behind the last of all options
+            while count > least and _SETTING.fullmatch(words[count - 1]):  # Hydra settings after the last option
                 count -= 1
             self.unknown += words[count:]
             if plain.get(name, words[:count]) != words[:count]:
@@ -88,7 +88,7 @@ class Options(Sorting):
             plain[name] = words[:count]
         self._written = {RENAMED[name]: name for name in options if name in RENAMED and RENAMED[name] not in options}
         absent = [name for name in ABSENT_AT_0 if plain.get(name) == ("0",)]
-        if "deepspeed" in plain and plain.get("num-experts") == ("1",):  # of which Megatron-DeepSpeed makes a plain MLP
+        if "deepspeed" in plain and plain.get("num-experts") == ("1",):  # a plain MLP in Megatron-DeepSpeed
             absent.append("num-experts")
         self.no_effect += absent
         plain = {name: words for name, words in plain.items() if name not in absent}
@@ -107,7 +107,7 @@ class Options(Sorting):
             switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
             off = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
             known = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
-            # an unknown number of experts is a fork's own name of the switch itself, for all that is known
+            # an unknown option that counts experts may be a fork's name of the switch
             alone = switch != name and switch not in on and (known or "num-experts" not in name)
             idle = name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or is_off(name, " ".join(words))
             self.place(
@@ -153,7 +153,7 @@ class Options(Sorting):
         return word
 
     def get(self, *names: str) -> Any:
-        """The value of the first of these that is given; None.  InputError, already told, where that is no good."""
+        """Return the value of the first given option, None if none is; raise its InputError if it is invalid."""
         bad = next((self._bad[name] for name in names if name in self._bad), None)
         if bad:
             raise bad
@@ -163,10 +163,11 @@ class Options(Sorting):
         return self.values[given[0]] if given else None
 
     def flag(self, *names: str) -> bool:
+        """Return whether any of these switches is on."""
         return any(self.values.get(name) is True for name in names)
 
     def layer_list(self, name: str, layers: int) -> Value | None:
-        """Return a number from 1, or one for each layer; None where the option is not given."""
+        """Return a whole number from 1, or a list with a number per layer; None if the option is not given."""
         text = self.get(name)
         if text is None:
             return None
@@ -181,7 +182,7 @@ class Options(Sorting):
         return value
 
     def without(self, needed: str, consequence: str, names: Sequence[str]) -> None:
-        """Take away what means nothing without an option that is not given, and says so."""
+        """Remove options that have no effect without ``needed``, which is not given, and note this."""
         given = [name for name in names if name in self.values]
         idle = [name for name in given if self.values[name] is not False]
         for name in given:
@@ -193,7 +194,7 @@ class Options(Sorting):
             )
 
     def needed(self, *names: str) -> Any:
-        """Return the value of the first of these that is given; InputError where none is."""
+        """Return the value of the first given option; raise InputError if none is given."""
         value = self.get(*names)
         if value is None:
             section = "train" if "batch" in names[0] else "model"

@@ -1,4 +1,4 @@
-"""Whether a launch is the pre-training of a decoder, which is what a scenario describes."""
+"""Checks that a launch is the pre-training of a decoder, which is what a scenario describes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from simcluster.importers.option_values import (
 
 TRAINS_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
 _OWN = frozenset(["pretrain_gpt.py", "pretrain_gpt_core.py", "pretrain_hybrid.py", "pretrain_mamba.py"])
-"""Megatron-LM's programs that train decoders of text."""
+"""Megatron-LM programs that train text decoders."""
 _UNREAD = ("decoder-seq-length", "img-h", "img-w", "patch-dim")
-"""What ``pretrain_gpt.py`` takes, as every program of Megatron-LM does, and does not read."""
+"""Options that ``pretrain_gpt.py`` accepts, as every Megatron-LM program does, but ignores."""
 _OF_MEGATRON = (MAPPED.keys() | NO_EFFECT | NOT_MODELLED.keys() | REFUSED.keys() | RENAMED.keys()) - OF_ANY_PROGRAM
 _OFF = ("0", "0.0", "false", "none")
 _OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
 
 def program_of(arguments: Arguments) -> str:
-    """Return the file of the program that a launch starts; empty for options alone."""
+    """Return the file name of the program that a launch starts; empty for options alone."""
     return next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "").rsplit("/", 1)[-1]
 
 
 def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
-    """Return what to say of a program that may set more than its options do."""
+    """Return the assumption about a program that may set more than its options do."""
     name = program_of(arguments)
     if not name or name in _OWN:
         return ()
@@ -41,8 +41,7 @@ def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
 
 
 def require_options_of_megatron(arguments: Arguments, source: str) -> None:
-    """Raise InputError, in one sentence, for a program that is not Megatron-LM's and has no option that only those
-    have."""
+    """Raise InputError if a program is not Megatron-LM's and no option is specific to Megatron-LM."""
     name, options = program_of(arguments), arguments.options
     files = any(" ".join(words).endswith((".yaml", ".yml")) for words in options.values())
     if not name or name in _OWN or arguments.problems or files or options.keys() & _OF_MEGATRON:
@@ -55,15 +54,14 @@ def require_options_of_megatron(arguments: Arguments, source: str) -> None:
 
 
 def require_pre_training(arguments: Arguments, source: str, *, layers: bool = False) -> None:
-    """Raise InputError, in one sentence, for a launch that is something else; ``layers``: whatever the program, they
-    are of attention and MLP."""
+    """Raise InputError for a launch that is not pre-training; ``layers``: all are attention and MLP."""
     name = program = program_of(arguments)
     for pattern, what in PROGRAMS.items():
         if re.search(pattern, name) and not (layers and "hybrid" in pattern):
             raise InputError(f"{source}: {name} {what}")
     if any(option.startswith(("trainer.", "model.config.")) for option in arguments.options):
         raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; write simcluster import nemo")
-    decodes = program == "pretrain_gpt.py"  # whatever its data are called
+    decodes = program == "pretrain_gpt.py"  # whatever the name of its data
     for name in ("tokenizer-type", "vocab-file", *(() if decodes else ("data-path",))):
         words = " ".join(arguments.options.get(name, ()))
         if _OF_ENCODERS.search(words):

@@ -1,7 +1,7 @@
-"""Processes that the command of a launch script starts, and the number of nodes.
+"""Processes and nodes that a launch script's command starts.
 
-What a batch system sets before a script begins is by the options that the script asks for (sbatch's manual page); of
-other systems than Slurm (Grid Engine, PBS, Fujitsu's PJM, LSF) what is asked for is put in Slurm's words.
+Variables that a batch system sets before a script begins follow from the options that the script requests (sbatch's
+manual page); requests of other systems than Slurm (Grid Engine, PBS, Fujitsu's PJM, LSF) are translated to Slurm's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simcluster.importers.arguments import launcher_options
 from simcluster.importers.shell.state import State, joined
 
 _LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
-_OTHERS = (  # of Grid Engine node_f=2 (TSUBAME) and rt_AF=2 (ABCI) are so many whole nodes
+_OTHERS = (  # Grid Engine: node_f=2 (TSUBAME) and rt_AF=2 (ABCI) request 2 whole nodes
     (re.compile(r"^#\$[ \t]+-l[ \t]+(?:node|rt)_\w+=(\d+)", re.MULTILINE), "--nodes"),
     (re.compile(r"^#PBS[ \t]+-l[ \t]+select=(\d+)", re.MULTILINE), "--nodes"),
     (re.compile(r"^#PBS[ \t]+-l[ \t]+select=\S*\bngpus=(\d+)", re.MULTILINE), "--gpus-per-node"),
@@ -31,17 +31,16 @@ _SETS = {
     "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
     "--gres": ("SLURM_GPUS_ON_NODE",),
 }
-"""Variables by option."""
+"""Slurm variables set by each option."""
 _PER_NODE = ("ntasks-per-node", "npernode", "ppn")
 _TOTAL = ("ntasks", "np", "n", "num-processes")
 _STARTERS = frozenset(["srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "accelerate"])
 _FILL = frozenset(["llamafactory-cli", "accelerate"])
-"""Launchers that start a process on each GPU of a machine where they are told no number."""
+"""Launchers that by default start a process on each GPU of a node."""
 
 
 def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
-    """Return the assumption where ``each`` of the nodes gets other than all GPUs of one of the cluster's; empty where
-    it does not matter."""
+    """Return the assumption if ``each`` processes per node differ from the cluster's GPUs per node; else empty."""
     if not gpus_per_node or each == gpus_per_node or (nodes == 1 and each < gpus_per_node):
         return ""
     machines = f"each of {nodes} machines" if nodes > 1 else "one machine"
@@ -49,12 +48,12 @@ def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
 
 
 def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None:
-    """Return how many GPUs a script counts in a machine: no more than the job has; None where no cluster says."""
+    """Return the number of GPUs that a script counts on a node, at most the job's; None without a cluster."""
     return gpus_per_node and min(gpus or gpus_per_node, gpus_per_node)
 
 
 def processes_in(state: State) -> dict[str, str]:
-    """Return the processes that variables set for a command that starts its own, as those of ms-swift do."""
+    """Return the process counts that variables set for a command that starts processes itself (ms-swift)."""
     names = {"NNODES": "nnodes", "NPROC_PER_NODE": "nproc-per-node"}
     said = {name: joined(state.get(variable) or "") for variable, name in names.items()}
     return {name: value for name, value in said.items() if value.isdecimal()}
@@ -63,7 +62,7 @@ def processes_in(state: State) -> dict[str, str]:
 def started_by(
     launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return what ``processes_of`` does, and what is assumed where the launcher takes all GPUs of its machine."""
+    """Return the result of ``processes_of``, and an assumption if the launcher takes all GPUs of its node."""
     found = processes_of(launcher, around, gpus_per_node)
     each = found.get("nproc-per-node")
     if each == processes_of(launcher, around).get("nproc-per-node"):
@@ -72,14 +71,14 @@ def started_by(
 
 
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
-    """Return ``nnodes`` and ``nproc-per-node``, as the launcher, srun or the head of a batch script sets them."""
+    """Return ``nnodes`` and ``nproc-per-node``, as set by the launcher, srun or the head of a batch script."""
     own, outer = _options(launcher), _options(around)
     names = {word.rsplit("/", 1)[-1] for word in launcher}
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nnodes", "num-nodes", "nodes", "N")
     nodes = nodes or _number(own, "nodes", "N", "num-machines")
     each = _number(own, "nproc-per-node", "num-gpus") or _number(outer, "nproc-per-node", "num-gpus")
     slots = {host.partition(":")[2].count(",") + 1 for host in own.get("include", "").split("@") if ":" in host}
-    if len(slots) == 1 and "$" not in own["include"]:  # of deepspeed, as in worker-0:0,1@worker-1:0,1
+    if len(slots) == 1 and "$" not in own["include"]:  # deepspeed, as in worker-0:0,1@worker-1:0,1
         nodes, each = own["include"].count("@") + 1, slots.pop()
     if names & _STARTERS or {word.rsplit("/", 1)[-1] for word in around} & _STARTERS:
         nodes = nodes or (1 if "num-processes" in own else None)
@@ -98,7 +97,7 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a launcher, with mpirun's processes per node by another name than srun's nodes."""
+    """Return a launcher's options; mpirun's -N (processes per node) is renamed, since srun's -N is nodes."""
     found = launcher_options(words)
     if {"mpirun", "mpiexec"}.isdisjoint(word.rsplit("/", 1)[-1] for word in words):
         return found
@@ -108,7 +107,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _number(options: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of these that is a whole number: the greater end of a range, the GPUs of ``gpu:h100:8``."""
+    """Return the first option that is a whole number: a range's upper end, the GPUs of ``gpu:h100:8``."""
     for name in names:
         found = re.fullmatch(r"(?:\d+[-:]|gpu:(?:[\w.-]+:)*)?(\d{1,7})", options.get(name, ""))
         if found and int(found[1]):
@@ -120,7 +119,7 @@ def _number(options: Mapping[str, str], *names: str) -> int | None:
 
 
 def batch_lines(text: str) -> Iterator[str]:
-    """Yield the options of each #SBATCH line without its comment, and those of other systems as Slurm's."""
+    """Yield the options of each #SBATCH line without comments, and other systems' requests as Slurm's."""
     for line in _LINE.findall(text):
         yield re.split(r"\s#", line)[0].strip()
     for pattern, option in _OTHERS:
@@ -129,8 +128,7 @@ def batch_lines(text: str) -> Iterator[str]:
 
 
 def batch_variables(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a job that asked for this: of options with a whole number, ``--nodes=2`` or ``-N 2``, and
-    of GPUs also behind their kind (``gpu:8``, ``h100:4``).  Tasks are those of all nodes where a node's are given."""
+    """Return the variables that Slurm sets for these options (``--nodes=2``, ``-N 2``, ``gpu:h100:4``)."""
     found: dict[str, str] = {}
     for word, behind in zip(words, (*words, "")[1:], strict=True):
         name, equals, value = word.partition("=")

@@ -1,8 +1,8 @@
-"""Recipes in Python, read as data.  Nothing is imported or run.
+"""Reader of recipes in Python as data; nothing is imported or run.
 
-Literals, arithmetic, keyword arguments, dotted assignments, functions of the same file with their defaults, and tests
-on known values have a meaning.  Any other expression stays as it is written (``Unread``), and so does what another file
-holds: the caller asks for the configuration that the framework writes.
+Read are literals, arithmetic, keyword arguments, dotted assignments, functions of the same file with their defaults,
+and tests on known values. Any other expression stays as written (``Unread``), and so does the content of other files:
+the caller asks for the configuration that the framework writes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from simcluster.importers.python_values import Built, Unread, given_values, know
 
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 SCRIPT = "the script"
-"""The name of what a file does where it is started."""
+"""Function name that represents a file's ``__main__`` block."""
 _DEGREE = re.compile(r"((tensor|pipeline|expert)_model|context|expert_tensor)_parallel_size")
 _MOST_CHARACTERS, _MOST_STEPS, _MOST_DEPTH = 500_000, 50_000, 30
 
 
 class RecipeFile:
-    """The functions of one file by name; ``read`` gives what one of them returns, or starts."""
+    """Functions of one Python file by name; ``read`` returns what one of them returns or starts."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class RecipeFile:
         known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
         idle: Callable[[str], bool] = lambda attribute: False,
     ) -> None:
-        """``known`` are functions of other files by name; of an ``idle`` attribute nothing is lost if it is unread."""
+        """Parse the file; ``known`` are other files' functions, ``idle`` finds attributes that do not matter."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -58,12 +58,12 @@ class RecipeFile:
         self._run([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self._constants)
 
     def place_of(self, name: str) -> str:
-        """Return a name with the module that the file imports it from."""
+        """Return a name prefixed with the module that the file imports it from."""
         head, dot, rest = name.partition(".")
         return f"{self._modules.get(head, head)}{dot}{rest}"
 
     def read(self, name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """Return what the function returns for these arguments; InputError for a function or argument not there."""
+        """Return a function's result for these arguments; raise InputError for an unknown function or argument."""
         if name == SCRIPT:
             return self._run(self._main[0].body, {})[1]
         if name not in self.functions:
@@ -84,10 +84,11 @@ class RecipeFile:
     def recipe(
         self, name: str, given: Mapping[str, str], pattern: re.Pattern[str], starts: Collection[str], started: list[Any]
     ) -> tuple[str, Any]:
-        """Return the recipe of a name, or the only one, and what it returns or, called by one of ``starts``, starts.
+        """Return the name of the requested or only recipe, and what it returns or starts.
 
-        Without a name it is the function that the pattern finds, one that starts a training, or what the file does
-        where it is started.  Raises InputError where there are several or none.
+        A recipe starts a training by calling one of ``starts``. Without a name it is the function that the pattern
+        finds, one that starts a training, or what the file does when it is run. Raises InputError if there are several
+        or none.
         """
         made = [name for name in self.functions if pattern.search(name) and not name.startswith("_")]
         made = made or [
@@ -123,7 +124,7 @@ class RecipeFile:
         return found
 
     def _run(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
-        """Return whether statements return, and what."""
+        """Return whether statements return, and the returned value."""
         for node in body:
             self._count(1)
             inner: Sequence[ast.stmt] = ()
@@ -179,7 +180,7 @@ class RecipeFile:
                 scope[name] = value
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, scope)
-                if not isinstance(owner, Built) and isinstance(of, ast.Name | ast.Attribute):  # a section not made yet
+                if not isinstance(owner, Built) and isinstance(of, ast.Name | ast.Attribute):  # a new section
                     said = (owner,) if isinstance(owner, str | Unread) else ()
                     owner = Built(of.id if isinstance(of, ast.Name) else of.attr, said)
                     self._put(of, owner, scope)
@@ -205,7 +206,7 @@ class RecipeFile:
             return Unread(ast.unparse(node)[:200])
 
     def _known_value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
-        """Return the value of an expression; any error of Python's for one that is not read."""
+        """Return the value of an expression; raise a Python error for one that is not readable."""
         match node:
             case ast.Constant(value=value):
                 return value
@@ -214,7 +215,7 @@ class RecipeFile:
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, scope)
                 fields = owner.fields if isinstance(owner, Built) else {}
-                return 1 if name not in fields and _DEGREE.fullmatch(name) else fields[name]  # of what nothing splits
+                return 1 if name not in fields and _DEGREE.fullmatch(name) else fields[name]  # default degree
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return [self._value(part, scope) for part in parts]
             case ast.Dict(keys=keys, values=values):

@@ -1,4 +1,4 @@
-"""Values of a configuration that is read as data: calls of Python, and the files that frameworks write as calls."""
+"""Values of Python calls read as data, and configuration files that frameworks write as calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARED, _REFERRED = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=[:-] )\
 
 @dataclass
 class Built:
-    """A call: its ``name``, its arguments, and attributes set since; ``of`` is the object whose method it is."""
+    """A call read as data: ``name``, arguments and attributes set later; ``of`` is the object of a method call."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -37,27 +37,27 @@ class Built:
 
 @dataclass(frozen=True)
 class Unread:
-    """An expression that is not data, as it is written."""
+    """Source text of an expression that is not readable as data."""
 
     text: str
 
 
 def truth(value: Any) -> bool | None:
-    """Return whether a condition is met; None where that is not known."""
+    """Return whether a condition holds; None if unknown."""
     if isinstance(value, Built):
         return True if value.name.rpartition(".")[2][:1].isupper() or value.fields else None
     return None if isinstance(value, Unread) else bool(value)
 
 
 def known_truth(value: Any) -> bool:
-    """Return whether a condition is met; ValueError where that is not known."""
+    """Return whether a condition holds; raise ValueError if unknown."""
     if (met := truth(value)) is None:
         raise ValueError
     return met
 
 
 def operated(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Return what an operator makes of two values; an error of Python's where one is not known, large or unfit."""
+    """Apply an operator to two values; raise a Python error if one is unknown, too large or unsuitable."""
     none = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and None in (left, right)
     for each in (left, right):
         large = isinstance(each, int | float) and abs(each) > _LARGEST
@@ -73,11 +73,11 @@ def operated(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def _key(value: Any, held: Any) -> Any:
-    return str(value) if isinstance(held, dict) else value  # as keys are kept
+    return str(value) if isinstance(held, dict) else value  # keys are stored as text
 
 
 def given_values(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return arguments that the user gives a function, each as Python would write it: a number, a word, True, None."""
+    """Parse user-given function arguments as Python values: numbers, words, True, False, None."""
     found: dict[str, Any] = {}
     for name, text in given.items():
         try:
@@ -89,7 +89,7 @@ def given_values(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as plain values: names as text, ``Unread`` for values that are computed.
+    """Return fields as plain values: names as text, ``Unread`` for computed values.
 
     Fields that hold an object of a class, or nothing, and a tokenizer's vocabulary are left to the caller.
     """
@@ -111,7 +111,7 @@ def _word(value: Any) -> Any:
 
 
 def written_call(text: str, source: str) -> Built | None:
-    """Return the call in a ``run_config.yaml`` of Megatron-Bridge or ``NAME_config.yaml`` of NeMo-Run; None otherwise.
+    """Return the call in a Megatron-Bridge ``run_config.yaml`` or NeMo-Run ``NAME_config.yaml``; else None.
 
     What several parts share (``&id001``) is read where it is written, and nothing (null) elsewhere.
     """

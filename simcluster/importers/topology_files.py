@@ -1,4 +1,4 @@
-"""Files of other tools that describe clusters, as ``kind: graph`` topology documents; the content tells what they are.
+"""Recognition and import of other tools' cluster files as ``kind: graph`` topology documents.
 
 Read are NCCL's topology XML, the text of ``nvidia-smi topo -m``, the listing of ``ibnetdiscover``, network files of
 ASTRA-sim, and graphs of networkx as node-link JSON or GraphML.
@@ -24,10 +24,10 @@ _FORMS = "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-li
 def import_topology(
     paths: str | Path | Sequence[str | Path], parameters: ImportSpec | Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Return the ``kind: graph`` document of a cluster that one file describes, or several files with one machine each.
+    """Return the ``kind: graph`` document of a cluster described by one file, or by one file per node.
 
-    ``parameters`` are those of ``ImportSpec``: copies, the fabric that joins them, the GPU, figures to take instead.
-    Raises InputError with the file and, where there is one, the line; pydantic.ValidationError for wrong parameters.
+    ``parameters`` are those of ``ImportSpec``: copies, the fabric that joins them, the GPU, link figures. Raises
+    InputError with the file and, if known, the line; pydantic.ValidationError for wrong parameters.
     """
     files = [paths] if isinstance(paths, str | Path) else [*paths]
     if isinstance(parameters, ImportSpec):
@@ -48,7 +48,7 @@ def import_topology(
 
 
 def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
-    """Return a machine without a network, or a whole network."""
+    """Return a node of GPUs without network, or a whole network."""
     raw, source, name = read_bytes(path), str(path), spec.name or path.stem
     form = form_of(raw, source)
     if form == "xml":
@@ -83,7 +83,7 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
 
 
 def form_of(raw: bytes, source: str) -> Form | None:
-    """Return what the content looks like; None for nothing known."""
+    """Return the file format that the content looks like; None if unknown."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"<"):
         return "xml"

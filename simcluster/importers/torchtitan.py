@@ -1,6 +1,6 @@
-"""A scenario from a torchtitan job config: TOML, the JSON of one, or a function of a registry in Python.
+"""Scenario from a torchtitan job config: TOML, its JSON, or a function of a Python registry.
 
-Every key is mapped, listed as without effect or as unknown, or refused by name: ``torchtitan.yaml`` beside this file.
+``torchtitan.yaml`` in this folder maps every key, lists it as without effect or unknown, or refuses it by name.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MODELS: dict[str, str] = TABLES["models"]
 _REINFORCES = frozenset(TABLES["reinforces"].split())
 _AXES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_replicate")
 _RELAYS = ("deepep", "hybridep")
-_TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
+_TWO_SLICES = ("zb-v", "dualpipe-v")  # per stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
-_OF_A_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors by their kernel: 8B_flex, debugmodel_varlen_attn
+_OF_A_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors named after a kernel: 8B_flex, debugmodel_varlen_attn
 
 
 def scenario_from_torchtitan(
@@ -47,9 +47,9 @@ def scenario_from_torchtitan(
 ) -> Imported:
     """Return the scenario of a job config on a cluster (a scenario's ``cluster`` section).
 
-    A data_parallel_shard_degree of -1 is what the other degrees leave of ``gpus``, or of all that are ``available``.
-    ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` the text
-    of a file that lies with it.  ``given`` are values of a script's variables.  Raises InputError with the names of all
+    A data_parallel_shard_degree of -1 takes what the other degrees leave of ``gpus``, or of all that are ``available``.
+    ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` gives
+    the text of a file next to it. ``given`` are values of a script's variables. Raises InputError with the names of all
     keys that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
     preset = _PRESET.search(text)
@@ -90,7 +90,7 @@ class _Job(JobSettings):
     def imported(
         self, cluster: dict[str, Any], gpus: int | None, started: tuple[int, str] | None, available: int | None
     ) -> Imported:
-        """Return the whole scenario; InputError with all problems."""
+        """Return the whole scenario; raise InputError with all problems."""
         if self.unknown and len(self.unknown) == len(self.written):
             what = "is not a job config of torchtitan: it has none of its keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; name the TOML that torchtitan is started with")
@@ -141,7 +141,7 @@ class _Job(JobSettings):
             what = "a sequence is one document, though attention is masked to each of several (block_causal)"
             self.assumed.append(what)
         debug = TABLES["debug_models"].get(name)
-        if family in ("llama", "llama2") and not debug:  # whose vocabulary is that of the tokenizer that the job reads
+        if family in ("llama", "llama2") and not debug:  # the job takes the vocabulary of its tokenizer
             self.assumed.append("a vocabulary of 32000 tokens, those of Llama 2's tokenizer")
         if found:
             return {**published_model(_MODELS[found]), **more}
@@ -157,7 +157,7 @@ class _Job(JobSettings):
         return {"gated_mlp": True, **sizes, **more}
 
     def _shards(self, gpus: int | None, fixed: int, started: tuple[int, str] | None, available: int | None) -> int:
-        """Return the degree of sharding: as given, or what the other degrees leave of the GPUs."""
+        """Return the sharding degree: as given, or what the other degrees leave of the GPUs."""
         key = "parallelism.data_parallel_shard_degree"
         shard: int = self.values[key]
         if shard != -1:
@@ -181,7 +181,7 @@ class _Job(JobSettings):
     def _parallel(
         self, gpus: int | None, started: tuple[int, str] | None, available: int | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the fields of ``Parallel`` and of ``Fsdp``; FSDP shards over the ranks of cp, too."""
+        """Return the fields of ``Parallel`` and ``Fsdp``; FSDP also shards over the ranks of cp."""
         tp, pp, cp, replicate = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
         shard = self._shards(gpus, tp * pp * cp * replicate, started, available)
         sharded = shard * cp > 1
@@ -208,7 +208,7 @@ class _Job(JobSettings):
         return parallel, fsdp
 
     def _experts(self, tp: int, *, sharded: bool) -> dict[str, Any]:
-        """Return how experts are split; they are whole on each rank where expert_tensor_parallel_degree is 1."""
+        """Return the split of experts; each rank has whole experts if expert_tensor_parallel_degree is 1."""
         ep, etp = (self.values[f"parallelism.expert_{what}parallel_degree"] for what in ("", "tensor_"))
         if ep == 1:
             return {}
@@ -248,16 +248,16 @@ class _Job(JobSettings):
         return {"schedule": known, **chunks, "layers_per_stage": "auto"}
 
     def _training(self, parallel: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
-        """Return the batch, the precision and recompute; ``plain``: layers of attention and one MLP."""
+        """Return batch, precision and recompute; ``plain``: layers consist of attention and one MLP."""
         values, dp, pp = self.values, parallel["dp"], parallel["pp"]
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
         micro = values["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
-        if values["training.num_tokens_per_microbatch_per_dp_rank"]:  # batches in tokens, from 2026 on
+        if values["training.num_tokens_per_microbatch_per_dp_rank"]:  # batches in tokens since 2026
             micro = self._sequences("training.num_tokens_per_microbatch_per_dp_rank")
             local = micro * (values["parallelism.num_pp_microbatches"] if pp > 1 else 1)
             if values["training.num_tokens_per_train_step"] != -1:
                 batch = self._sequences("training.num_tokens_per_train_step")
-        parts = values["parallelism.pipeline_parallel_microbatches"]  # of 2024
+        parts = values["parallelism.pipeline_parallel_microbatches"]  # key of 2024
         if parts and pp > 1 and local % parts == 0:
             micro = local // parts
         return {
@@ -278,7 +278,7 @@ class _Job(JobSettings):
         mode, option = (self.values[f"activation_checkpoint.{what}"] for what in ("mode", "selective_ac_option"))
         if mode in ("none", "full"):
             return {"recompute": mode}
-        if option == "op" and plain:  # every second product
+        if option == "op" and plain:  # every second matmul
             return {"recompute": "operators"}
         if option == "op":
             self.assumed.append(

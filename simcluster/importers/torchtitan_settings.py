@@ -1,4 +1,4 @@
-"""The settings of a torchtitan job config, each in its place, and the precision that they come to."""
+"""Settings of a torchtitan job config, classified and checked, and the resulting precision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
 _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _HEAD = {"output", "lm_head"}
 _NEVER = {*_HEAD, "router.gate", "gate"}
-"""Layers whose products are in 16 bits in any case."""
+"""Layers whose matmuls are always in 16 bits."""
 _AS_NOW = (
     "what the file does not say is as in torchtitan of 2025, though its keys are of 2024 (recompute first: --set "
     "training.recompute=full)"
@@ -37,7 +37,7 @@ def is_mapped(name: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Return whether a setting is one of torchtitan's that a table lists."""
+    """Return whether a setting is a torchtitan setting that a table lists."""
     key = _RENAMED.get(name, name)
     return is_mapped(name) or key in _OTHERWISE or key in _MAY_MATTER or _is_idle(key)
 
@@ -47,7 +47,7 @@ def _is_idle(key: str) -> bool:
 
 
 class JobSettings(Sorting):
-    """Settings by dotted name: ``values`` of what is mapped, with torchtitan's defaults, and ``given`` as written."""
+    """Job settings by dotted name: ``values`` are mapped settings with torchtitan's defaults, ``given`` as written."""
 
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         super().__init__(source)
@@ -65,12 +65,13 @@ class JobSettings(Sorting):
         return super().error(self.given.get(name, name), message)
 
     def on(self, key: str) -> bool:
+        """Return whether a switch is on."""
         return self.values[key] is True
 
     def _sort(self, name: str, value: Any) -> None:
         key = _RENAMED.get(name, name)
         if key.startswith(_OF_CONVERTERS) and (not self._float8 or ".mx." in f".{key}"):
-            self.no_effect.append(name)  # of a converter that is not on, or which of MXFP8's kernels it takes
+            self.no_effect.append(name)  # settings of an inactive converter, or a choice of MXFP8 kernel
         elif key in _DEFAULTS:
             if key in self.given:
                 raise self.error(name, f"is another name of {self.given[key]}, which is also given; keep one")
@@ -100,9 +101,9 @@ class JobSettings(Sorting):
         return value
 
     def precision(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of ``Training`` that say the precision of a job which is split as ``parallel`` says.
+        """Return the precision fields of ``Training`` for a job with this parallel layout.
 
-        Raises InputError for converters that are not modelled, and for those to fp8 of products in fp32.
+        Raises InputError for converters that are not modelled, and for fp8 converters of fp32 matmuls.
         """
         values = self.values
         converters = [name for name in values["model.converters"] if name not in _KERNELS]
@@ -119,8 +120,8 @@ class JobSettings(Sorting):
         precision = narrow if converters else "bf16-mixed"
         if values["training.dtype"] == "bfloat16":
             return {"precision": precision, "memory_recipe": "bf16-8"}
-        # FSDP casts parameters, over a single rank, too, where experts are split, and everywhere from April 2026 on
-        # (_mesh_exist of torchtitan/distributed/parallel_dims.py), when files were registries
+        # FSDP casts parameters, even on a single rank if experts are split, and always since April 2026
+        # (_mesh_exist of torchtitan/distributed/parallel_dims.py), when configurations were registries
         axes = [axis.upper() for axis in ("tp", "pp") if parallel[axis] > 1]
         registry, tokens = self.source.endswith(".py"), values["training.num_tokens_per_microbatch_per_dp_rank"]
         sharded = parallel["zero"] == 3 or parallel.get("ep", 1) > 1
@@ -132,7 +133,7 @@ class JobSettings(Sorting):
                 )
                 self.assumed.append(what)
             return {"precision": precision, "memory_recipe": "fp32-16" if wide else "mixed-16"}
-        # maybe_enable_amp (torchtitan/distributed/utils.py, 2025): autocast for DDP and a single device alone
+        # maybe_enable_amp (torchtitan/distributed/utils.py, 2025): autocast for DDP and single devices only
         if not axes:
             self.assumed.append(
                 "mixed precision is by autocast, as without FSDP, whose casts take no time of their own here"
@@ -150,7 +151,7 @@ class JobSettings(Sorting):
         return {"precision": precision, "memory_recipe": "fp32-16"}
 
     def _not_as_asked(self, converters: list[str]) -> list[str]:
-        """Return sentences about gathers, scales of rows and layers that are not converted.
+        """Return sentences about fp8 gathers, row scales and unconverted layers that are modelled differently.
 
         Recipes and filters are those of torchao's ``Float8LinearConfig.from_recipe_name`` and torchtitan's
         ``Float8LinearConverter``: without a filter the head is converted with the layers.
@@ -174,6 +175,6 @@ class JobSettings(Sorting):
 
 
 def _listed(name: str, value: Any) -> Any:
-    """Return the value; of a text where a list is expected its words (``"float8,mx"``, as in 2024 and 2025)."""
+    """Return the value; split a text into words if a list is expected (``"float8,mx"``, as in 2024 and 2025)."""
     words = isinstance(value, str) and isinstance(_DEFAULTS.get(_RENAMED.get(name, name)), list)
     return [word.strip() for word in value.split(",") if word.strip()] if words else value

@@ -1,8 +1,8 @@
-"""Settings of a torchtitan job from a registry of configurations in Python, or as a shell script starts it.
+"""Settings of a torchtitan job from a Python registry of configurations or from a shell script.
 
 Names of a registry (``config_registry.py``) are those of pytorch/torchtitan's models/*/config_registry.py and
 config/configs.py (2026), whose newest functions take ``seq_len``, have the model in ``model`` and transforms around the
-whole.  A script names or writes a job config, with what is said behind it.
+whole. A script names or writes a job config, followed by overrides.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _NAMED = re.compile(r"--job\.config[_-]file")
 _OVERRIDE = re.compile(r"--([a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)+)(?:=(.*))?", re.DOTALL)
 _OF_A_JOB = re.compile(r"^\[(model|training)\]", re.MULTILINE)
 _VARIABLE = "CONFIG_FILE"
-"""The variable with the path of the job config, of run_train.sh, which a script may start."""
+"""Variable of run_train.sh, which a script may start, with the path of the job config."""
 
 
 def settings_of_registry(
     text: str, source: str, function: str, models: tuple[str, ...], sequence_length: int | None = None
 ) -> dict[str, Any]:  # fmt: skip
-    """Return dotted settings, as of a job config in TOML, of one function of the file; of the only one without a name.
+    """Return the dotted settings made by one function of a registry file, by default its only one.
 
-    ``models`` are the names of models that are known, ``sequence_length`` the argument of a function that takes
-    ``seq_len``.  Raises InputError where there are several and none is named, and for a function that makes no
-    configuration of a trainer that is read.
+    ``models`` are the names of known models, ``sequence_length`` the argument of a function that takes ``seq_len``.
+    Raises InputError if there are several and none is named, and for a function that makes no readable trainer
+    configuration.
     """
     known: dict[str, Callable[..., Any]] = {"model_registry": _registered, "apply_transforms": _transformed}
     file = RecipeFile(text, source, known=known)
@@ -70,7 +70,7 @@ def settings_of_registry(
         else:
             settings |= _section(section, value)
     if "model" in found.fields and isinstance(found.fields.get("compile"), Built):
-        settings.setdefault("compile.enable", True)  # of the newest, where what is given is on
+        settings.setdefault("compile.enable", True)  # newest form: what is given is on
     length = settings.get("training.max_context_length")
     if isinstance(length, str) and ("max_context_length" in length or "SEQ_LEN" in length):
         raise InputError(
@@ -94,7 +94,7 @@ def _transformed(base: Any = None, transforms: Any = None, *_: Any, **__: Any) -
 
 
 def _family(place: str, source: str, function: str, models: tuple[str, ...]) -> str:
-    """Return the model by its import, the folder that the file lies in, or the beginning of the function's name."""
+    """Return the model family from its import, the file's folder or the start of the function's name."""
     if imported := re.search(r"\bmodels\.(\w+)\.\w+$", place):
         return imported[1]
     folder = re.search(r"(models/)?\b(\w+)/[^/]*$", source)
@@ -118,7 +118,7 @@ def _section(name: str, value: Any) -> dict[str, Any]:
             return _optimizer(value)
         case "transforms":
             return {f"transforms.{each}": True for each in value}
-        case "activation_checkpoint":  # by its class, or by the words of a job config, of which op alone is left
+        case "activation_checkpoint":  # by its class or by job config words, of which only op remains
             kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
             mode = {"mode": _MODES.get(kind, kind)} if kind != "ActivationCheckpointConfig" else {}
             fields = {"selective_ac_option": "op", **(mode or fields)}
@@ -139,10 +139,10 @@ def _converters(given: Any) -> dict[str, Any]:
 
 
 def _optimizer(value: Any) -> dict[str, Any]:
-    """Return the kind of optimizer: in the name of the call, or in fields of a container's configuration."""
+    """Return the optimizer's kind and settings, from the call's name or a container's fields."""
     if not isinstance(value, Built):
         return {"optimizer.name": "AdamW"}
-    if isinstance(inner := value.fields.get("optimizer"), Built):  # Optim, with schedules of learning rates
+    if isinstance(inner := value.fields.get("optimizer"), Built):  # Optim, with learning rate schedules
         return _optimizer(inner)
     each = value.fields.get("optimizers")
     if isinstance(each, list) and each and isinstance(each[0], Built):
@@ -161,7 +161,7 @@ def _optimizer(value: Any) -> dict[str, Any]:
             {next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)},
             {},
         )
-    # of several Muon is for matrices alone, with AdamW for the rest
+    # Muon is for matrices only, with AdamW for the rest
     name = "Muon" if kinds == {"AdamW", "Muon"} else " and ".join(sorted(kinds))
     return {"optimizer.name": name, **{f"optimizer.{key}": _plain(item) for key, item in fields.items()}}
 
@@ -172,8 +172,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StartedJob:
-    """The settings of a job by dotted name, the number of GPUs that its launcher starts (None: not stated), and what of
-    the script is assumed."""
+    """Torchtitan job of a script: settings by dotted name, launched GPUs (None: not stated), assumptions."""
 
     settings: dict[str, Any]
     gpus: int | None
@@ -183,7 +182,7 @@ class StartedJob:
 def job_of_script(
     text: str, source: str, beside: Beside, given: Mapping[str, str], machine: int | None
 ) -> StartedJob:  # fmt: skip
-    """Return the job that the script starts; InputError where its job config is not there, or it starts none.
+    """Return the job that a script starts; raise InputError if it starts none or its job config is missing.
 
     ``given`` are values of its variables, and ``machine`` the GPUs of a node as the script counts them.
     """
@@ -213,9 +212,9 @@ def job_of_script(
 
 
 def _overrides(words: Sequence[str], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the settings of the command line, each of the kind that it has in the job config or looks like.
+    """Return the command-line settings, each of the type that it has in the job config or looks like.
 
-    Raises InputError for a setting with a place in a scenario whose value only a shell knows.
+    Raises InputError for a mapped setting whose value only a shell knows.
     """
     found: dict[str, Any] = {}
     for word, after in zip(words, [*words, ""][1:], strict=False):

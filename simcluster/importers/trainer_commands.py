@@ -1,7 +1,7 @@
-"""The command that starts a training with DeepSpeed: its options, those of a file, and the settings of accelerate.
+"""Command that starts a training with DeepSpeed: options, option files and accelerate settings.
 
-LLaMA-Factory's command takes a YAML file in the place of options, programs of TRL behind ``--config``.  Names and
-defaults of accelerate are those of its commands/launch.py and of DeepSpeedPlugin in its utils/dataclasses.py.
+LLaMA-Factory's command takes a YAML file instead of options, programs of TRL after ``--config``. Names and defaults of
+accelerate are those of its commands/launch.py and of DeepSpeedPlugin in its utils/dataclasses.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
 TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
-"""The place of every option."""
+"""Classification of every option."""
 CONFIGS = TABLES["configurations"].split()
-"""Options that name a configuration of DeepSpeed."""
+"""Options that name a DeepSpeed configuration."""
 _MICROS = TABLES["micro_batches"].split()
 _FILE = re.compile(r"^(model_name_or_path|per_device_train_batch_size):[ \t]", re.MULTILINE)
 _YAML = re.compile(r"(?:--config=)?([^=\s]+\.ya?ml)")
@@ -37,8 +37,7 @@ _NOT_OF_A_STEP, _IDLE = (frozenset(TABLES[f"accelerate_{name}"].split()) for nam
 
 @dataclass(frozen=True)
 class TrainerCommand:
-    """A command: its options, the file that configures DeepSpeed (empty where accelerate's options do), and the words
-    around it."""
+    """Training command: its options, DeepSpeed file (empty: set by accelerate's options), enclosing words."""
 
     arguments: Arguments
     config: str
@@ -46,12 +45,12 @@ class TrainerCommand:
 
 
 def is_trainer_file(text: str) -> bool:
-    """Return whether the text is a YAML file of options of a program of Hugging Face's Trainer."""
+    """Return whether the text is a YAML file of options for a program of Hugging Face's Trainer."""
     return _FILE.search(text) is not None and not is_script(text)
 
 
 def training_of_file(text: str, source: str) -> TrainerCommand:
-    """Return the training of a YAML of options alone; InputError where it names no configuration of DeepSpeed."""
+    """Return the training of a YAML file of options; raise InputError if it names no DeepSpeed configuration."""
     arguments = Arguments(_options_of(text, source))
     if not (config := arguments.said(*CONFIGS)):
         raise InputError(
@@ -62,7 +61,7 @@ def training_of_file(text: str, source: str) -> TrainerCommand:
 
 
 def first_training(state: State) -> TrainerCommand:
-    """Return the first command of a script that names a configuration of DeepSpeed; InputError where none does."""
+    """Return the first command of a script that uses DeepSpeed; raise InputError if there is none."""
     found: list[TrainerCommand] = []
     nothing = (
         "starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not Megatron-DeepSpeed (of which use "
@@ -72,7 +71,7 @@ def first_training(state: State) -> TrainerCommand:
     for words, around in state.commands:
         arguments, absent = _arguments(words, state)
         options, launched = arguments.options, arguments.launched
-        if any(key.endswith("num-layers") for key in options):  # of Megatron-DeepSpeed
+        if any(key.endswith("num-layers") for key in options):  # Megatron-DeepSpeed
             continue
         by_accelerate = any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
         by_accelerate = by_accelerate and not {"config-file", "use-deepspeed"}.isdisjoint(launched)
@@ -97,10 +96,10 @@ def first_training(state: State) -> TrainerCommand:
 
 
 def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
-    """Return the options of a command, with those of a file that it names, and such a file that is not there.
+    """Return a command's options, with those of the YAML file it names, and that file's name if missing.
 
-    The file is behind LLaMA-Factory's ``train``, a program, or its ``--config``; in the first two cases NAME=VALUE
-    behind it are options.
+    The file is after LLaMA-Factory's ``train``, a program, or its ``--config``; in the first two cases NAME=VALUE words
+    after it are options.
     """
     arguments = from_words(words, repeated=True)
     for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
@@ -127,7 +126,7 @@ def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
 
 
 def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of a YAML as options: null is not given, false is, and an empty text is a word."""
+    """Return a YAML file's fields as options: null is omitted, false is kept, an empty text is a word."""
     data = parse_document(text, source=source).data
     empty = {name for name, value in data.items() if isinstance(value, str) and not value.strip()}
     return {
@@ -139,7 +138,7 @@ def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Accelerated:
-    """A configuration of DeepSpeed as JSON, or the file that has it; processes, and the format of mixed precision."""
+    """DeepSpeed configuration (JSON or file name), process counts and mixed precision set by accelerate."""
 
     config: str
     named: str = ""
@@ -152,13 +151,15 @@ class Accelerated:
 
 
 def is_accelerate_file(text: str) -> bool:
+    """Return whether the text is a configuration file of accelerate."""
     return _ACCELERATE.search(text) is not None
 
 
 def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False) -> Accelerated:
-    """Return the settings of the file, over which the launcher's options go; InputError for another than DeepSpeed.
+    """Return the settings of an accelerate file, overridden by launcher options.
 
-    ``steps_said``: the program says itself how many micro batches it accumulates, which is to be the same.
+    ``steps_said``: the program sets gradient accumulation itself, to the same number. Raises InputError for a backend
+    other than DeepSpeed.
     """
     data = Settings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
     kind = str(data.get("distributed_type", "none"))

@@ -1,8 +1,8 @@
-"""A training that a shell script starts with a configuration of DeepSpeed and the options of Hugging Face's Trainer.
+"""Scenario of a script that uses DeepSpeed and options of Hugging Face's Trainer.
 
-Names and defaults of options are those of transformers' training_args.py; what takes the place of ``auto`` in the
-configuration is that of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig).  The place of every option is in
-``trainer_scripts.yaml`` beside this file.
+Names and defaults of options are those of transformers' training_args.py; values for ``auto`` in the configuration are
+those of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig). ``trainer_scripts.yaml`` in this folder classifies
+every option.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OFF = ("false", "0", "no", "none", "")
 _FORMATS = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
 _MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _USUAL_MICRO = 8
-"""Of TrainingArguments."""
+"""Default of TrainingArguments."""
 
 
 def scenario_of_trainer(
@@ -65,11 +65,11 @@ def scenario_of_trainer(
     beside: Beside,
     source: str = "<script>",
 ) -> Imported:
-    """Return the scenario of the training that the script starts on a cluster (a scenario's ``cluster`` section).
+    """Return the scenario of the training that a script starts on a cluster (a scenario's ``cluster`` section).
 
-    ``model`` and ``sequence_length`` are the user's and go before the script's, ``given`` are values of the script's
-    variables and options.  Raises InputError for a script that names no configuration of DeepSpeed or one that is not
-    there, for a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
+    ``model`` and ``sequence_length`` are the user's and override the script's, ``given`` are values of the script's
+    variables and options. Raises InputError for a script that names no configuration of DeepSpeed or a missing one, for
+    a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
     """
     state = State(source, dict(given or {}), beside, seen_in_a_machine(gpus, gpus_per_node))
     alone = is_trainer_file(text)
@@ -105,7 +105,7 @@ def scenario_of_trainer(
 
 
 def refuse_trainer(arguments: Arguments, source: str) -> None:
-    """Raise InputError for a command of Hugging Face's Trainer, or another that says no sizes and starts DeepSpeed."""
+    """Raise InputError for a Trainer command, or one that starts DeepSpeed without model sizes."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
     config = arguments.said(*CONFIGS)
@@ -117,7 +117,7 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
 
 
 def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerated:
-    """Return the configuration of DeepSpeed: the file that the command names, as it is or as accelerate reads it."""
+    """Return the DeepSpeed configuration: the named file, as it is or as accelerate interprets it."""
     name = training.config
     if own := run.own_config(name):
         return Accelerated(own)
@@ -171,16 +171,16 @@ class _Started(Sorting):
 
     @property
     def read(self) -> list[str]:
-        """Names of options with a place in a scenario that were read."""
+        """Names of mapped options that were read."""
         return [name for name in self._options.read if name in self._reads]
 
     @property
     def idle(self) -> list[str]:
-        """Names of options that others of the same meaning go before."""
+        """Names of mapped options overridden by others of the same meaning."""
         return [name for name in self._options.unread if name in self._reads]
 
     def _on(self, name: str) -> bool:
-        """Return whether a switch is given, and not as false."""
+        """Return whether a switch is given and not false."""
         return name in self._options and (not self._options[name] or self._arguments.said(name).lower() not in _OFF)
 
     def _runs(self, program: Mapping[str, Any]) -> bool:
@@ -190,7 +190,7 @@ class _Started(Sorting):
         return any(word in self._arguments.launcher for word in words) or any(name in self._options for name in options)
 
     def own_config(self, name: str) -> str:
-        """Return a configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
+        """Return the program's built-in DeepSpeed configuration of that name; empty if it is a file."""
         zero, stage = self._usual.get("configurations", {}).get(name), self._arguments.said("zero-stage")
         if zero:
             self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
@@ -208,7 +208,7 @@ class _Started(Sorting):
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
 
     def require(self, *, named: bool) -> None:
-        """Raise InputError for what is no training of a whole decoder; ``named``: as far as its model's name says."""
+        """Raise InputError for a launch that does not train all weights of a decoder."""
         for name, why in _REFUSED.items():
             name, sign, value = re.split("([=>]|$)", name, maxsplit=1)
             said = self._arguments.said(name)
@@ -228,7 +228,7 @@ class _Started(Sorting):
             raise InputError(f"{self.source}: --{name} {path[:60]} {against}")
 
     def number(self, name: str) -> int | None:
-        """Return the value of an option as a whole number; InputError where it is none."""
+        """Return the value of an option as a whole number; raise InputError if it is not one."""
         words = self._arguments.said(name)
         if not words:
             return None
@@ -238,7 +238,7 @@ class _Started(Sorting):
         return int(words)
 
     def length(self) -> int | None:
-        """Return the tokens of a sequence, to which samples are cut."""
+        """Return the sequence length in tokens, to which samples are truncated."""
         name, _ = self._first(_LENGTHS)
         if length := self.number(name):
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are cut")
@@ -247,7 +247,7 @@ class _Started(Sorting):
         return length
 
     def model(self, beside: Beside) -> NamedModel:
-        """Return the model that the script names; InputError where its sizes are not known."""
+        """Return the model that the script names; raise InputError if its sizes are not known."""
         name, path = self._first(_MODELS)
         give = "--model llama3-8b, or"
         if not path:
@@ -266,7 +266,7 @@ class _Started(Sorting):
         return found
 
     def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
-        """Return the values in the place of ``auto``; ``precision`` is the launcher's format."""
+        """Return the values that replace ``auto``; ``precision`` is the launcher's format."""
         program = self._usual
         micro, steps = (self.number(self._first(names)[0]) for names in (_MICROS, _ACCUMULATIONS))
         micro = micro or self.number(program.get("micro_batch", ""))
@@ -285,7 +285,7 @@ class _Started(Sorting):
         return found | {f"{name}.enabled": name == on for name in ("bf16", "fp16") if trains or name == on}
 
     def training(self) -> dict[str, Any]:
-        """Return the settings of recompute and of attention's kernel."""
+        """Return the recompute and attention kernel settings."""
         found: dict[str, Any] = {}
         off = self._usual.get("off", "")
         if any(self._on(name) for name in _RECOMPUTES):

@@ -1,13 +1,13 @@
-"""Logs of trainings: the configuration that a framework prints at the start, and the measured time of a step.
+"""Training logs: the configuration that a framework prints at the start, and the measured step time.
 
-Configurations are resolved: what a launch script or a recipe computes is there as a value.  The forms are those of the
+Configurations are resolved: what a launch script or a recipe computes is there as a value. The forms are those of the
 functions that print them: ``_print_args`` and ``training_log`` of Megatron-LM (megatron/training), which
 Megatron-DeepSpeed and Megatron-Bridge have too; ``print_yaml`` of Megatron-Bridge's ConfigContainer, and its
 train_utils.py; the experiment configuration of NeMo 1's example programs (``OmegaConf.to_yaml``), NeMo's progress
 printer and bar; ``maybe_log`` of torchtitan's configuration (before: config_manager.py) and ``MetricsProcessor.log``,
-whose tps are per GPU; ``DeepSpeedConfig.print`` and ``print_user_config`` (deepspeed/runtime), ``train_batch``
-of its pipeline engine and ``ThroughputTimer``; ``TrainingArguments.__str__``, the configuration of a model,
-``speed_metrics`` and the bar (tqdm) of transformers.
+whose tps are per GPU; ``DeepSpeedConfig.print`` and ``print_user_config`` (deepspeed/runtime), ``train_batch`` of its
+pipeline engine and ``ThroughputTimer``; ``TrainingArguments.__str__``, the configuration of a model, ``speed_metrics``
+and the bar (tqdm) of transformers.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FORMS = {
     "tqdm": rf"\b(?P<step>\d+)/\d+ \[[\d:]{{4,12}}<[\d:?]{{1,12}}, *(?:(?P<s>{_NUMBER})s/it|(?P<rate>{_NUMBER})it/s)",
     "Hugging Face's Trainer": rf"'train_samples_per_second': '?(?P<samples>{_NUMBER})",
 }
-"""Lines with the time of a step, by who writes them; of a log with several, the first form counts."""
-_MOST_SKIPPED = 10  # iterations in which libraries choose kernels, buffers grow and data come up
+"""Patterns of lines with a step time, by the program that prints them; the first that occurs in a log counts."""
+_MOST_SKIPPED = 10  # warm-up iterations: kernel selection, buffer growth, data loading
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^(\[(?:rank|default)?\d+\]:|[ \t]*\d+:[ ])", re.MULTILINE)
 _ARGUMENTS = re.compile(r"(?<!-)-{3,}+ arguments -{3,}+[^\n]*+\n(.*?)(?<!-)-{3,} end of arguments -{3,}", re.DOTALL)
@@ -75,16 +75,16 @@ _NEED = {**NEED, "num_experts": (*NEED["num_experts"], *(name.replace("-", "_") 
 
 
 def has_step_times(text: str) -> bool:
-    """Return whether a text has a line with the time of a step."""
+    """Return whether a text has a line with a step time."""
     return any(re.search(form, text, re.IGNORECASE) for form in _FORMS.values())
 
 
 def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the section ``measured`` for a scenario, and a sentence that says which iterations it is of.
+    """Return the ``measured`` section for a scenario, and a sentence stating which iterations it covers.
 
-    It is the median (a line may have the mean of a logging interval) without those at the start: a tenth of the lines
-    and at least one, but no more than reach to iteration 10.  Iterations of another batch, as while it is ramped up, do
-    not count.  Raises InputError for a log without such lines.
+    It is the median (a line may have the mean of a logging interval) without warm-up: a tenth of the lines and at least
+    one, but no further than iteration 10. Iterations with another batch, as during batch ramp-up, do not count. Raises
+    InputError for a log without such lines.
     """
     batch = document["training"]["global_batch"]
     found = next((rows for form in _FORMS.values() if (rows := _rows(form, text, document))), [])
@@ -113,7 +113,7 @@ def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tupl
 
 
 def _rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
-    """Return the iteration, its seconds and its batch (None: not printed) of every line of a form.
+    """Return iteration, seconds and batch (None: not printed) of every log line of a form.
 
     A line has a time, or a rate of steps, sequences or tokens per GPU.
     """
@@ -133,7 +133,7 @@ def _rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, 
 
 
 def plain_log(text: str) -> str:
-    """Return a log without colors and without the prefixes of ranks, of which those of the first one are kept."""
+    """Return a log without colors and rank prefixes; if prefixed, only the first rank's lines are kept."""
     text = _COLORS.sub("", text)
     places = [match.start() for form in (_ARGUMENTS, _TITAN, _DEEPSPEED) if (match := form.search(text))]
     begin = text.rfind("\n", 0, min(places)) + 1 if places else 0
@@ -146,9 +146,9 @@ def plain_log(text: str) -> str:
 
 
 def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
-    """Return the arguments that Megatron-LM prints, as options; None where the text has none.
+    """Return the arguments that Megatron-LM prints, as options; None if the text has none.
 
-    Of the hundreds of fields, those count that a scenario has a place for, and switches that are on.
+    Of the hundreds of fields only those that a scenario has a place for, and switches that are on, are kept.
     """
     found = _ARGUMENTS.search(plain := plain_log(text)) if "end of arguments" in text else None
     if found is None:
@@ -162,7 +162,7 @@ def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
     if fields.get("num_layers_per_virtual_pipeline_stage") is None:
         fields["num_virtual_stages_per_pipeline_rank"] = virtual
     if fields.get("sequence_parallel") is True:
-        fields.pop("async_tensor_model_parallel_allreduce", None)  # which validate_args switches off
+        fields.pop("async_tensor_model_parallel_allreduce", None)  # validate_args switches it off
     world = fields.get("world_size")
     nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
     launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
@@ -172,7 +172,7 @@ def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Return whether a field is one that a scenario has a place for, or a switch that is on."""
+    """Return whether a scenario has a place for a field, or the field is a switch that is on."""
     if name in INVERTED:
         return value is False
     if name in ON_BY_DEFAULT or value is None or value is False or value == "":
@@ -183,7 +183,7 @@ def _counts(name: str, value: Any) -> bool:
 
 
 def _value(text: str) -> Any:
-    """Return a value as Python prints it: data, the word of a format or of an enumeration's member, or a text."""
+    """Parse a value as printed by Python: a literal, a format or enumeration member, or a text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -192,12 +192,12 @@ def _value(text: str) -> Any:
 
 
 def job_printed(text: str, source: str) -> dict[str, Any] | None:
-    """Return the job config that torchtitan prints; None where the text has none."""
+    """Return the job config that torchtitan prints; None if the text has none."""
     return _json(_TITAN, plain_log(text), source) if _TITAN.search(text) else None
 
 
 def yaml_printed(text: str) -> str:
-    """Return the YAML of the configuration that Megatron-Bridge or NeMo prints; the text itself where it has none."""
+    """Return the YAML configuration that Megatron-Bridge or NeMo prints; the text itself if there is none."""
     if experiment := _EXPERIMENT.search(text):
         return textwrap.dedent(experiment[1])
     container = _CONTAINER.search(text) if "ConfigContainer" in text else None
@@ -206,7 +206,7 @@ def yaml_printed(text: str) -> str:
 
 @dataclass(frozen=True)
 class PrintedDeepSpeed:
-    """The configuration that DeepSpeed prints as JSON, its ranks, and the model's config.json where that is printed."""
+    """Configuration printed by DeepSpeed as JSON, its rank count, and the model's config.json if printed."""
 
     config: str
     ranks: int | None
@@ -215,9 +215,9 @@ class PrintedDeepSpeed:
 
 
 def deepspeed_printed(text: str, source: str) -> PrintedDeepSpeed | None:
-    """Return what DeepSpeed and transformers print when a training starts; None where the text has none of it.
+    """Return what DeepSpeed and transformers print when a training starts; None if the text has none of it.
 
-    Raises InputError for the arguments of transformers' trainer without a configuration of DeepSpeed.
+    Raises InputError for arguments of transformers' trainer without a DeepSpeed configuration.
     """
     if not _DEEPSPEED.search(text):
         if "TrainingArguments(" in text and "***** Running training" in text:

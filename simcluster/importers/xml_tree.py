@@ -1,4 +1,4 @@
-"""XML as a tree that remembers lines, from files that are not trusted.
+"""XML tree with line numbers, for untrusted files.
 
 A document type is refused, and with it every entity: nothing is fetched and nothing expands.
 """
@@ -17,7 +17,7 @@ _MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
 
 @dataclass(slots=True)
 class Element:
-    """One element: ``place`` is "file:line" of its start tag."""
+    """One XML element; ``place`` is "file:line" of its start tag."""
 
     tag: str
     attributes: dict[str, str]
@@ -25,22 +25,22 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def error(self, message: str) -> InputError:
-        """Return an error about this element: its place, its tag, and what is wrong."""
+        """Return an InputError about this element with its place and tag."""
         return InputError(f"{self.place}: <{self.tag[:40]}>: {message}")
 
     def get(self, name: str) -> str:
-        """Return an attribute, or nothing."""
+        """Return an attribute; empty if missing."""
         return self.attributes.get(name, "").strip()
 
     def require(self, name: str) -> str:
-        """Return an attribute that must be there."""
+        """Return an attribute; raise InputError if missing."""
         value = self.get(name)
         if not value:
             raise self.error(f"has no {name}; add {name}=...")
         return value
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """An attribute that is a whole number, decimal or 0x..., from -1 to 10**9; ``default`` where it is missing."""
+        """Return an attribute as a whole number (decimal or 0x...) from -1 to 10**9; ``default`` if missing."""
         text = self.get(name)
         if not text and default is not None:
             return default
@@ -57,7 +57,7 @@ class Element:
         return (child for child in self.children if child.tag == tag)
 
     def below(self, tag: str) -> Iterator[Element]:
-        """Return the elements with this tag, at any depth, in the order of the file."""
+        """Yield the elements with this tag, at any depth, in the order of the file."""
         for child in self.children:
             if child.tag == tag:
                 yield child
@@ -65,7 +65,7 @@ class Element:
 
 
 def parse_xml(raw: bytes, source: str) -> Element:
-    """The root element; InputError with the line for what is not well-formed, too deep, or has a document type."""
+    """Parse XML and return its root; raise InputError with the line if malformed, too deep or with a doctype."""
     parser = expat.ParserCreate()
     parser.buffer_text = True
     stack: list[Element] = []
@@ -111,7 +111,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
 
 
 def not_hwloc(place: str) -> InputError:
-    """Return the error for lstopo's XML, which people have beside NCCL's."""
+    """Return the error for lstopo's XML, which is easily confused with NCCL's."""
     return InputError(
         f"{place}: is hwloc's XML (lstopo), which knows no NVLink and is not read; run a job with "
         "NCCL_TOPO_DUMP_FILE=topo.xml and give that file, or the text of nvidia-smi topo -m"

@@ -1,1 +1,1 @@
-"""Shell scripts read as data: assignments, arrays, plain tests and the commands that come of them.  Nothing is run."""
+"""Reader of shell scripts as data: assignments, arrays, plain tests and commands; nothing is run."""

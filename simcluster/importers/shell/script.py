@@ -1,8 +1,8 @@
-"""A launch script read from its top to its end: what it assigns, and which commands it comes to.
+"""Reader of launch scripts from top to end: their assignments and the commands they start.
 
 Read are assignments, arrays, defaults, whole numbers, tests on known words, functions, loops over known words,
-here-documents and scripts that it starts.  Files are taken to exist, and what the script never sets as empty.  What
-commands print is not known: ``bash -x`` prints the command that a script comes to.
+here-documents and scripts that the script starts. Files are assumed to exist, and variables that the script never sets
+to be empty. What commands print is unknown: ``bash -x`` prints the command that a script starts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from simcluster.importers.shell.words import is_met, pattern_of, text_of, whole_
 _MOST_ROUNDS, _MOST_CALLS, _MOST_DEPTH = 200, 20, 8
 _DECLARES = frozenset(["export", "local", "declare", "typeset", "readonly"])
 _OF_THE_ENVIRONMENT = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|setvars|set_env|\.env$", re.IGNORECASE)
-"""Files that set up the programs, and nothing of a training."""
+"""Files that set up the environment and not the training."""
 _SET = re.compile(r"--[A-Za-z][\w-]*|\b[A-Za-z_]\w*(?=\+?=)")
-"""Options and variables that a part of a script sets."""
+"""Options and variables set by a part of a script."""
 _SIZE = re.compile(r"--.*(layers|hidden|heads|vocab|experts)", re.IGNORECASE)
 _ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
 _NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
@@ -32,7 +32,7 @@ _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def read_script(text: str, state: State) -> State:
-    """Read the whole script into the state, which is returned; InputError for what cannot be read at all."""
+    """Read a script into the state and return the state; raise InputError for an unreadable script."""
     asked = [word for line in batch_lines(text) for word in line.split()]
     state.variables = {**batch_variables(asked), **state.variables}
     state.around += asked
@@ -41,7 +41,7 @@ def read_script(text: str, state: State) -> State:
 
 
 def read_text(text: str, state: State) -> None:
-    """Read a script that is in the script."""
+    """Read a nested script."""
     if state.depth >= _MOST_DEPTH:
         raise InputError(
             f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
@@ -52,7 +52,7 @@ def read_text(text: str, state: State) -> None:
 
 
 def _run(statement: Statement, state: State) -> bool | None:
-    """Read a statement, and return whether it succeeds, None if unknown; commands are taken to succeed."""
+    """Read a statement and return whether it succeeds, None if unknown; commands are assumed to succeed."""
     state.spend()
     if state.stopped or state.leaving:
         return True
@@ -89,7 +89,7 @@ def _run(statement: Statement, state: State) -> bool | None:
 
 
 def _run_joined(statement: Statement, state: State) -> bool | None:
-    """Statements with ``&&`` or ``||`` between them."""
+    """Read two statements joined by ``&&`` or ``||`` and return whether they succeed; None if unknown."""
     (left, right), wanted, leaned = statement.parts, statement.kind == "&&", state.leaned
     found = _run(left, state)
     if found is (not wanted) or (found is wanted and _is_check(left, right, state, leaned)):
@@ -102,15 +102,14 @@ def _run_joined(statement: Statement, state: State) -> bool | None:
 
 
 def _is_check(condition: Statement, body: Statement, state: State, leaned: int) -> bool:
-    """Return whether a condition that ends the script is one that the user sees to before: it rests on something
-    assumed since ``leaned``, or is about what the script asks for."""
+    """Return whether a condition only guards an exit and depends on an assumption or on user input."""
     if state.leaned > leaned:
         return _ends(body, state)
     return _ASKS.search(_text(condition)) is not None and _ends(body, state, returns=not state.hidden)
 
 
 def _ends(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
-    """Return whether a statement ends the script, or (``returns``) a function."""
+    """Return whether a statement ends the script or, with ``returns``, a function."""
     if statement.kind in ("list", "{"):
         return any(_ends(part, state, returns=returns, depth=depth) for part in statement.parts)
     word = statement.words[0] if statement.kind == "command" and statement.words else ""
@@ -124,9 +123,9 @@ def _text(statement: Statement) -> str:
 
 
 def _undecided(test: str, bodies: list[Statement], state: State, line: int) -> None:
-    """Note parts of the script that are not read, since nothing tells whether bash runs them.
+    """Note parts of the script that are skipped because it is unknown whether bash runs them.
 
-    Numbers that they set are not known any more, nor variables that hold sizes of the model.
+    Numbers that they set become unknown, as do variables that hold sizes of the model.
     """
     names = _SET.findall(" ".join(map(_text, bodies)))
     place = f"{' '.join(test.split())[:60]} in line {line}"
@@ -175,7 +174,7 @@ def _run_case(statement: Statement, state: State) -> None:
 
 
 def _run_loop(statement: Statement, state: State) -> None:
-    """``for NAME in WORDS``, ``for ((BEGIN; TEST; STEP))``, ``while`` and ``until``."""
+    """Read a loop: ``for NAME in WORDS``, ``for ((BEGIN; TEST; STEP))``, ``while`` or ``until``."""
     name, *words = statement.words or [""]
     body, over_words = statement.parts[-1], name.isidentifier()
     values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
@@ -197,7 +196,7 @@ def _run_loop(statement: Statement, state: State) -> None:
         _run(body, state)
         last = state.leaving in ("break", "return")
         state.leaving = state.leaving if state.leaving == "return" else ""
-        if last or (not over_words and test in ("true", ":", "[ 1 ]", "1")):  # it starts again what has ended
+        if last or (not over_words and test in ("true", ":", "[ 1 ]", "1")):  # a restart loop
             return
         _assign_number(step, state)
 
@@ -206,7 +205,7 @@ def _run_loop(statement: Statement, state: State) -> None:
 
 
 def _assign(raw: str, match: re.Match[str], state: State) -> None:
-    """``NAME=VALUE``, ``NAME+=VALUE``, ``NAME=(WORDS)`` or ``NAME[KEY]=VALUE``."""
+    """Read an assignment: ``NAME=VALUE``, ``NAME+=VALUE``, ``NAME=(WORDS)`` or ``NAME[KEY]=VALUE``."""
     name, key, adds = match.groups()
     text, old = raw[match.end() :], state.get(name)
     found = re.search(rf"\$(?:{name}(?!\w)|\{{{name}\}})", text) if old is None else None
@@ -216,7 +215,7 @@ def _assign(raw: str, match: re.Match[str], state: State) -> None:
     raw_words = array_words(text[1:].removesuffix(")")) if text.startswith("(") else []
     keyed = [pair for word in raw_words if (pair := re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL))]
     value: Value
-    if key is not None or keyed:  # only by its keys is such an array known
+    if key is not None or keyed:  # such an array is only known by its keys
         for each, element in [(key, text)] if key else [(pair[1], pair[2]) for pair in keyed]:
             state.put(f"{name}[{text_of(each, state)}]", text_of(element, state))
         value, adds = state.not_read(name), ""
@@ -231,7 +230,7 @@ def _assign(raw: str, match: re.Match[str], state: State) -> None:
 
 
 def _assign_number(text: str, state: State) -> int | None:
-    """Assign what ``((...))`` or ``let`` says, if it does, and return the value."""
+    """Read ``((...))`` or ``let``, assign if it assigns, and return the value; None if unknown."""
     found = _NUMBER.fullmatch(text)
     if not found:
         return whole_number(text, state)
@@ -273,7 +272,7 @@ def _run_command(statement: Statement, state: State) -> bool | None:
         return False if name == "getopts" and not state.positional else None
     if name in state.functions and state.depth < _MOST_CALLS:
         return _call(state.functions[name], rest, state)
-    if name.startswith("-") and state.commands:  # bash has ended the command above, and its author has not meant that
+    if name.startswith("-") and state.commands:  # the command above lacks a backslash by mistake
         before, around = state.commands[-1]
         kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
         state.commands[-1] = (kept, around)
@@ -286,7 +285,7 @@ def _run_command(statement: Statement, state: State) -> bool | None:
 
 
 def _run_builtin(name: str, words: list[str], state: State) -> bool:
-    """Read a command of the shell itself, and return whether it is one."""
+    """Read a shell builtin, and return whether the command is one."""
     match name:
         case "exit":
             state.stopped = f"line {state.line} of the script ends it"
@@ -321,7 +320,7 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
 
 
 def _call(body: Statement, words: list[str], state: State) -> bool | None:
-    """Read a function with its arguments, and return whether it succeeds."""
+    """Read a function call with its arguments, and return whether it succeeds."""
     kept, state.positional = state.positional, words
     state.depth += 1
     state.hidden.append({})

@@ -12,14 +12,14 @@ from simcluster.importers.shell.words import document_text, text_of, words_of
 Read = Callable[[str, State], None]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
 _PROGRAMS = ("llamafactory-cli", "llamafactory.cli")
-"""That may have all their options in a file."""
+"""Programs whose options may all be in a file."""
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _LISTS = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
-"""Of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
+"""Variable options of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
 
 
 def start(words: list[str], state: State, read: Read) -> None:
-    """Keep a command that runs a program; read what a shell, or another script, is given to run."""
+    """Record a command that runs a program; read the script that a shell is given to run."""
     for place, word in enumerate(words):
         base, before, behind = word.rsplit("/", 1)[-1], words[:place], words[place + 1 :]
         text, arguments = None, list(state.positional)
@@ -43,13 +43,13 @@ def start(words: list[str], state: State, read: Read) -> None:
         program = next((place for place, word in enumerate(behind) if word.endswith(".py")), len(behind))
         if not any(word.startswith("--") for word in behind[program:]):
             return
-        break  # a script that is not there is given the program to run, with its options
+        break  # a missing script is given the program to run with its options
     if any(word.endswith(".py") or word.startswith("--") or word in _PROGRAMS for word in words):
         state.commands.append((words, list(state.around)))
 
 
 def _read_inside(text: str, before: list[str], arguments: list[str], state: State, read: Read) -> None:
-    """Read a script with its arguments, and with the words and variables of the command around it."""
+    """Read a nested script with its arguments, and with words and variables of the enclosing command."""
     around, positional = len(state.around), state.positional
     _pass_variables(before, state)
     state.around += before
@@ -60,8 +60,7 @@ def _read_inside(text: str, before: list[str], arguments: list[str], state: Stat
 
 
 def _pass_variables(words: list[str], state: State) -> None:
-    """Set the variables that a command passes to what it starts: ``env TP=4``, ``docker run -e TP=4``, ``sbatch
-    --export=ALL,TP=4``, ``qsub -v TP=4,PP=2``."""
+    """Set the variables that a command passes to its child (``env TP=4``, ``sbatch --export=ALL,TP=4``)."""
     for before, word in zip(["", *words], words, strict=False):
         listed = _LISTS.fullmatch(word)
         several = listed or before == "-v"
@@ -72,8 +71,7 @@ def _pass_variables(words: list[str], state: State) -> None:
 
 
 def files_written(commands: list[Statement], state: State, read: Read) -> bool:
-    """Keep a here-document that a pipeline writes to a file, or read one that it gives to a shell; return whether it
-    does."""
+    """Store a here-document written to a file, or read one given to a shell; return whether there is one."""
     redirects = [each for command in commands for each in command.redirects]
     body = next(((sign, text) for sign, text in redirects if sign in ("<<", "<<'")), None)
     if body is None or any(command.kind != "command" for command in commands):

@@ -1,4 +1,4 @@
-"""State of a launch script at one place: variables, files that it writes, commands that start a training."""
+"""State while reading a launch script: variables, written files, commands that start a training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcluster.importers.imported import Beside, nothing_beside
 from simcluster.importers.shell.syntax import Statement
 
 Value = str | list[str]
-"""Of a variable: a text, or the elements of an array; what only a shell knows is ``$NAME`` in it."""
+"""Value of a variable: a text or array elements; unknown parts are ``$NAME``."""
 _REFERENCE = re.compile(r"\$\{?(\w+)\}?")
 _MOST_STEPS, _LONGEST = 20_000, 200_000
 _OF_THE_MACHINE = frozenset(
@@ -21,11 +21,11 @@ _OF_THE_MACHINE = frozenset(
 
 @dataclass
 class State:
-    """One script as it is read.
+    """State of one script while it is read.
 
-    ``fixed`` are values that the user gives: what the script assigns to those names is ignored.  ``beside`` gives the
-    text of another file by its name, or None.  ``leaned`` counts decisions that rest on an assumption.  An element of
-    an array that is assigned by its key is a variable ``NAME[KEY]``.
+    ``fixed`` are user-given values: assignments to those names are ignored. ``beside`` returns the text of another file
+    by its name, or None. ``leaned`` counts decisions that depend on an assumption. An array element that is assigned by
+    its key is a variable ``NAME[KEY]``.
     """
 
     source: str
@@ -37,24 +37,24 @@ class State:
     functions: dict[str, Statement] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[list[str], list[str]]] = field(default_factory=list)
-    """Words of each command that starts a program, and the words before the shell that it is in (of srun, say)."""
+    """Words of each command that starts a program, and the words of enclosing commands such as srun."""
     around: list[str] = field(default_factory=list)
     missing: dict[str, None] = field(default_factory=dict)
-    """Files that it would continue in, and that are not there."""
+    """Files that the script reads and that are missing."""
     unset: dict[str, None] = field(default_factory=dict)
-    """Variables that a test rests on and that nothing sets."""
+    """Unset variables that a test depends on."""
     required: dict[str, None] = field(default_factory=dict)
-    """Variables without which the script ends (``${NAME:?}``) and that nothing sets."""
+    """Unset variables that the script requires (``${NAME:?}``)."""
     assumed: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     stopped: str = ""
     leaving: str = ""
-    """``return``, ``break`` or ``continue`` until what it leaves has ended."""
+    """``return``, ``break`` or ``continue`` while it takes effect."""
     returned: bool = True
     leaned: int = 0
     depth: int = 0
     hidden: list[dict[str, Value | None]] = field(default_factory=list)
-    """For each function being read the values that its own variables hide."""
+    """Values shadowed by local variables, for each function being read."""
     line: int = 0
     steps: int = 0
 
@@ -63,31 +63,31 @@ class State:
         self.positional = [self.fixed.get(str(number), f"${number}") for number in range(1, (numbers or [0])[-1] + 1)]
 
     def spend(self) -> None:
-        """Raise InputError for a script that does not end."""
+        """Count a step; raise InputError for a script that does not end."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read; give the command alone")
 
     def get(self, name: str) -> Value | None:
-        """Return the value of a variable; None where the script never sets it."""
+        """Return the value of a variable; None if the script never sets it."""
         if name.isdecimal():
             number = int(name[-6:])
             return self.positional[number - 1] if 0 < number <= len(self.positional) else None
         return self.fixed[name] if name in self.fixed else self.variables.get(name)
 
     def put(self, name: str, value: Value) -> None:
-        """Assign a value, but to what the user gives; InputError for one that grows beyond reason."""
+        """Assign a value unless the user fixed it; raise InputError for a value that grows too long."""
         if sum(map(len, value)) > _LONGEST:
             raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give the command alone")
         if name not in self.fixed:
             self.variables[name] = value
 
     def not_read(self, what: str) -> str:
-        """Return the word for a value that only a shell knows: what gives it, and the line."""
+        """Return the placeholder for a value that only a shell knows: its origin and line."""
         return f"$({re.sub(r'[^!-~]|[()]', '', what)[:30]}...:{self.line})"
 
     def taken_as_unset(self, text: str) -> str | None:
-        """Return a text without the variables that nothing sets, which are noted; None for a command's output."""
+        """Return a text with unset variables removed (they are noted); None for command output."""
         names = _REFERENCE.findall(text)
         self.leaned += bool(names or "$(" in text)
         if "$(" in text:
@@ -96,9 +96,9 @@ class State:
         return _REFERENCE.sub("", text)
 
     def assumed_unset(self) -> tuple[str, ...]:
-        """Return a sentence on the variables that are taken as unset, if there are any.
+        """Return a sentence on the variables that are assumed to be unset, if there are any.
 
-        Raises InputError where the script requires one of them and a test rests on it.
+        Raises InputError if the script requires one of them and a test depends on it.
         """
         called = {name: f"argument {name}" if name.isdecimal() else name for name in (*self.unset, *self.required)}
         if needed := [name for name in self.required if name in self.unset]:
@@ -111,9 +111,10 @@ class State:
         return (f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)",) if names else ()
 
     def text_named(self, name: str, *, wanted: bool = True) -> str | None:
-        """Return a file that the script writes, or one beside it or in a folder around it; None where neither exists.
+        """Return the text of a file that the script wrote, or of one next to it or under a parent folder.
 
-        Of its path what follows the last part that only a shell knows.  One that is ``wanted`` is noted as missing.
+        None if neither exists. Only the path after the last part that only a shell knows is used. A ``wanted`` file is
+        noted as missing.
         """
         if name in self.files or name.startswith("<("):
             return self.files.get(name)
@@ -126,7 +127,7 @@ class State:
 
 
 def is_unset(value: Value | None) -> bool:
-    """Return whether a shell without that variable would find nothing there."""
+    """Return whether a value is empty or only a reference to an unset variable."""
     return not value or (isinstance(value, str) and _REFERENCE.fullmatch(value) is not None)
 
 

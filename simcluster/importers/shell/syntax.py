@@ -1,4 +1,4 @@
-"""Statements of a launch script: a parser for the bash that they use, which skips what it cannot read."""
+"""Parser for the bash subset that launch scripts use; it skips what it cannot read."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _CLOSES = {"(": ")", "{": "}"}
 
 @dataclass
 class Statement:
-    """A statement: its words as written and the statements in it; a branch of ``case`` has its patterns as words."""
+    """Statement with its words as written and nested statements; a ``case`` branch has patterns as words."""
 
     kind: str
     line: int
     words: list[str] = field(default_factory=list)
     parts: list[Statement] = field(default_factory=list)
     redirects: list[tuple[str, str]] = field(default_factory=list)
-    """Operator and word of each; ``<<`` with the body, ``<<'`` where nothing in the body is expanded."""
+    """Operator and word of each redirect; ``<<`` has the body, ``<<'`` a body without expansions."""
     text: str = ""
-    """Text of a list."""
+    """Source text of a list."""
 
 
 def is_script(text: str) -> bool:
-    """Return whether the text is more than one command: it assigns variables, or names its shell."""
+    """Return whether the text is a script, not one command: it assigns variables or names its shell."""
     return _SCRIPT.search(text) is not None
 
 
 def parse(text: str, source: str) -> Statement:
-    """Return the statements of a script; places to fill in, as ``<PATH TO DATA>``, are words.
+    """Parse a script into statements; placeholders such as ``<PATH TO DATA>`` are words.
 
     Raises InputError for a text of more than MOST_CHARACTERS.
     """
@@ -66,7 +66,7 @@ def array_words(text: str) -> list[str]:
 
 
 def piece_end(text: str, place: int) -> int:
-    """Return the place after the quotation or expansion that begins at a place."""
+    """Return the index after the quotation or expansion that begins at ``place``."""
     char, after = text[place], text[place + 1 : place + 2]
     if char == "\\":
         return place + 2
@@ -84,7 +84,7 @@ def piece_end(text: str, place: int) -> int:
 
 
 def _closing(text: str, place: int) -> int:
-    """Return the place after the bracket that closes the one at a place."""
+    """Return the index after the bracket that closes the one at ``place``."""
     opens, depth = text[place], 0
     while place < len(text):
         char = text[place]
@@ -102,7 +102,7 @@ def _closing(text: str, place: int) -> int:
 
 
 class _Token(NamedTuple):
-    """A word, an operator, the text of ``((...))`` or the end, and where it begins and ends."""
+    """A token (word, operator, text of ``((...))`` or the end) with its begin and end."""
 
     kind: str
     text: str
@@ -111,12 +111,12 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A script, and the token that is next in it."""
+    """Parser state: a script and its next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._documents: list[tuple[Statement, int]] = []
-        """Redirects whose bodies begin in the next line."""
+        """Redirects whose here-documents begin in the next line."""
         self._ended_by = ""
         self._next = self._token(0)
 
@@ -145,7 +145,7 @@ class _Parser:
         return _Token("word", text[begin:place], begin, place)
 
     def take(self) -> _Token:
-        """Return the next token and pass it, with the here-documents that begin after it."""
+        """Consume and return the next token, with the here-documents that begin after it."""
         token, place = self._next, self._next.end
         if token.text == "\n":
             for statement, number in self._documents:
@@ -174,14 +174,14 @@ class _Parser:
         return Statement(kind, self._text.count("\n", 0, self._next.begin) + 1, parts=list(parts))
 
     def statements(self, *ends: str) -> Statement:
-        """Return the statements up to one of these words, which is taken."""
+        """Parse statements up to one of the words ``ends``, which is consumed."""
         found, begin = self._statement("list"), self._next.begin
         while self._next.kind != "end" and not self._at(*ends):
             if self._take_all("\n", ";", "&"):
                 continue
             before = self._next
             found.parts.append(self._joined())
-            if self._next is before:  # it has no meaning here
+            if self._next is before:  # skip a token that is invalid here
                 self.take()
         found.text = self._text[begin : self._next.begin].strip("; \n")
         self._ended_by = self.take().text if ends else ""
@@ -233,7 +233,7 @@ class _Parser:
             case "[[":
                 while self._next.kind != "end" and (word := self.take().text) != "]]":
                     found.words += [word] if word != "\n" else []
-            case "if":  # conditions and bodies in turn, and the body of else
+            case "if":  # alternating conditions and bodies, then the body of else
                 end = "elif"
                 while end == "elif":
                     found.parts += [self.statements("then", "fi"), self.statements("elif", "else", "fi")]
@@ -241,7 +241,7 @@ class _Parser:
                 found.parts += [self.statements("fi")] if end == "else" else []
             case "while" | "until":
                 found.parts = [self.statements("do", "done"), self.statements("done")]
-            case "for":  # its words begin with the variable; none but that mean the arguments of the script
+            case "for":  # the first word is the variable; without others it loops over "$@"
                 while self._next.kind != "end" and not self._at("do", ";", "\n", "done"):
                     found.words.append(self.take().text)
                 self._take_all(";", "\n", "do")

@@ -1,7 +1,7 @@
-"""Words of a launch script with its variables expanded, and tests of them, as far as they are known.
+"""Expansion of words and evaluation of tests of a launch script, as far as values are known.
 
-Read are ``$NAME``, arrays, defaults (``${X:-4}``, ``${X:+...}``), ``${X,,}`` and whole numbers.  Any other expansion
-and what commands print stay unknown: ``$(what...:line)``.
+Read are ``$NAME``, arrays, defaults (``${X:-4}``, ``${X:+...}``), ``${X,,}`` and whole numbers. Any other expansion and
+command output stay unknown: ``$(what...:line)``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
 
 
 def words_of(raw: str, state: State) -> list[str]:
-    """Return the words that a shell makes of one: none of an empty variable, several of an array."""
+    """Expand a word as a shell does: to no words for an empty variable, several for an array."""
     parts: list[str | None] = []
     for content, kind in _pieces(raw, state):
         if isinstance(content, list):  # elements of "${A[@]}"
@@ -50,12 +50,12 @@ def words_of(raw: str, state: State) -> list[str]:
 
 
 def text_of(raw: str, state: State) -> str:
-    """Return a word as one text, as it is assigned or compared."""
+    """Expand a word to one text, as in an assignment or a comparison."""
     return "".join(joined(content) for content, _ in _pieces(raw, state))
 
 
 def pattern_of(raw: str, state: State) -> str:
-    """Return a word as a pattern, in which what is quoted is plain."""
+    """Expand a word to a glob pattern in which quoted characters are literal."""
     parts = ((joined(content), kind) for content, kind in _pieces(raw, state))
     return "".join(re.sub(r"([*?[])", r"[\1]", text) if kind == "quoted" else text for text, kind in parts)
 
@@ -94,7 +94,7 @@ def _pieces(
 
 
 def _expanded(piece: str, state: State) -> Value:
-    """Return the value of an expansion, a list of an array; what is not known has no spaces."""
+    """Return the value of an expansion, a list for an array; unknown values contain no spaces."""
     state.spend()
     if piece.startswith("$(("):
         plain = _with_numbers(piece[3:].removesuffix("))"), state)
@@ -129,7 +129,7 @@ def _element(name: str, value: Value | None, subscript: str, state: State) -> Va
 
 
 def _or_default(name: str, value: Value | None, sign: str, rest: str, state: State) -> Value:
-    """Return a variable or, by the sign, what is there in place of it."""
+    """Return a variable's value, or its substitute under ``:-``, ``:=``, ``:+``, ``:?``, ``,,`` or ``^^``."""
     unset = is_unset(value) if sign[0] == ":" or isinstance(value, list) else value != "" and is_unset(value)
     if sign[-1] == "+":
         return "" if unset else text_of(rest, state)
@@ -148,7 +148,7 @@ def _or_default(name: str, value: Value | None, sign: str, rest: str, state: Sta
 
 
 def _output(inner: str, state: State) -> str:
-    """Return what a command prints where that is a sum, the folder or a number of GPUs; a word that names it else."""
+    """Return a command's output if it is a sum, the folder or a GPU count; else a placeholder."""
     words = inner.split()
     number = whole_number(inner.strip()[4:], state) if words[:1] == ["expr"] else None
     if words == ["pwd"] or number is not None:
@@ -167,7 +167,7 @@ def _output(inner: str, state: State) -> str:
 
 
 def is_met(words: list[str], state: State, *, double: bool) -> bool | None:
-    """Return whether a test of words as written is met, between double brackets or single ones; None if unknown."""
+    """Return whether a test holds; None if unknown. ``double``: it is between double brackets."""
     for signs, decides in ((("||", "-o"), True), (("&&", "-a"), False)):
         if place := next((place for place, word in enumerate(words) if word in signs and place), 0):
             left = is_met(words[:place], state, double=double)
@@ -184,7 +184,7 @@ def is_met(words: list[str], state: State, *, double: bool) -> bool | None:
             state.leaned += 1
             return bool(operand)
         text = state.taken_as_unset(operand)
-        return (text is None or bool(text)) == (sign == "-n")  # a command's output is taken to exist
+        return (text is None or bool(text)) == (sign == "-n")  # command output is assumed to be non-empty
     plain = (
         words if len(words) > 2 and words[1] in _SIGNS else [each for word in words for each in words_of(word, state)]
     )
@@ -203,21 +203,21 @@ def _compared(left: str, sign: str, right: str, state: State, *, double: bool) -
     if equal:
         same = fnmatch.fnmatchcase(one[:_LONGEST], other[:_LONGEST]) if double else one == other
         return same == (sign != "!=")
-    # a shell complains of what is no number, and continues with what follows else
+    # a shell complains about a non-number, and takes the test as false
     numbers = [int(text) for text in (one, other) if re.fullmatch(r"\s*-?\d{1,18}\s*", text)]
     return len(numbers) == 2 and bool(_NUMBERS[sign](*numbers))
 
 
-# --- whole numbers, worked out without a shell ------------------------------------------------------------------------
+# --- whole numbers, evaluated without a shell -------------------------------------------------------------------------
 
 
 def whole_number(text: str, state: State) -> int | None:
-    """Return the value of an arithmetic expression; None where a part of it is not known."""
+    """Return the value of an arithmetic expression; None if a part of it is unknown."""
     return worked_out(_with_numbers(text, state))
 
 
 def _with_numbers(text: str, state: State) -> str:
-    """Return an arithmetic expression with its variables replaced, by names alone, too."""
+    """Return an arithmetic expression with its variables, also bare names, replaced by values."""
 
     def number(found: re.Match[str]) -> str:
         value = joined(state.get(found[0]) or "").strip()
@@ -228,7 +228,7 @@ def _with_numbers(text: str, state: State) -> str:
 
 
 def worked_out(text: str) -> int | None:
-    """Return the value of an expression of whole numbers; None for anything else."""
+    """Evaluate an expression of whole numbers; None for anything else."""
     condition, question, rest = text.partition("?")
     if question:
         chosen = worked_out(condition)
