@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from simcluster.base.errors import InputError
 
-Kind = Literal["matmul", "attention", "memory", "launch", "host_copy", "beside"]
+CaseKind = Literal["matmul", "attention", "memory", "launch", "host_copy", "beside"]
 DTYPES = ("bf16", "fp16", "fp32")
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 LAYOUTS = ("TN", "NN", "NT")
@@ -33,7 +33,7 @@ class KernelCase:
     sequences x heads; a memory-bound kernel works on m rows of n elements; a copy moves ``size`` B.
     """
 
-    kind: Kind
+    kind: CaseKind
     op: str
     dtype: str
     m: int = 0
@@ -68,7 +68,7 @@ def parse_case(data: object) -> KernelCase:
         if type(value) is not wanted or (isinstance(value, int) and value < 0):
             kind = {bool: "true or false", str: "a text", int: "a whole number from 0"}[wanted]
             raise InputError(f"{name} of a case cannot be {value!r}; write {kind}, or measure the table again")
-    kinds = get_args(Kind)
+    kinds = get_args(CaseKind)
     if case.kind not in kinds:
         raise InputError(f"there is no kind of case {case.kind!r}; use {', '.join(kinds)}")
     if case.dtype not in ELEMENT_BYTES:

@@ -26,7 +26,7 @@ from simcluster.model.kernels import Kernel
 
 FUSED_BACKENDS = ("flash", "cudnn", "efficient")
 _TENSOR_PASSES = {"copy": 2, "add": 3, "gelu": 2, "layer_norm": 2, "sum": 1, "softmax": 2, "dropout": 2}
-_BY_ROW = ("softmax", "dropout")
+_ROWWISE_OPS = ("softmax", "dropout")
 _MASK_BYTES = 1  # per element, written by dropout with its result
 
 
@@ -59,7 +59,7 @@ def model_kernel(case: KernelCase) -> Kernel | None:
                     f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_TENSOR_PASSES)}"
                 )
             each = _TENSOR_PASSES[case.op] * element + (_MASK_BYTES if case.op == "dropout" else 0)
-            return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _BY_ROW)
+            return Kernel(case.label, "memory", 0.0, float(each * m * n), by_row=case.op in _ROWWISE_OPS)
         case "host_copy" | "beside":
             return None
         case _:

@@ -31,7 +31,7 @@ _MACHINE_KEYS = (
     "threads",
 )  # that must match to resume a table
 
-_SHORTEST, _LONGEST = 1e-9, 1e6
+_MIN_SECONDS, _MAX_SECONDS = 1e-9, 1e6
 """Plausible seconds per kernel call: from one clock cycle up to an absurdly long time."""
 
 
@@ -127,9 +127,9 @@ def read_raw_table(path: Path) -> MeasuredTable:
         except InputError as problem:
             raise InputError(f"{where}: {problem}") from None
         found[case] = Measurement(case, **_check_fields(Measurement, given, where))
-        if not found[case].failed and not _SHORTEST <= found[case].seconds <= _LONGEST:
+        if not found[case].failed and not _MIN_SECONDS <= found[case].seconds <= _MAX_SECONDS:
             raise InputError(
-                f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, per kernel call, as in 1.2e-4; "
+                f"{where}: seconds must be {_MIN_SECONDS:g} to {_MAX_SECONDS:g}, per kernel call, as in 1.2e-4; "
                 f"got {found[case].seconds!r}"
             )
     return MeasuredTable(machine, tuple(found.values()))

@@ -17,8 +17,8 @@ from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"
 _GRAPH_BELOW = 200e-6  # s per call: kernels too short for the host to issue in time run from a graph
-_MOST_CALLS = 200
-_MOST_REPEATS = 400
+_MAX_CALLS = 200
+_MAX_REPEATS = 400
 
 
 class TimingEffort:
@@ -29,11 +29,11 @@ class TimingEffort:
 
     def calls_per_batch(self, once: float) -> int:
         """Return the number of calls in a batch of work that takes ``once`` s."""
-        return max(1, min(_MOST_CALLS, math.ceil(self.batch / max(once, 1e-7))))
+        return max(1, min(_MAX_CALLS, math.ceil(self.batch / max(once, 1e-7))))
 
     def num_batches(self, batch: float) -> int:
         """Return the number of batches to time, each of ``batch`` s."""
-        return max(self.fewest, min(_MOST_REPEATS, math.ceil(self.total / max(batch, 1e-7))))
+        return max(self.fewest, min(_MAX_REPEATS, math.ceil(self.total / max(batch, 1e-7))))
 
 
 class HostClock:

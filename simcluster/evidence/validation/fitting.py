@@ -25,9 +25,9 @@ from simcluster.scenario.paths import check_path
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
 
-STUDY_CONSTANTS = "constants."
-DEVICE = "cluster.device."
-SOFTWARE = "software."
+CONSTANT_PREFIX = "constants."
+DEVICE_PREFIX = "cluster.device."
+SOFTWARE_PREFIX = "software."
 
 
 def _parse_quantity(value: object) -> object:
@@ -45,7 +45,7 @@ Quantity = Annotated[float, BeforeValidator(_parse_quantity), Field(ge=0)]
 
 
 def _check_constant_path(value: object) -> object:
-    if isinstance(value, str) and not value.startswith((STUDY_CONSTANTS, SOFTWARE)):
+    if isinstance(value, str) and not value.startswith((CONSTANT_PREFIX, SOFTWARE_PREFIX)):
         check_path(value)
     return value
 

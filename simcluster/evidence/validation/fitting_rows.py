@@ -17,7 +17,7 @@ from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.evidence.calibration.least_squares import value_at, with_value
-from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
+from simcluster.evidence.validation.fitting import DEVICE_PREFIX, SOFTWARE_PREFIX, CONSTANT_PREFIX, FitFile, KernelRows, StudyRows
 from simcluster.evidence.validation.schedule_studies import plan_schedules
 from simcluster.evidence.validation.step_studies import (
     MissingTable,
@@ -60,7 +60,7 @@ class StepRun:
 
     def simulate(self, settings: Settings) -> RowResult:
         """Return the row's seconds and step counts with these values of the constants."""
-        inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
+        inside = [pair for pair in settings if pair[0].startswith((DEVICE_PREFIX, SOFTWARE_PREFIX))]
         outside = [pair for pair in settings if pair not in inside]
         found = self.task.simulate(lambda more: _with_constants(self.scenario((*outside, *more)), inside))
         return found.step_time, found.facts
@@ -68,8 +68,8 @@ class StepRun:
     def current_value(self, path: str) -> float:
         """Return the value at a constant's path without the fit."""
         scenario = self.scenario()
-        if path.startswith(DEVICE):
-            return _constant_value(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE), path)
+        if path.startswith(DEVICE_PREFIX):
+            return _constant_value(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE_PREFIX), path)
         return _constant_value(scenario, path, path)
 
 
@@ -78,10 +78,10 @@ def _with_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -
     topology, software = scenario.cluster.topology, scenario.software
     device = before = load_device(topology.device)
     for path, value in settings:
-        if path.startswith(DEVICE):
-            device = with_value(device, path.removeprefix(DEVICE), value)
+        if path.startswith(DEVICE_PREFIX):
+            device = with_value(device, path.removeprefix(DEVICE_PREFIX), value)
         else:
-            software = with_value(software, path.removeprefix(SOFTWARE), value)
+            software = with_value(software, path.removeprefix(SOFTWARE_PREFIX), value)
     update: dict[str, Any] = {"software": software}
     if device is not before:
         described = device.model_dump(mode="json", exclude_none=True)
@@ -104,7 +104,7 @@ class PipelineRun:
         """Return the row's seconds with these values of the study's constants."""
         constants = dict(self.study.constants)
         for path, value in settings:
-            constants[path.removeprefix(STUDY_CONSTANTS)] = StudyConstant(value=value, source="being fitted")
+            constants[path.removeprefix(CONSTANT_PREFIX)] = StudyConstant(value=value, source="being fitted")
         study = self.study.model_copy(update={"constants": constants})
         (task,) = plan_schedules(self.file, study, (self.row,)).tasks
         if isinstance(task, str):
@@ -129,12 +129,12 @@ class KernelRun:
         """Return the kernel's seconds with these values of the device's constants."""
         device = self.device
         for path, value in settings:
-            device = with_value(device, path.removeprefix(DEVICE), value)
+            device = with_value(device, path.removeprefix(DEVICE_PREFIX), value)
         return kernel_seconds(device, self.kernel, precision=self.precision), None
 
     def current_value(self, path: str) -> float:
         """Return the value at a constant's path without the fit."""
-        return _constant_value(self.device, path.removeprefix(DEVICE), path)
+        return _constant_value(self.device, path.removeprefix(DEVICE_PREFIX), path)
 
 
 SampleRun = StepRun | PipelineRun | KernelRun

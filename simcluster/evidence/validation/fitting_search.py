@@ -32,10 +32,10 @@ Values = tuple[float, ...]
 SimulateRows = Callable[[Sequence[tuple[SampleRun, Settings]]], Iterable[RowResult]]
 """Function that simulates runs with settings, in order."""
 
-_NODE = 0.7071  # distance from the middle of the bounds, in -1..1: Chebyshev's two nodes
-_APART = 0.3  # in -1..1
+_CORNER = 0.7071  # distance from the middle of the bounds, in -1..1: Chebyshev's two nodes
+_CORNER_DISTANCE = 0.3  # in -1..1
 _MOST_CORNERS = 3  # constants; with more, one at a time is varied
-NEAREST = 0.02
+MIN_POINT_DISTANCE = 0.02
 """Closest points used for interpolation, in steps of the fit: below it times are rough."""
 
 
@@ -89,7 +89,7 @@ class RowResponses:
                 self._progress(f"point {self.num_points + 1} ({at}), row {row} of {self.num_distinct_rows}")
                 by[alike] = next(coming)
             self._known[values] = [sample.compare(by[sample.run.run_key]) for sample in self.samples]
-            if self._within(values) and self.nearest_distance(values) > NEAREST:
+            if self._within(values) and self.nearest_distance(values) > MIN_POINT_DISTANCE:
                 self._inside.append(values)
                 self._surface = None
         return self._known[values]
@@ -123,19 +123,19 @@ class RowResponses:
         """
         count = len(self.fit.constants)
         if count <= _MOST_CORNERS:
-            around = list(product((-_NODE, _NODE), repeat=count))
+            around = list(product((-_CORNER, _CORNER), repeat=count))
         else:
             around = [
                 tuple(side * (place == one) for place in range(count))
                 for one in range(count)
-                for side in (-_NODE, _NODE)
+                for side in (-_CORNER, _CORNER)
             ]
         middle = [(0.0,) * count] if count > 1 else []
         for values in further:
             if self._within(values):
                 self.simulate_point(values)
         for place in (*middle, *around):
-            if all(np.abs(self._normalize(each) - place).max() > _APART for each in self._inside):
+            if all(np.abs(self._normalize(each) - place).max() > _CORNER_DISTANCE for each in self._inside):
                 seen = self._low + (self._high - self._low) * (np.array(place) + 1.0) / 2.0
                 self.simulate_point(
                     tuple(each.from_search(float(x)) for each, x in zip(self._constants, seen, strict=True))
@@ -161,7 +161,7 @@ class RowResponses:
     def snap(self, values: Values) -> Values:
         """Return the simulated point next to these values if it is near enough, else the values."""
         near = min(self._inside, key=lambda each: float(self.step_distances(values, each).max()))
-        return near if self.step_distances(values, near).max() <= NEAREST else values
+        return near if self.step_distances(values, near).max() <= MIN_POINT_DISTANCE else values
 
     def parameters(self, values: Sequence[float]) -> list[Parameter]:
         """Return the parameters of a search that starts at these values."""
@@ -183,10 +183,10 @@ TOLERANCE = 1e-3
 
 _MAX_ROUNDS = 60
 _NARROWEST = 1 / 16  # steps of the fit from the solution to its neighbours
-_STILL = 0.5  # steps of the fit
-_SPREAD = 0.1  # standard errors
-_NEAR = 3.0  # steps of the fit: folds closer to a point are not simulated
-_SLOPE = 0.1  # of the fit's step, for the derivatives of the search, which cost nothing
+_MOVE_IN_STEPS = 0.5  # steps of the fit
+_MOVE_IN_ERRORS = 0.1  # standard errors
+_NEAR_IN_STEPS = 3.0  # steps of the fit: folds closer to a point are not simulated
+_DERIVATIVE_STEP = 0.1  # of the fit's step, for the derivatives of the search, which cost nothing
 _MAX_EVALUATIONS = 100
 _SEARCH_TOLERANCE = 1e-7
 _NO_EFFECT = 1e-9
@@ -269,7 +269,7 @@ def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> 
     )
     return float(
         (
-            responses.step_distances(found.values, centre) / np.maximum(_STILL, _SPREAD * spread / responses.fit.step)
+            responses.step_distances(found.values, centre) / np.maximum(_MOVE_IN_STEPS, _MOVE_IN_ERRORS * spread / responses.fit.step)
         ).max()
     )
 
@@ -282,7 +282,7 @@ def _fit_folds(
     found = [_fit_interpolated(responses, fold.others, whole).values for fold in folds]
     for _ in range(rounds):
         far = {place: responses.nearest_distance(values) for place, values in enumerate(found)}
-        unsure = [place for place in far if far[place] > _NEAR or off.get(place, 0.0) > TOLERANCE]
+        unsure = [place for place in far if far[place] > _NEAR_IN_STEPS or off.get(place, 0.0) > TOLERANCE]
         if not unsure:
             break
         place = max(unsure, key=lambda each: far[each])
@@ -302,7 +302,7 @@ def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Value
 
     found = [
         least_squares(
-            responses.parameters(each), ask, loss=fit.loss, step=_SLOPE * fit.step, most=_MAX_EVALUATIONS,
+            responses.parameters(each), ask, loss=fit.loss, step=_DERIVATIVE_STEP * fit.step, most=_MAX_EVALUATIONS,
             tolerance=_SEARCH_TOLERANCE,
         )
         for each in starts

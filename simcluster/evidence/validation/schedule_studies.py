@@ -15,14 +15,14 @@ from simcluster.documents.csv_numbers import Row
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, make_report
 from simcluster.evidence.validation.step_studies import check_formulas, select_rows
-from simcluster.evidence.validation.study import Passes, ScheduleStudy, StudyFile
+from simcluster.evidence.validation.study import PassKind, ScheduleStudy, StudyFile
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
 
-_BOUNDARY = ("from_stage", "to_stage")
+_BOUNDARY_NAMES = ("from_stage", "to_stage")
 """Extra names in the formula of a message's seconds: the stages of the boundary that it crosses."""
-_STEPS = 3  # if stages continue into the next step: from the second on all are equal
+_NUM_STEPS = 3  # if stages continue into the next step: from the second on all are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]
         check_formulas(file, table, [(("derive", name), formula)], names)
         names.append(name)
     check_formulas(file, table, _study_formulas(study), names)
-    check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY])
+    check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY_NAMES])
 
     def task(row: Row) -> ScheduleTask | str:
         try:
@@ -113,7 +113,7 @@ class _RowReader:
             "stages": stages, "microbatches": microbatches, "chunks": chunks, "schedule": schedule,
             "costs": self._slice_costs(route, chunks), "blocking_sends": bool(self._evaluate(study.blocking_sends)),
             "rendezvous": bool(self._evaluate(study.rendezvous)), "optimizer_sync": sync,
-            "sync": self._number("sync", study.sync), "steps": _STEPS if sync == "post_validation" else 1,
+            "sync": self._number("sync", study.sync), "steps": _NUM_STEPS if sync == "post_validation" else 1,
         }  # fmt: skip
         return ScheduleTask(pipeline, measured)
 
@@ -152,7 +152,7 @@ class _RowReader:
         seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}
         forward, input_grad, weight_grad = (
             [seconds[kind] / chunks * slower * size for size in self._slice_sizes(kind, slices)]
-            for kind in get_args(Passes)
+            for kind in get_args(PassKind)
         )
         each: dict[str, Any] = {name: seconds[name] for name in ("launch", "send_launch")}
         each["optimizer"] = seconds["optimizer"] / chunks
@@ -163,7 +163,7 @@ class _RowReader:
             for f, i, w, send, back in zip(forward, input_grad, weight_grad, sends, backs, strict=True)
         )
 
-    def _slice_sizes(self, kind: Passes, slices: int) -> list[float]:
+    def _slice_sizes(self, kind: PassKind, slices: int) -> list[float]:
         given = self._study.slices.get(kind)
         if given is None or slices == 1:
             return [1.0] * slices

@@ -34,7 +34,7 @@ from simcluster.schedules import schedule_function
 from simcluster.traffic.nccl.constants import TABLES, Algorithm, Collective
 from simcluster.traffic.nccl.platforms import load_platform
 
-Passes = Literal["forward", "input_grad", "weight_grad"]
+PassKind = Literal["forward", "input_grad", "weight_grad"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 
@@ -120,7 +120,7 @@ class ScheduleStudy(StudyHead):
     chunks: FormulaText = "1"
     schedule: ScheduleColumn
     costs: PassTimes
-    slices: dict[Passes, SliceSizes] = Field(default_factory=dict)
+    slices: dict[PassKind, SliceSizes] = Field(default_factory=dict)
     slowdown: FormulaText = "0"
     blocking_sends: FormulaText = "False"
     rendezvous: FormulaText = "False"

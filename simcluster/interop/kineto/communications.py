@@ -102,7 +102,7 @@ _ELEMENT_BYTES = {
 }  # fmt: skip
 
 
-_MOST_ELEMENTS = 2**62
+_MAX_ELEMENTS = 2**62
 MESSAGE_KINDS = ("send", "recv", "send_recv")
 """Kinds between two ranks."""
 
@@ -221,7 +221,7 @@ def _call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
         each = _ELEMENT_BYTES.get(kinds[0]) if kinds else None
         taken = given * ranks if kind == "all_gather" else given
     number = taken if kind in ("all_gather", "recv") else given
-    if each is None or not isinstance(number, int) or not 0 <= number < _MOST_ELEMENTS:
+    if each is None or not isinstance(number, int) or not 0 <= number < _MAX_ELEMENTS:
         return math.nan
     return float(number * each)
 

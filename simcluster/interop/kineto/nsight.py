@@ -32,7 +32,7 @@ NSIGHT_SUFFIXES = (".sqlite", ".sqlite3")
 _THREAD_IDS = 0x1000000
 _TEXT_COLUMNS = ("value", "text", "name")
 _TIME_COLUMNS = ("start", "end", "utcEpochNs")
-_LARGEST = 2**61
+_MAX_TIME_NS = 2**61
 """Limit of times in nanoseconds: 73 years."""
 _BASE_STEPS, _STEPS_PER_BYTE, _STEPS_PER_CHECK = 1_000_000, 200, 100_000
 """Steps of SQLite's virtual machine: a view may be an endless query; a table takes about 30 steps per row."""
@@ -83,7 +83,7 @@ class NsightFile:
         for number, row in enumerate(found):
             for place, name in whole:
                 value = row[place]
-                far = name in _TIME_COLUMNS and type(value) is int and abs(value) >= _LARGEST
+                far = name in _TIME_COLUMNS and type(value) is int and abs(value) >= _MAX_TIME_NS
                 if far or (type(value) is not int and (value is not None or name in needed)):
                     raise InputError(
                         f"cannot read {self.path}: {table}, row {number}: {name} is {shown(value)}, not a whole "

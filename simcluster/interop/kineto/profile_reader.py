@@ -47,7 +47,7 @@ _INTEGER_ARGUMENTS = (
     "Seq",
 )  # fmt: skip
 _USED_CATEGORIES = (*DEVICE_CATEGORIES, *CALL_CATEGORIES, "cuda_sync", "cpu_op", "user_annotation", "python_function")
-_LARGEST = 2**64
+_MAX_INTEGER = 2**64
 _DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
@@ -177,7 +177,7 @@ def _check_event(path: Path, number: int, event: Event) -> tuple[float, float]:
 
 
 def _is_integer(value: object) -> bool:
-    return type(value) is int and -_LARGEST < value < _LARGEST
+    return type(value) is int and -_MAX_INTEGER < value < _MAX_INTEGER
 
 
 def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:

@@ -191,7 +191,7 @@ _RESOLUTION = 1e-9
 """Resolution of recorded times (s)."""
 _MIN_BLOCKED = 20e-6
 """Shortest duration (s) of a call that counts as a wait."""
-_PAUSE = 50e-6
+_MIN_PAUSE = 50e-6
 """Shortest gap (s) between two CPU operators in which the host may have waited."""
 
 
@@ -280,7 +280,7 @@ def _operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], unt
     for number, call in enumerate(outer):
         name = CALL_NAME if LAUNCH_CALL.fullmatch(call.name) else call.name
         following = outer[number + 1].start if number + 1 < len(outer) else until
-        if following - call.end > _PAUSE:
+        if following - call.end > _MIN_PAUSE:
             over = [
                 place for place, op in enumerate(ops) if call.end < op.end <= following and op.launch_time <= call.end
             ]

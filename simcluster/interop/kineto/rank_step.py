@@ -25,9 +25,9 @@ from simcluster.interop.kineto.rank_profile import (
 )
 from simcluster.interop.replay.step_graph import HOST
 
-_EARLY = 1e-6
+_RESOLUTION = 1e-6
 """Seconds by which an op may begin before an awaited op ends: the recorder's resolution."""
-_PAUSE = 3e-6
+_MIN_PAUSE = 3e-6
 """Shortest stream pause (s) that may be a wait."""
 _MAX_REMAINDER = 20e-6
 """Longest time (s) from an end to the start that it explains (or half the pause, if longer)."""
@@ -78,7 +78,7 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
 
     def ended_in_the_pause(op: StreamOp, place: int, ready: float) -> list[int]:
         pause = op.start - ready
-        window = by_end[bisect_right(ends, ready) : bisect_right(ends, op.start + _EARLY)] if pause > _PAUSE else []
+        window = by_end[bisect_right(ends, ready) : bisect_right(ends, op.start + _RESOLUTION)] if pause > _MIN_PAUSE else []
         for other in reversed(window):
             if ops[other].stream != op.stream and rank[other] < rank[place]:
                 return [other] if op.start - ops[other].end <= max(_MAX_REMAINDER, pause / 2) else []
@@ -89,7 +89,7 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
         if bisect_right(calls, op.launch_time) == bisect_right(calls, since):
             return []
         others = (own for stream, own in streams.items() if stream != op.stream and ops[own[0]].comm is not None)
-        over = (next((each for each in before(own, place) if ops[each].end <= op.start + _EARLY), -1) for own in others)
+        over = (next((each for each in before(own, place) if ops[each].end <= op.start + _RESOLUTION), -1) for own in others)
         return [other for other in over if other >= 0]
 
     found: Waits = {}
@@ -99,7 +99,7 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
             op = ops[place]
             if op.comm:
                 last = next(before(work, place), place)
-                forks = ops[last].stream != op.stream and ops[last].end <= op.start + _EARLY
+                forks = ops[last].stream != op.stream and ops[last].end <= op.start + _RESOLUTION
                 others = [last] if forks else []
             else:
                 ready = max(until, op.launch_start)  # ``until`` if the launch is NaN

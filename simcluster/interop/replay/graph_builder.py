@@ -28,8 +28,8 @@ from simcluster.interop.replay.recorded_trace import (
 )
 from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph
 
-_SLACK = 1e-5  # seconds by which recorded ops of a stream may overlap: clocks and rounding
-_SLACK_OF_PASS = 0.01  # and at most this share of a typical pass
+_OVERLAP_SLACK = 1e-5  # seconds by which recorded ops of a stream may overlap: clocks and rounding
+_PASS_SLACK_SHARE = 0.01  # and at most this share of a typical pass
 
 
 def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
@@ -41,7 +41,7 @@ def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
     passes = trace.duration[trace.is_type([FORWARD, BACKWARD])]
     if not len(passes):
         raise InputError(f"trace {trace.name!r} has no {FORWARD} and no {BACKWARD}: nothing to replay")
-    slack = min(_SLACK, _SLACK_OF_PASS * float(np.median(passes)))
+    slack = min(_OVERLAP_SLACK, _PASS_SLACK_SHARE * float(np.median(passes)))
     overlapped = overlapped_collectives(trace, slack)
     return tuple(_GraphBuilder(trace, rows, overlapped, slack).build() for rows in group_equal_steps(trace, overlapped))
 

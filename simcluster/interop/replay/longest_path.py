@@ -119,7 +119,7 @@ Level = tuple[int, int, Ints]
 which stands for time zero."""
 
 
-_WIDE = 8
+_MAX_NARROW = 8
 """Nodes that wait for more nodes than this (a collective of many ranks) get a separate level, since all rows of a
 level are as wide as the widest."""
 
@@ -133,7 +133,7 @@ def _build_levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], 
     pairs = np.sort(node * count + awaited)  # np.unique hashes whole numbers, which takes thirty times as long
     node, awaited = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], max(count, 1))
     counts = np.bincount(node, minlength=count)
-    depth = 2 * depth + (counts > _WIDE)
+    depth = 2 * depth + (counts > _MAX_NARROW)
     place = np.empty(count, dtype=np.int64)
     place[np.argsort(depth, kind="stable")] = np.arange(count)
     wide = np.bincount(depth)

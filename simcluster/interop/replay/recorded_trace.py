@@ -30,7 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
-WEIGHT, NORM = "weight-grad-compute", "gradient-norm"
+WEIGHT_GRADIENT, GRADIENT_NORM = "weight-grad-compute", "gradient-norm"
 """Op types of simulated runs that the format lacks: W of a split backward, the local part of the norm."""
 LAUNCH_PREFIX = "launch of "
 """Prefix of added op types: the part of a pass before it launches a collective."""

@@ -14,12 +14,12 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, WEIGHT
+from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, WEIGHT_GRADIENT
 from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, select_by
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
 _I_SHARE = 0.5  # share of a backward that is the input gradient
-_OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
+_OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT_GRADIENT}
 
 
 def num_microbatches(graph: StepGraph) -> int:

@@ -129,7 +129,7 @@ def select_by(column: Literal["types", "dp_rank", "stage", "worker"], *values: A
 SWEEP_SIZE = 4_000_000
 """Durations per sweep: most ops of a pipeline wait for one other, so that a sweep of one case is mostly overhead;
 more than this exceeds a cache."""
-_TICKS = 2.0**44  # of the clock's grid, per second
+_TICKS_PER_SECOND = 2.0**44  # of the clock's grid, per second
 _NO_TRAFFIC = Traffic((), 0.0, 1, 0.0)
 
 
@@ -172,7 +172,7 @@ class StepProgram:
     def _program_seconds(self, of_ops: Floats) -> Floats:
         """Return durations of the program's ops [op, case], rounded to the clock's grid."""
         found = np.full((len(self._program.seconds), of_ops.shape[1]), -1.0)
-        found[self.last_ops] = np.round(of_ops * _TICKS) / _TICKS
+        found[self.last_ops] = np.round(of_ops * _TICKS_PER_SECOND) / _TICKS_PER_SECOND
         return found
 
     def _make_program(self) -> ExplicitProgram:

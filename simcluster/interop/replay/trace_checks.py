@@ -20,18 +20,18 @@ from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
     FORWARD,
     MESSAGE_TYPES,
-    NORM,
+    GRADIENT_NORM,
     SCOPES,
-    WEIGHT,
+    WEIGHT_GRADIENT,
     Trace,
 )
 from simcluster.interop.replay.step_graph import StepGraph, is_communication
 
-_KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGE_TYPES, *SCOPES)
-_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGE_TYPES, *SCOPES)
+_KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", "gc", *MESSAGE_TYPES, *SCOPES)
+_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", *MESSAGE_TYPES, *SCOPES)
 _REMEDY = "Skip the step (--steps), or record it again"
-_MOST_SECONDS = 1e12  # 30,000 years: a damaged number, whose sums would be infinite
-_LONGEST_PASS = 60.0  # longest plausible forward of a microbatch (s); beyond it the unit is doubtful
+_MAX_SECONDS = 1e12  # 30,000 years: a damaged number, whose sums would be infinite
+_MAX_PASS_SECONDS = 60.0  # longest plausible forward of a microbatch (s); beyond it the unit is doubtful
 
 
 def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
@@ -55,7 +55,7 @@ def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace
     _require_both_passes(trace)
     notes += _rank_notes(trace)
     passes = trace.duration[trace.is_type([FORWARD])]
-    if len(passes) and float(np.median(passes)) > _LONGEST_PASS:
+    if len(passes) and float(np.median(passes)) > _MAX_PASS_SECONDS:
         notes.append(
             f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are assumed to be "
             "seconds; divide them first if they are milliseconds or microseconds"
@@ -82,8 +82,8 @@ def _unknown_types(trace: Trace) -> list[str]:
 def _refuse_rows(trace: Trace) -> None:
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_REMEDY}"
     rules = (
-        (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is not a number of seconds.  {_REMEDY}"),
-        (~(np.abs(trace.duration) < _MOST_SECONDS), f"duration is not a number of seconds.  {_REMEDY}"),
+        (~(np.abs(trace.start_ts) < _MAX_SECONDS), f"start_ts is not a number of seconds.  {_REMEDY}"),
+        (~(np.abs(trace.duration) < _MAX_SECONDS), f"duration is not a number of seconds.  {_REMEDY}"),
         (trace.duration < 0, negative),
         *(
             (getattr(trace, name) < 0, f"{name} must not be negative; count it from 0")
@@ -224,7 +224,7 @@ def _rank_notes(trace: Trace) -> list[str]:
 
 
 _TOLERANCE = 1e-3  # seconds by which a member may end before the last arrival: clock differences on a node
-_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 
 def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
@@ -297,7 +297,7 @@ def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
     pairs = {
         worker: [np.concatenate(columns) for columns in zip(*found, strict=True)] for worker, found in ends.items()
     }
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         before = shifts.copy()
         for worker, (others, lead) in pairs.items():
             shifts[worker] = np.median(lead + shifts[others])

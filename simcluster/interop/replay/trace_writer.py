@@ -22,7 +22,7 @@ from simcluster.interop.replay.recorded_trace import (
     COLUMNS,
     FORWARD,
     METADATA_KEY,
-    WEIGHT,
+    WEIGHT_GRADIENT,
     Trace,
     trace_of,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from simcluster.results.played import Run
 
-_PASS_TYPES = {"forward": FORWARD, "weight_grad": WEIGHT}
+_PASS_TYPES = {"forward": FORWARD, "weight_grad": WEIGHT_GRADIENT}
 _COLLECTIVES = {
     ("dp", "all_gather"): "params-all-gather", ("dp", "reduce_scatter"): "grads-reduce-scatter",
     ("dp", "all_reduce"): "grads-all-reduce",
@@ -126,7 +126,7 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
 
 def _extend_pass(passes: _PassTimes, span: Any) -> None:
     """Extend the pass that contains a collective (else the next pass of its microbatch) to include it."""
-    keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
+    keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT_GRADIENT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
     inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
     later = [key for key in known if times(key)[0] > span.ready]  # as a backward begins with its input's all-gather

@@ -15,7 +15,7 @@ from simcluster.results.span_states import EXPOSED
 
 CallCounts = Mapping[str, float]
 """Calls per step by kind."""
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 class AxisFinder:
@@ -104,7 +104,7 @@ def _assign_groups(groups: Mapping[str, CallCounts], planned: Mapping[str, CallC
         return total
 
     order = sorted(groups, key=lambda name: -sum(groups[name].values()))
-    for _ in range(_ROUNDS if planned else 0):
+    for _ in range(_MAX_ROUNDS if planned else 0):
         before = dict(found)
         for group in order:
             found[group] = min(planned, key=lambda axis: apart(group, axis))

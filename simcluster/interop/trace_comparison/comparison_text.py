@@ -237,7 +237,7 @@ def _capitalize(text: str) -> str:
 MAX_ROWS = 16
 """Rows of a displayed table; JSON has all."""
 _COLUMNS = ["simulated", "trace", "difference", "ratio"]
-_NAME, _WIDTH = 72, 120
+_MAX_NAME, _LINE_WIDTH = 72, 120
 
 
 def report_blocks(found: StepPair) -> list[Block]:
@@ -247,7 +247,7 @@ def report_blocks(found: StepPair) -> list[Block]:
     sentences = [
         line
         for sentence in difference_sentences(found)
-        for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
+        for line in textwrap.wrap(sentence, _LINE_WIDTH, initial_indent="* ", subsequent_indent="  ")
     ]
     head = Lines([f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"])
     return [head, Lines(sentences), *difference_tables(found), Lines([f"note: {note}" for note in found.notes])]
@@ -276,7 +276,7 @@ def _tables(found: StepPair) -> Iterator[TableBlock]:
 
     rows = []
     for each in found.unmatched[:MAX_ROWS]:
-        name = each.name if len(each.name) <= _NAME else f"{each.name[: _NAME - 3]}..."
+        name = each.name if len(each.name) <= _MAX_NAME else f"{each.name[: _MAX_NAME - 3]}..."
         rows.append([name, f"{each.launches:,.4g}", format_seconds(each.seconds)])
     whole = format_seconds(sum(unmatched.seconds for unmatched in found.unmatched))
     count = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"

@@ -26,7 +26,7 @@ from simcluster.results.timeline import COLUMNS, Spans
 
 PHASES = ("forward", "backward", "optimizer", "other")
 """Phases of computation; recomputation is part of backward, where a profiler sees it."""
-PHASE_OF = {
+PHASE_OF_KIND = {
     "forward": "forward", "recompute": "backward", "backward": "backward", "input_grad": "backward",
     "weight_grad": "backward", "optimizer": "optimizer",
 }  # fmt: skip

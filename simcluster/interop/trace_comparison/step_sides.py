@@ -22,7 +22,7 @@ from simcluster.interop.trace_comparison.collective_axes import AxisFinder
 from simcluster.interop.trace_comparison.step_accounts import (
     MESSAGE_KIND,
     NANOSECOND,
-    PHASE_OF,
+    PHASE_OF_KIND,
     PHASES,
     KernelTime,
     StepSide,
@@ -56,10 +56,10 @@ def simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier
 def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
     """Return the device spans of these ranks as a profiler sees them: phases as kinds, one kind of message."""
     place = {word: number for number, word in enumerate(spans.words)}
-    for word in (*PHASE_OF.values(), "other", MESSAGE_KIND):
+    for word in (*PHASE_OF_KIND.values(), "other", MESSAGE_KIND):
         place.setdefault(word, len(place))
     computing = spans.stream == spans.code("compute")
-    phases = np.array([place[PHASE_OF.get(word, "other")] for word in spans.words])
+    phases = np.array([place[PHASE_OF_KIND.get(word, "other")] for word in spans.words])
     kinds = np.where(computing, phases[spans.kind], spans.kind)
     message = np.isin(spans.kind, [spans.code(kind) for kind in ("send", "recv") if kind in spans.words])
     kinds[message & ~computing] = place[MESSAGE_KIND]
@@ -106,7 +106,7 @@ def _kernel_sums(result: Result, weights: dict[int, int], names: KernelClassifie
 
 def _span_kernels(key: SpanKey, known: Sequence[KernelShare], names: KernelClassifier) -> _Sums:
     """Return the number of a span's kernels by phase and kind, and their share of its time."""
-    phase = PHASE_OF.get(key[0], "other")
+    phase = PHASE_OF_KIND.get(key[0], "other")
     if not known:
         return {(phase, names.kind(f"{key[0]} {key[1]}")): (1.0, 1.0)}
     sums: _Sums = {}
@@ -223,7 +223,7 @@ def _op_rows(
             continue
         match = _STRETCH_NAME.fullmatch(source.name)
         if stretches and match:
-            phase, kind = PHASE_OF.get(match[1], "other"), match[2]
+            phase, kind = PHASE_OF_KIND.get(match[1], "other"), match[2]
         else:
             phase, kind = label.phase, names.kind(source.name)
             phase = "optimizer" if kind == "optimizer" and phase == "other" else phase
