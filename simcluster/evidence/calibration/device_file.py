@@ -78,8 +78,8 @@ def observations(table: MeasuredTable) -> list[str]:
     if best:
         rates = ", ".join(f"{op} {format_bytes_per_second(rate)}" for op, rate in best.items())
         lines.append(f"Fastest copies: {rates}")
-    beside = (each for each in of_kind.get("beside", ()) if each.alone)
-    lines += [f"{each.case.op}: {each.seconds / each.alone - 1:+.1%}" for each in beside]
+    overlapped = (each for each in of_kind.get("beside", ()) if each.alone)
+    lines += [f"{each.case.op}: {each.seconds / each.alone - 1:+.1%}" for each in overlapped]
     for kind in ("matmul", "attention", "memory"):
         clocked = [each for each in of_kind.get(kind, ()) if each.clock]
         if clocked:

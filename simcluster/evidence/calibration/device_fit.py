@@ -46,8 +46,8 @@ def model_kernel(case: KernelCase) -> Kernel | None:
             size = batch * (element * (m * k + k * n) + (2 if case.dtype == "fp8" else element) * m * n)
             return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
         case "attention":
-            products, tensors = (5, 8) if case.backward else (2, 4)
-            flops = 2.0 * products * batch * m * n * k * (0.5 if case.causal else 1.0)
+            matmuls, tensors = (5, 8) if case.backward else (2, 4)
+            flops = 2.0 * matmuls * batch * m * n * k * (0.5 if case.causal else 1.0)
             size = tensors * element * batch * m * k
             kernel = Kernel(case.label, "attention", flops, float(size), m=m, n=n, k=k, batch=batch)
             return kernel if case.op in FUSED_BACKENDS else None
@@ -181,7 +181,6 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
 
 
 def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
-    """Return the best of the fits from several starts, and the first start."""
     found: list[Solution] = []
     starts = []
     for power, clock in _STARTS:

@@ -37,7 +37,7 @@ class TimingEffort:
 
 
 class HostClock:
-    """Clock of work on the CPU."""
+    """Timer of work on the CPU."""
 
     def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
         """Return the seconds per call of every batch, and the number of calls in a batch."""
@@ -65,7 +65,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Clock of work on a GPU; short kernels run from a CUDA graph, so that the host's speed does not matter."""
+    """Timer of work on a GPU; short kernels run from a CUDA graph, so that the host's speed does not matter."""
 
     def __init__(self) -> None:
         self._torch = import_torch()

@@ -169,7 +169,6 @@ class KernelBench:
         return seconds
 
     def _overlap_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
-        """Time batches that end before the concurrent copies do."""
         torch = self._torch
         one_copy = sorted(self._clock.time(copying, self._pace)[0])[0]
         side, found = torch.cuda.Stream(), []

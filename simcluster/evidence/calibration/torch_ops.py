@@ -91,8 +91,8 @@ def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     a = a.transpose(-1, -2) if case.op == "NT" else a
     b = b.transpose(-1, -2) if case.op == "TN" else b
     out = torch.empty(*batch, case.m, case.n, device=device, dtype=a.dtype)
-    product = torch.bmm if batch else torch.mm
-    return lambda: product(a, b, out=out)
+    multiply = torch.bmm if batch else torch.mm
+    return lambda: multiply(a, b, out=out)
 
 
 def _fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:

@@ -72,11 +72,11 @@ def _report_blocks(outcome: FitOutcome, *, all_rows: bool) -> Iterator[Block]:
     yield Lines([f"{'residuals' if all_rows else 'largest errors'}: {residuals}"])
 
 
-def _effort_line(played: FitEffort) -> str:
-    folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds"
+def _effort_line(effort: FitEffort) -> str:
+    folds = "" if effort.fold_error is None else f", {effort.fold_error:.3%} at the folds"
     return (
-        f"{_plural(played.rows, 'row')} simulated at {_plural(played.points, 'point')}, interpolated between: "
-        f"largest error {played.error:.3%} at the solution{folds}"
+        f"{_plural(effort.rows, 'row')} simulated at {_plural(effort.points, 'point')}, interpolated between: "
+        f"largest error {effort.error:.3%} at the solution{folds}"
     )
 
 
@@ -111,12 +111,12 @@ def _plural(number: int, word: str) -> str:
 def _json_document(outcome: FitOutcome) -> dict[str, Any]:
     if outcome.skipped:
         return {"fit": outcome.name, "skipped": outcome.skipped}
-    played = outcome.effort
+    effort = outcome.effort
     return {
         "fit": outcome.name, "about": outcome.fit.about, "loss": outcome.fit.loss, "converged": outcome.converged,
         "simulated": {
-            "points": played.points, "rows": played.rows, "interpolation_error": played.error,
-            "interpolation_error_at_folds": played.fold_error,
+            "points": effort.points, "rows": effort.rows, "interpolation_error": effort.error,
+            "interpolation_error_at_folds": effort.fold_error,
         },
         "constants": [
             {

@@ -58,12 +58,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_overall(args: argparse.Namespace, reports: Sequence[Report]) -> None:
-    together = overall(reports)
+    totals = overall(reports)
     common.came_to(args, sum(len(report.points) for report in reports), lambda: _failure_reason(reports))
     common.answer(
         args,
-        lambda: [Lines(list(_overall_lines(together, len(reports))))],
-        lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
+        lambda: [Lines(list(_overall_lines(totals, len(reports))))],
+        lambda: {"studies": [report.to_dict() for report in reports], "overall": totals.to_dict()},
     )
 
 
@@ -179,7 +179,6 @@ def _score_text(score: Score, mean: str = "mean absolute error") -> str:
 
 
 def _refused_lines(report: Report) -> Iterator[str]:
-    """Yield a line for each reason why rows have no prediction, with these rows."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in report.refused:
         found.setdefault((each.group, each.reason), []).append(each.label)
@@ -189,21 +188,21 @@ def _refused_lines(report: Report) -> Iterator[str]:
         yield f"  failed: {where}{which}: {' '.join(reason.split())}"
 
 
-def _overall_lines(together: OverallScores, studies: int) -> Iterator[str]:
+def _overall_lines(totals: OverallScores, studies: int) -> Iterator[str]:
     yield f"overall: {studies} {'study' if studies == 1 else 'studies'}"
     for what, score, mean in (
-        ("training steps", together.steps, "mean absolute error"),
-        ("memory", together.memory, "mean absolute error"),
-        ("pipelines with given pass times", together.schedules, "mean absolute error"),
-        ("collectives, constants fitted on them", together.collectives_fitted, "geometric mean error"),
-        ("collectives, held out", together.collectives_held_out, "geometric mean error"),
+        ("training steps", totals.steps, "mean absolute error"),
+        ("memory", totals.memory, "mean absolute error"),
+        ("pipelines with given pass times", totals.schedules, "mean absolute error"),
+        ("collectives, constants fitted on them", totals.collectives_fitted, "geometric mean error"),
+        ("collectives, held out", totals.collectives_held_out, "geometric mean error"),
     ):
         if score:
             yield f"  {what}: {_score_text(score, mean)}"
-    if together.refused_rows:
-        yield f"  failed: {_row_count(together.refused_rows)}, each named above"
-    if together.skipped_studies:
-        yield f"  skipped: {together.skipped_studies}, because their tables are missing"
+    if totals.refused_rows:
+        yield f"  failed: {_row_count(totals.refused_rows)}, each named above"
+    if totals.skipped_studies:
+        yield f"  skipped: {totals.skipped_studies}, because their tables are missing"
 
 
 def _row_count(count: int) -> str:

@@ -71,8 +71,10 @@ def network_forecast(call: TimedCollective) -> Forecast:
     each = cluster.num_gpus // call.nodes
     group = [node * each + gpu for node in range(call.nodes) for gpu in range(call.gpus_per_node)]
     algorithm = call.algorithm or "auto"
-    played = collective_times(cluster, group, call.collective, call.size, algorithm=algorithm, nccl=call.platform.name)
-    return played.duration, f"{played.method.algorithm} {played.method.protocol}".strip()
+    simulated = collective_times(
+        cluster, group, call.collective, call.size, algorithm=algorithm, nccl=call.platform.name
+    )
+    return simulated.duration, f"{simulated.method.algorithm} {simulated.method.protocol}".strip()
 
 
 @cache

@@ -127,7 +127,7 @@ class Fits(Spec):
 
 @dataclass(frozen=True, slots=True)
 class FitFile:
-    """A fit file and the document that it was read from."""
+    """A fit file with the document that it was read from."""
 
     fits: Fits
     document: Document

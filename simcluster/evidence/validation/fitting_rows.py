@@ -17,7 +17,14 @@ from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.evidence.calibration.least_squares import value_at, with_value
-from simcluster.evidence.validation.fitting import DEVICE_PREFIX, SOFTWARE_PREFIX, CONSTANT_PREFIX, FitFile, KernelRows, StudyRows
+from simcluster.evidence.validation.fitting import (
+    CONSTANT_PREFIX,
+    DEVICE_PREFIX,
+    SOFTWARE_PREFIX,
+    FitFile,
+    KernelRows,
+    StudyRows,
+)
 from simcluster.evidence.validation.schedule_studies import plan_schedules
 from simcluster.evidence.validation.step_studies import (
     MissingTable,
@@ -45,7 +52,7 @@ _SCENARIOS: dict[str, Scenario] = {}  # per process: a row is simulated at a doz
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """A measured training step, or the measured part of it (``parts`` and ``less`` of the study)."""
+    """A measured training step, or its measured part (``parts`` and ``less`` of the study)."""
 
     run_key: str
     task: RowTask
@@ -69,12 +76,13 @@ class StepRun:
         """Return the value at a constant's path without the fit."""
         scenario = self.scenario()
         if path.startswith(DEVICE_PREFIX):
-            return _constant_value(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE_PREFIX), path)
+            return _constant_value(
+                load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE_PREFIX), path
+            )
         return _constant_value(scenario, path, path)
 
 
 def _with_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
-    """Return the scenario with other constants of its device and software."""
     topology, software = scenario.cluster.topology, scenario.software
     device = before = load_device(topology.device)
     for path, value in settings:
@@ -118,7 +126,7 @@ class PipelineRun:
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """A kernel that was timed alone."""
+    """A measured kernel, timed in isolation."""
 
     run_key: str
     device: Device
@@ -212,15 +220,15 @@ def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingT
         label = row.label(study.label)
         if isinstance(task, str):
             raise InputError(f"{rows.study}, {label}: {task}")
-        question: SampleRun
+        run: SampleRun
         if isinstance(study, StepStudy):
-            alike = json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
-            question, measured = StepRun(alike, task), partial(study.measured.seconds, row.cells)
+            run_key = json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
+            run, measured = StepRun(run_key, task), partial(study.measured.seconds, row.cells)
         else:
-            question = PipelineRun(f"{file.document.source}, row {row.number}", file, study, row)
+            run = PipelineRun(f"{file.document.source}, row {row.number}", file, study, row)
             measured = partial(_fixed_seconds, task.measured)
         found.append(
-            Sample(label, study.name, question, measured, _group_name(rows.model, row), _group_name(rows.scale, row))
+            Sample(label, study.name, run, measured, _group_name(rows.model, row), _group_name(rows.scale, row))
         )
     return found
 
@@ -263,5 +271,5 @@ def _matmul_sample(row: Row, device: Device, path: Path) -> Sample:
         raise InputError(f"{path}: row {row.number} has a rate of {rate:g} FLOP/s; it must be above zero")
     kernel = Kernel("product", "matmul", flops, size, m=m, n=n, k=k, batch=batch)
     label, decade = f"{m} x {k} x {n} {shape['layout']}", f"1e{math.floor(math.log10(flops))} FLOP"
-    question = KernelRun(f"{path}, row {row.number}", device, kernel, "bf16")
-    return Sample(label, path.name, question, partial(_fixed_seconds, flops / rate), shape["layout"], decade)
+    run = KernelRun(f"{path}, row {row.number}", device, kernel, "bf16")
+    return Sample(label, path.name, run, partial(_fixed_seconds, flops / rate), shape["layout"], decade)

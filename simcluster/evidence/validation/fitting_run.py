@@ -147,8 +147,8 @@ def _run_fit(
         unfitted = tuple(constant.unfitted for constant in fit.constants.values())
         responses.simulate_first_points([unfitted, today])
         folds = {by: _make_folds(by, samples, len(unfitted)) for by in FOLD_KEYS} if cross_validate else {}
-        asked = [fold for each in folds.values() if not isinstance(each, str) for fold in each if fold.others]
-        found = search_constants(responses, asked)
+        fitted_folds = [fold for each in folds.values() if not isinstance(each, str) for fold in each if fold.others]
+        found = search_constants(responses, fitted_folds)
         columns = [responses.simulate_point(values) for values in (found.whole.values, unfitted, today)]
     except InputError as problem:
         raise file.error(name, problem) from None
@@ -160,10 +160,10 @@ def _run_fit(
         fit.constants, fit.constants.values(), today, found.whole.values, found.whole.errors, found.whole.at_bound,
         strict=True,
     )))  # fmt: skip
-    played = FitEffort(responses.num_points, responses.num_distinct_rows, found.error, found.fold_error)
-    outcome = FitOutcome(name, fit, constants, rows, (), played, found.converged)
+    effort = FitEffort(responses.num_points, responses.num_distinct_rows, found.error, found.fold_error)
+    outcome = FitOutcome(name, fit, constants, rows, (), effort, found.converged)
     values, error = (
-        {(fold.by, fold.group): each for fold, each in zip(asked, found.folds, strict=True)},
+        {(fold.by, fold.group): each for fold, each in zip(fitted_folds, found.folds, strict=True)},
         outcome.mean_error(),
     )
     left_out = (

@@ -39,10 +39,10 @@ MIN_POINT_DISTANCE = 0.02
 """Closest points used for interpolation, in steps of the fit: below it times are rough."""
 
 
-def simulate_sample(asked: tuple[SampleRun, Settings]) -> RowResult:
+def simulate_sample(task: tuple[SampleRun, Settings]) -> RowResult:
     """Simulate a sample's run with these constants, here or in a worker process."""
-    question, settings = asked
-    return question.simulate(settings)
+    run, settings = task
+    return run.simulate(settings)
 
 
 class RowResponses:
@@ -85,9 +85,9 @@ class RowResponses:
             answers = self._ask([(self.samples[place].run, settings) for place in self._first.values()])
             at = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.fit.constants, values, strict=True))
             coming, by = iter(answers), {}
-            for row, alike in enumerate(self._first, 1):  # report each row before waiting for it
+            for row, run_key in enumerate(self._first, 1):  # report each row before waiting for it
                 self._progress(f"point {self.num_points + 1} ({at}), row {row} of {self.num_distinct_rows}")
-                by[alike] = next(coming)
+                by[run_key] = next(coming)
             self._known[values] = [sample.compare(by[sample.run.run_key]) for sample in self.samples]
             if self._within(values) and self.nearest_distance(values) > MIN_POINT_DISTANCE:
                 self._inside.append(values)
@@ -183,8 +183,8 @@ TOLERANCE = 1e-3
 
 _MAX_ROUNDS = 60
 _NARROWEST = 1 / 16  # steps of the fit from the solution to its neighbours
-_MOVE_IN_STEPS = 0.5  # steps of the fit
-_MOVE_IN_ERRORS = 0.1  # standard errors
+_STEP_UNIT = 0.5  # steps of the fit
+_ERROR_UNIT = 0.1  # standard errors
 _NEAR_IN_STEPS = 3.0  # steps of the fit: folds closer to a point are not simulated
 _DERIVATIVE_STEP = 0.1  # of the fit's step, for the derivatives of the search, which cost nothing
 _MAX_EVALUATIONS = 100
@@ -233,7 +233,7 @@ def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
     """
     every, width = range(len(responses.samples)), 1.0
     centre: Values | None = None
-    error = beside = np.inf
+    error = nearby_error = np.inf
     for _ in range(_MAX_ROUNDS):
         found, points = _fit_interpolated(responses, every), responses.num_points
         found = replace(found, values=responses.snap(found.values))
@@ -248,12 +248,12 @@ def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
                 error if np.abs(responses.residuals(above) - responses.residuals(below)).max() > _NO_EFFECT else None
                 for error, (below, above) in zip(found.errors, responses.neighbours(centre, width), strict=True)
             )
-            return replace(found, errors=errors), max(error, beside), True
+            return replace(found, errors=errors), max(error, nearby_error), True
         centre = found.values
-        beside = max(responses.check_point(each) for pair in responses.neighbours(centre, width) for each in pair)
-        if beside > TOLERANCE:
+        nearby_error = max(responses.check_point(each) for pair in responses.neighbours(centre, width) for each in pair)
+        if nearby_error > TOLERANCE:
             centre, width = None, width / 2.0
-    return found, max(error, beside), False
+    return found, max(error, nearby_error), False
 
 
 def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> float:
@@ -269,7 +269,8 @@ def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> 
     )
     return float(
         (
-            responses.step_distances(found.values, centre) / np.maximum(_MOVE_IN_STEPS, _MOVE_IN_ERRORS * spread / responses.fit.step)
+            responses.step_distances(found.values, centre)
+            / np.maximum(_STEP_UNIT, _ERROR_UNIT * spread / responses.fit.step)
         ).max()
     )
 

@@ -68,8 +68,8 @@ def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]
         except InputError as problem:
             return str(problem)
 
-    def points(row: Row, label: str, played: SimulatedSchedule) -> list[ScoredPoint]:
-        return [ScoredPoint(label, study.name, played.step_time, played.measured, breakdown=played.breakdown)]
+    def points(row: Row, label: str, result: SimulatedSchedule) -> list[ScoredPoint]:
+        return [ScoredPoint(label, study.name, result.step_time, result.measured, breakdown=result.breakdown)]
 
     return StudyPlan(study.name, tuple(map(task, rows)), partial(make_report, file, study, rows, left_out, points))
 

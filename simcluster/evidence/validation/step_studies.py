@@ -187,9 +187,9 @@ def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> Stu
     tasks = (_row_task(file, study, row) for row in rows)
     measured = tuple(task if isinstance(task, str) else replace(task, parts=parts, less=less) for task in tasks)
 
-    def points(row: Row, label: str, played: SimulatedRow) -> list[ScoredPoint]:
-        seconds, note = study.measured.seconds(row.cells, played.facts), "; ".join(played.warnings)
-        point = ScoredPoint(label, study.name, played.step_time, seconds, 0.0, note, played.breakdown, played.kind)
+    def points(row: Row, label: str, result: SimulatedRow) -> list[ScoredPoint]:
+        seconds, note = study.measured.seconds(row.cells, result.facts), "; ".join(result.warnings)
+        point = ScoredPoint(label, study.name, result.step_time, seconds, 0.0, note, result.breakdown, result.kind)
         return [point]
 
     return StudyPlan(study.name, measured, partial(make_report, file, study, rows, left_out, points))
@@ -197,8 +197,8 @@ def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> Stu
 
 def report_memory(file: StudyFile, study: MemoryStudy, table: tuple[Row, ...]) -> Report:
     """Return the report of a memory study; raise InputError if the table lacks its columns."""
-    asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
-    rows, left_out = _select_scenario_rows(file, study, table, asked)
+    columns = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
+    rows, left_out = _select_scenario_rows(file, study, table, columns)
     tasks = [_row_task(file, study, row) for row in rows]
     return make_report(file, study, rows, left_out, partial(_memory_points, study), tasks)
 
@@ -248,8 +248,11 @@ def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[st
     if known is not None and text not in known:
         raise InputError(f"the study does not say what {text!r} in column {name!r} means; it knows {listed(known)}")
     if column.sets is not None:
-        for path, said in column.sets[text].items():
-            yield path, parse_formula(said.formula).value(row.by_name()) if isinstance(said, DerivedValue) else said
+        for path, setting in column.sets[text].items():
+            yield (
+                path,
+                parse_formula(setting.formula).value(row.by_name()) if isinstance(setting, DerivedValue) else setting,
+            )
         return
     value: Any = cell if column.values is None else column.values[text]
     for path in column.path:
@@ -257,12 +260,12 @@ def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[st
 
 
 def _memory_points(study: MemoryStudy, row: Row, label: str, task: RowTask) -> Iterator[ScoredPoint]:
-    asked = [each for each in study.measured if row.cells[each.column] is not None]
-    if not asked:
+    columns = [each for each in study.measured if row.cells[each.column] is not None]
+    if not columns:
         names = ", ".join(each.column for each in study.measured)
         raise InputError(f"has nothing measured: {names} are empty")
     footprints = planned_footprints(task.scenario())
-    for each in asked:
+    for each in columns:
         whole = positive_cell(row.cells, each.column) * each.scale
         if each.baseline is not None:
             whole *= each.predicted_bytes(planned_footprints(task.scenario(list(each.baseline.items()))))

@@ -144,10 +144,10 @@ def _parse_derived(value: object) -> object:
 
 
 class StudyColumn(Spec):
-    """How a column maps to the scenario.
+    """Mapping of a table column to scenario values.
 
     Its value is written to ``path`` (to each of them), translated by ``values`` if given, followed by ``unit`` if the
-    scenario needs one; or, with ``sets``, every value stands for several paths with their values, of which ``{formula:
+    scenario needs one; or, with ``sets``, every value represents several paths with their values, of which ``{formula:
     gpus / 8}`` depends on the row's other cells. An empty cell leaves the base scenario unchanged.
     """
 

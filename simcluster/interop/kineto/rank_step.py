@@ -72,24 +72,29 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
     ends = [ops[place].end for place in by_end]
     work = [place for place in order if ops[place].comm is None]
 
-    def before(places: Sequence[int], place: int) -> Iterator[int]:
+    def earlier_places(places: Sequence[int], place: int) -> Iterator[int]:
         last = bisect_left(places, rank[place], key=rank.__getitem__) - 1
         return map(places.__getitem__, range(last, -1, -1))
 
-    def ended_in_the_pause(op: StreamOp, place: int, ready: float) -> list[int]:
+    def ops_ending_in_pause(op: StreamOp, place: int, ready: float) -> list[int]:
         pause = op.start - ready
-        window = by_end[bisect_right(ends, ready) : bisect_right(ends, op.start + _RESOLUTION)] if pause > _MIN_PAUSE else []
+        window = (
+            by_end[bisect_right(ends, ready) : bisect_right(ends, op.start + _RESOLUTION)] if pause > _MIN_PAUSE else []
+        )
         for other in reversed(window):
             if ops[other].stream != op.stream and rank[other] < rank[place]:
                 return [other] if op.start - ops[other].end <= max(_MAX_REMAINDER, pause / 2) else []
         return []
 
-    def called(op: StreamOp, place: int) -> list[int]:
+    def ops_awaited_by_calls(op: StreamOp, place: int) -> list[int]:
         since = ops[order[rank[place] - 1]].launch_time if rank[place] else -1.0
         if bisect_right(calls, op.launch_time) == bisect_right(calls, since):
             return []
         others = (own for stream, own in streams.items() if stream != op.stream and ops[own[0]].comm is not None)
-        over = (next((each for each in before(own, place) if ops[each].end <= op.start + _RESOLUTION), -1) for own in others)
+        over = (
+            next((each for each in earlier_places(own, place) if ops[each].end <= op.start + _RESOLUTION), -1)
+            for own in others
+        )
         return [other for other in over if other >= 0]
 
     found: Waits = {}
@@ -98,12 +103,12 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
         for place in places:
             op = ops[place]
             if op.comm:
-                last = next(before(work, place), place)
+                last = next(earlier_places(work, place), place)
                 forks = ops[last].stream != op.stream and ops[last].end <= op.start + _RESOLUTION
                 others = [last] if forks else []
             else:
                 ready = max(until, op.launch_start)  # ``until`` if the launch is NaN
-                others = [*ended_in_the_pause(op, place, ready), *called(op, place)]
+                others = [*ops_ending_in_pause(op, place, ready), *ops_awaited_by_calls(op, place)]
             if others:
                 found[place] = tuple(sorted(set(others)))
             until = max(until, op.end)

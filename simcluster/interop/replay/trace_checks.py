@@ -19,8 +19,8 @@ from simcluster.base.units import format_seconds
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
     FORWARD,
-    MESSAGE_TYPES,
     GRADIENT_NORM,
+    MESSAGE_TYPES,
     SCOPES,
     WEIGHT_GRADIENT,
     Trace,

@@ -126,7 +126,7 @@ class StepAccount:
 
 
 def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
-    """Return the time account of a side; ``merged``: waiting counts as communication (members missing)."""
+    """Return where the step time of one side goes; ``merged``: waiting counts as communication."""
     states: dict[str, float] = defaultdict(float)
     calls: dict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros(len(CallTime._fields)))
     layers: dict[int, Floats] = defaultdict(lambda: np.zeros(3))
