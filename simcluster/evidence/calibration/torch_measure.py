@@ -30,7 +30,7 @@ def find_device(name: str) -> Any:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cuda", "cpu"):
-        raise InputError(f"--device {name}: name cuda, cuda:1 (the second GPU) or cpu")
+        raise InputError(f"--device {name}: use cuda, cuda:1 (the second GPU) or cpu")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"--device {name}: this PyTorch ({torch.__version__}) finds no GPU; use --device cpu, or "

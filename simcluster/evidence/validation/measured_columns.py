@@ -148,7 +148,7 @@ class MeasuredColumn(Spec):
             return facts.hardware_flops
         found = parse_formula(str(self.flop)).value({name_of(name): cell for name, cell in cells.items()})
         if not is_number(found) or found <= 0:
-            raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP a step; it must be a number above zero")
+            raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP per step; it must be a number above zero")
         return float(found)
 
 
