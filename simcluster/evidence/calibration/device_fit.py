@@ -264,7 +264,7 @@ def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
 
 
 def measurement_source(machine: Machine) -> str:
-    """Return a line that says where measured constants come from."""
+    """Return a line that states where measured constants come from."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 

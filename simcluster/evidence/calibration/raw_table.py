@@ -60,7 +60,7 @@ class Measurement:
 
     ``seconds`` is the median of ``repeats`` timed batches of ``calls`` each, ``low`` and ``high`` their quartiles,
     ``fastest`` the shortest. ``alone`` is the time without concurrent copies (kind ``beside``). ``clock`` (Hz),
-    ``power`` (W) and ``temperature`` (C) are the GPU's during the run, 0 if unknown. ``failed`` says why there are no
+    ``power`` (W) and ``temperature`` (C) are the GPU's during the run, 0 if unknown. ``failed`` states why there are no
     times.
     """
 

@@ -58,7 +58,7 @@ class FittedConstant(Spec):
 
     ``path`` is its path (or several paths with the same value); ``follow`` has paths whose values are multiples of it.
     ``bounds`` limit it. ``unfitted`` is its value without a fit: where the search starts, and what is used for a study
-    that had no part in the fit. ``source`` says why it is fitted and where ``unfitted`` comes from.
+    that had no part in the fit. ``source`` states why it is fitted and where ``unfitted`` comes from.
     """
 
     path: Annotated[tuple[ConstantPath, ...], ONE_OR_MORE, Field(min_length=1)]

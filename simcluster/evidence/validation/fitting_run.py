@@ -68,7 +68,7 @@ class CrossValidation:
     """Result of cross-validation by one kind of group: each group is predicted from the others.
 
     ``error`` is the mean |error| over all rows, ``ratio`` its ratio to the error of the same rows when none is left
-    out. ``skipped`` says why there is no result.
+    out. ``skipped`` states why there is no result.
     """
 
     by: str
@@ -98,7 +98,7 @@ class FitEffort:
 
 @dataclass(frozen=True, slots=True)
 class FitOutcome:
-    """Result of one fit; ``skipped`` says why there is none. Residuals of rows are simulated, not interpolated."""
+    """Result of one fit; ``skipped`` states why there is none. Residuals of rows are simulated, not interpolated."""
 
     name: str
     fit: Fit

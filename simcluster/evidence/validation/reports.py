@@ -99,7 +99,7 @@ class RefusedRow:
 class ScoredPart:
     """Points that are scored together: a study of steps, or a set of collectives of one kind.
 
-    ``fitted``: constants were fitted on these rows; ``degraded``: the study says that they are too slow, and ``why``.
+    ``fitted``: constants were fitted on these rows; ``degraded``: the study states that they are too slow, and ``why``.
     ``score`` covers the points that count, ``small`` the small sizes, ``by`` the points with one value of a column:
     (column, value, score).
     """

@@ -40,7 +40,7 @@ ENVIRONMENT = "SIMCLUSTER_DATA"
 
 @dataclass(frozen=True, slots=True)
 class MissingTable:
-    """A table that is not available; ``reason`` says where it was expected, and where the original is."""
+    """A table that is not available; ``reason`` states where it was expected, and where the original is."""
 
     reason: str
 

@@ -105,8 +105,8 @@ class ScheduleStudy(StudyHead):
 
     All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order. ``costs`` are
     of the mean stage; ``slices`` gives relative sizes of slices for each kind of pass; ``slowdown`` is by how much
-    passes take longer than the table says. ``blocking_sends``, ``rendezvous`` and ``optimizer_sync`` are as in
-    ``simulate_costs``. ``measured`` is the time from step to step (s); ``against`` says whether it was measured or
+    passes take longer than in the table. ``blocking_sends``, ``rendezvous`` and ``optimizer_sync`` are as in
+    ``simulate_costs``. ``measured`` is the time from step to step (s); ``against`` states whether it was measured or
     calculated by the source. ``by`` names columns whose values get separate scores. ``fitted`` and ``aim`` are as in a
     step study.
     """
@@ -174,7 +174,7 @@ class ScenarioStudy(StudyHead):
 
     ``scenario`` is the base: a scenario file relative to the study, a built-in name, or the document itself. ``set``
     changes it for all rows, ``columns`` by row, then ``derive`` by formulas over the row. ``label`` names the columns
-    that identify a row. ``fitted`` says which constants were fitted on these rows; empty: none. ``aim`` is the mean
+    that identify a row. ``fitted`` states which constants were fitted on these rows; empty: none. ``aim`` is the mean
     absolute error that the study should stay below.
     """
 
@@ -221,7 +221,7 @@ class MeasuredSet(Spec):
     """Properties of one set of measured runs.
 
     ``fitted`` are the collectives on which the platform's constants were fitted; all others are held out. ``algorithm``
-    is one of NCCL's, or "column" for the row's value (default: NCCL chooses). ``degraded`` says why the runs are too
+    is one of NCCL's, or "column" for the row's value (default: NCCL chooses). ``degraded`` states why the runs are too
     slow, ``left_out`` why they are excluded.
     """
 

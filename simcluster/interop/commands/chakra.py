@@ -26,7 +26,7 @@ _MAX_RANKS = 8
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate or write Chakra traces, as ``args.action`` says."""
+    """Simulate or write Chakra traces, as ``args.action`` selects."""
     actions = {"play": _simulate, "write": _write}
     if args.action not in actions:
         hint = did_you_mean(args.action, actions)

@@ -110,7 +110,7 @@ class TraceFiles(Shown):
     selection: str
 
     def summary(self) -> str:
-        """Return one line that says what was written and where."""
+        """Return one line that states what was written and where."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.job_ranks} ranks in {where} ({self.selection})"
 

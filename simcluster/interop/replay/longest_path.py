@@ -116,7 +116,7 @@ def _wait_pairs(program: ExplicitProgram) -> tuple[Ints, Ints]:
 
 Level = tuple[int, int, Ints]
 """Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; padded with the node after all others,
-which stands for time zero."""
+which represents time zero."""
 
 
 _MAX_NARROW = 8
