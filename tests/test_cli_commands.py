@@ -118,7 +118,7 @@ NOTHING = {
     "topology": (["topology", "dgx_h100", "--set", "device=h1000"], "device: there is no device 'h1000'"),
     "collective": ([*WORKING["collective"], "device=h1000"], "there is no device"),
     "share": (["share", "no_jobs.yaml"], "at least 1"),
-    "validate": (["validate", "refused_rows.yaml"], "no row could be compared with what was measured; the first says"),
+    "validate": (["validate", "refused_rows.yaml"], "no row could be compared; first reason"),
     "replay": (["replay", "empty"], "no profiles"),
     "stragglers": (["stragglers", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
     "train": (["train", "tiny_dp", *RUN, "--vary", REFUSED], "nothing to compare"),

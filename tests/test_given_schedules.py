@@ -399,7 +399,7 @@ def test_what_a_source_has_calculated_is_no_measurement(write: Write, capsys: py
     assert main(["validate", str(write(("measured: step_s", "measured: step_s\nagainst: calculated")))]) == 0
     told = capsys.readouterr().out
     assert "calculated" in told
-    assert "pipelines of given times" not in told
+    assert "pipelines with given pass times" not in told
 
 
 def test_synchronisation_of_the_zero_bubble_paper() -> None:

@@ -79,13 +79,13 @@ class KernelBench:
                 self._torch.cuda.empty_cache()
 
     def _measure_case(self, case: KernelCase) -> Measurement:
-        if case.kind == "launch":
-            return self._measure_launch(case)
-        if case.kind == "host_copy":
-            return self._time_case(case, self._prepare_copy(case.op, case.size))
-        if case.kind == "beside":
-            return self._measure_overlap(case)
-        return self._time_case(case, prepare_case(case, self.device, self.machine.cache))
+        special = {"launch": self._measure_launch, "beside": self._measure_overlap}
+        if case.kind in special:
+            return special[case.kind](case)
+        is_copy = case.kind == "host_copy"
+        cache = self.machine.cache
+        prepared = self._prepare_copy(case.op, case.size) if is_copy else prepare_case(case, self.device, cache)
+        return self._time_case(case, prepared)
 
     def _time_case(self, case: KernelCase, prepared: PreparedCase) -> Measurement:
         sensor = Sensor(self.device)
