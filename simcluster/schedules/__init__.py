@@ -1,9 +1,9 @@
-"""Pipeline schedules as data: a function each, a checker, and the exact timing.
+"""Built-in pipeline schedules, one function each, with a checker and exact timing.
 
-To add one: write ``mine(num_stages, num_microbatches, num_chunks=1) -> Schedule`` in its own file, and the line
-``"mine": ScheduleEntry(mine)`` in SCHEDULES; the tests of every schedule then run on it.  One that is not shipped needs
-no name: ``make_schedule`` takes the function, or the Schedule itself.  Planning only: imports nothing of simcluster but
-its errors (``specs``, which a scenario file needs, also the base of documents).
+To add one, write ``mine(num_stages, num_microbatches, num_chunks=1) -> Schedule`` in a separate file, and the line
+``"mine": ScheduleEntry(mine)`` in SCHEDULES; the tests of every schedule then run on it. A schedule that is not built
+in needs no name: ``make_schedule`` takes the function, or the Schedule itself. Imports nothing of simcluster but its
+errors (``specs``, which a scenario file needs, also the base of documents).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ SCHEDULES: dict[str, ScheduleEntry] = {
 
 
 def schedules_with(fact: Fact) -> tuple[str, ...]:
-    """The names of the schedules of which a fact is so.
+    """Return the names of the schedules whose entry has a given fact set.
 
     >>> schedules_with("takes_chunks")
     ('interleaved', 'breadth-first', 'hanayo')
@@ -102,7 +102,7 @@ def schedules_with(fact: Fact) -> tuple[str, ...]:
 
 
 def schedule_function(name: str) -> ScheduleEntry:
-    """The entry behind a schedule's name; InputError with the names that exist, and the nearest, if it is none.
+    """Return the entry of a schedule by name; raise InputError listing known and similar names if unknown.
 
     >>> schedule_function("1f1b")(2, 1).rows[0]
     (Action(kind='F', microbatch=0, chunk=0), Action(kind='B', microbatch=0, chunk=0))
@@ -116,7 +116,7 @@ def schedule_function(name: str) -> ScheduleEntry:
 
 
 class ScheduleMaker(Protocol):
-    """A schedule with parameters (``schedules.specs``), whose function may go by the times of the run."""
+    """Schedule with parameters (``schedules.specs``), whose function may depend on the run's pass times."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction: ...
 
@@ -130,11 +130,11 @@ def make_schedule(
     costs: Times | None = None,
     latency: Any = 0,
 ) -> Schedule:
-    """The schedule that somebody means: a name, a spec with parameters, a function of their own, or a Schedule.
+    """Return a Schedule from a name, a spec with parameters, a user's function, or a Schedule.
 
-    ``costs`` and ``latency`` are the times of the run, for schedules that are made for times.  What is not shipped is
-    checked.  InputError for a name that does not exist, counts that the schedule cannot have or does not have, a broken
-    schedule (with the place marked) and a function that returns none.
+    ``costs`` and ``latency`` are the times of the run, for schedules that are ordered by times. Schedules that are not
+    built in are checked. InputError for an unknown name, invalid or mismatched counts, a broken schedule (with the
+    place marked) and a function that does not return a Schedule.
 
     >>> make_schedule("zb-v", 2, 4).num_chunks
     2
@@ -162,7 +162,7 @@ def make_schedule(
 
 
 def _require_three_counts(function: ScheduleFunction) -> None:
-    """InputError where a function cannot be called with stages, microbatches and chunks, as far as it says so."""
+    """Raise InputError if a function's signature does not accept stages, microbatches and chunks."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # of some that are written in C

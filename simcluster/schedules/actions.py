@@ -1,4 +1,4 @@
-"""A pipeline schedule as data: what each stage does, in which order, and the way that microbatches take.
+"""Pipeline schedule as data: the ordered F, B, I and W passes of each stage, and the microbatches' routes.
 
 The types carry more than today's schedules need, so that a new schedule is only a new function: split backward (I, W),
 fused pairs [F|B], several chunks per stage in any placement (loop, V, zig-zag), two directions (a second route).
@@ -28,7 +28,7 @@ _TOKEN = re.compile(r"\[([^|\]\s]+)\|([^|\]\s]+)\]|([^|\[\]\s]+)")
 
 
 class Action(NamedTuple):
-    """One pass of one microbatch through one chunk of the stage in whose row it stands.
+    """One pass (F, B, I or W) of one microbatch through one chunk of a stage.
 
     F is forward, B the full backward, I the gradient of the input, W the gradient of the weights; B = I + W.
     """
@@ -41,14 +41,14 @@ class Action(NamedTuple):
         return self.label(num_chunks=1)
 
     def label(self, num_chunks: int) -> str:
-        """``F3``, or ``F3.1`` (microbatch.chunk) where stages have several chunks."""
+        """Return the action as text: ``F3``, or ``F3.1`` (microbatch.chunk) where stages have several chunks."""
         if num_chunks == 1 and self.chunk == 0:
             return f"{self.kind}{self.microbatch}"
         return f"{self.kind}{self.microbatch}.{self.chunk}"
 
     @classmethod
     def parse(cls, text: str) -> Action:
-        """The action that ``F3`` or ``F3.1`` names; InputError if it names none."""
+        """Parse an action such as ``F3`` or ``F3.1``; raise InputError if the text is not one."""
         match = _ACTION.fullmatch(text)
         if match is None:
             raise InputError(
@@ -60,12 +60,12 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Who does what in which order: one row of actions per stage (a stage is a pipeline rank).
+    """Pipeline schedule: one ordered row of actions per stage (a stage is a pipeline rank).
 
-    A stage runs its row strictly in order, as real runtimes do: the row, and no greedy rule, defines the schedule.
-    ``routes`` lists the ways through the model; ``route_of[m]`` is the index of the one that microbatch m takes (a
-    bidirectional schedule has two).  ``fused[stage]`` lists the positions i whose action runs together with the one at
-    i + 1, as one pair [F|B]; empty where the schedule has no pairs.
+    A stage runs its row strictly in order, as real runtimes do: the row, not a greedy rule, defines the schedule.
+    ``routes`` lists the routes through the model; ``route_of[m]`` is the index of the one that microbatch m takes (a
+    bidirectional schedule has two). ``fused[stage]`` lists the positions i whose action runs together with the one at i
+    + 1, as one pair [F|B]; empty where the schedule has no pairs.
     """
 
     name: str
@@ -90,29 +90,29 @@ class Schedule:
         num_microbatches: int,
         fused: Iterable[Iterable[int]] = (),
     ) -> Schedule:
-        """The schedule whose microbatches all take one route, through all chunks there are."""
+        """Return the schedule whose microbatches all take one route through all chunks."""
         chunks = 1 + max(chunk for _, chunk in route)
         actions, pairs = tuple(map(tuple, rows)), tuple(map(tuple, fused))
         return cls(name, actions, num_microbatches, chunks, (route,), (0,) * num_microbatches, pairs)
 
     @property
     def num_stages(self) -> int:
-        """Pipeline ranks: rows."""
+        """Number of pipeline ranks, which is the number of rows."""
         return len(self.rows)
 
     @property
     def may_have_empty_ends(self) -> bool:
-        """Can the first and the last slice do without layers?  Not where I and W are apart: nothing to split."""
+        """Whether the first and last model slices may have no layers (not with separate W passes)."""
         return len(self.routes[0]) > 1 and not any(action.kind == "W" for row in self.rows for action in row)
 
     def route(self, microbatch: int) -> Route:
-        """The hops of this microbatch in forward order."""
+        """Return the hops of a microbatch in forward order."""
         return self.routes[self.route_of[microbatch]]
 
     def virtual_stage(self, microbatch: int, stage: int, chunk: int) -> int:
-        """Which slice of the model (0 is the first) this chunk of this stage is, for this microbatch.
+        """Return the virtual stage (model slice, from 0) of a stage's chunk for a microbatch.
 
-        InputError if the microbatch does not come by there.
+        InputError if the microbatch does not visit this chunk.
         """
         place = self._places[self.route_of[microbatch]].get((stage, chunk))
         if place is None:
@@ -123,34 +123,34 @@ class Schedule:
         return place
 
     def slice_of(self, stage: int, chunk: int) -> int:
-        """Which slice of the model this chunk of this stage holds, whoever comes by; InputError if nobody does."""
+        """Return the model slice that a stage's chunk holds; raise InputError if no microbatch visits it."""
         place = next((places[stage, chunk] for places in self._places if (stage, chunk) in places), None)
         if place is None:
             raise InputError(f"schedule {self.name!r}: no microbatch visits chunk {chunk} of stage {stage}")
         return place
 
     def visits(self, microbatch: int, stage: int, chunk: int) -> bool:
-        """Does this microbatch come by this chunk of this stage?"""
+        """Return whether the route of a microbatch includes this chunk of this stage."""
         return (stage, chunk) in self._places[self.route_of[microbatch]]
 
     def next_hop(self, microbatch: int, stage: int, chunk: int) -> Hop | None:
-        """Where the output of F goes, and where the gradient for B comes from; None after the last virtual stage."""
+        """Return the hop that receives F's output and sends B's gradient; None after the last virtual stage."""
         route = self.route(microbatch)
         place = self.virtual_stage(microbatch, stage, chunk)
         return route[place + 1] if place + 1 < len(route) else None
 
     def previous_hop(self, microbatch: int, stage: int, chunk: int) -> Hop | None:
-        """Where the input of F comes from, and where the gradient of B goes; None before the first virtual stage."""
+        """Return the hop that sends F's input and receives B's gradient; None before virtual stage 0."""
         place = self.virtual_stage(microbatch, stage, chunk)
         return self.route(microbatch)[place - 1] if place else None
 
     def fused_at(self, stage: int) -> tuple[int, ...]:
-        """Positions in the row of this stage where a fused pair begins."""
+        """Return the positions in a stage's row at which fused pairs begin."""
         return self.fused[stage] if self.fused else ()
 
 
 def loop_route(num_stages: int, num_chunks: int) -> Route:
-    """Megatron's placement: chunk 0 of every stage in turn, then chunk 1 of every stage, and so on.
+    """Return Megatron-LM's placement as a route: chunk 0 of every stage in turn, then chunk 1, and so on.
 
     >>> loop_route(2, 2)
     ((0, 0), (1, 0), (0, 1), (1, 1))
@@ -159,7 +159,7 @@ def loop_route(num_stages: int, num_chunks: int) -> Route:
 
 
 def snake_route(num_stages: int, num_legs: int) -> Route:
-    """Down all stages, up again, and so on, without a hop at the turns; two legs are the V of the zero-bubble papers.
+    """Return the route that goes down all stages, up again, and so on; two legs are the V of zero bubble.
 
     Leg j is chunk j of every stage.
 
@@ -174,7 +174,7 @@ def snake_route(num_stages: int, num_legs: int) -> Route:
 
 
 def two_ways(num_stages: int) -> tuple[Route, Route]:
-    """The routes of a bidirectional schedule: chunk 0 of every stage downwards, chunk 1 (a second copy) upwards.
+    """Return a bidirectional schedule's routes: chunk 0 down the stages, chunk 1 (a second copy) up.
 
     >>> two_ways(2)
     (((0, 0), (1, 0)), ((1, 1), (0, 1)))
@@ -183,7 +183,7 @@ def two_ways(num_stages: int) -> tuple[Route, Route]:
 
 
 def parse_row(text: str) -> tuple[tuple[Action, ...], tuple[int, ...]]:
-    """A row written as ``F0.0 [F1.0|B0.1] B1.1``: its actions, and the positions where fused pairs begin.
+    """Parse a row such as ``F0.0 [F1.0|B0.1] B1.1``; return its actions and the positions of fused pairs.
 
     InputError where a word is not an action.
 
@@ -204,9 +204,9 @@ def parse_row(text: str) -> tuple[tuple[Action, ...], tuple[int, ...]]:
 
 
 class RowWriter:
-    """The row of one stage being written: a word names a kind and a chunk, and takes that chunk's next microbatch.
+    """Builder of one stage's row: each word names a pass and a chunk, and takes that chunk's next microbatch.
 
-    ``F0`` is F of chunk 0, ``[F0|B1]`` a fused pair, ``W`` alone the oldest I whose W is still to come.
+    ``F0`` is F of chunk 0, ``[F0|B1]`` a fused pair, ``W`` alone the W of the oldest I that still lacks one.
     ``first_microbatch[chunk]`` is where the count of a chunk begins (a bidirectional schedule's chunks differ).
     """
 
@@ -218,11 +218,11 @@ class RowWriter:
         self._without_weight: deque[Action] = deque()
 
     def count(self, word: str) -> int:
-        """How often this pass of this chunk is there, B counting as I."""
+        """Return how many passes of this kind and chunk the row has so far; B counts as I."""
         return self._count[word]
 
     def run(self, words: str, times: int = 1) -> None:
-        """Append these words in turn, ``times`` times (never for a negative number)."""
+        """Append the actions of these words in turn, ``times`` times (none for a negative number)."""
         for word in words.split() * times:
             if word.startswith("["):
                 self.fused.append(len(self.actions))

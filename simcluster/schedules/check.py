@@ -1,4 +1,4 @@
-"""The checker of schedules: rules that each one obeys so that a pipeline can run it, whatever its origin.  Pure."""
+"""Checker of pipeline schedules: the rules that any schedule must obey to be runnable. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ORDER = {"F": (), "B": ("F",), "I": ("F",), "W": ("I",)}
 
 
 def check(schedule: Schedule) -> Schedule:
-    """The schedule itself if it is sound, else InputError with the rows printed and the place marked.
+    """Return the schedule if it is valid; else raise InputError with the rows printed and the fault marked.
 
-    Sound: routes stay inside the grid, and all of them go through the whole model, so that a chunk is the same slice
+    Valid: routes stay inside the grid, and all of them pass through the whole model, so that a chunk is the same slice
     of it on every route; every microbatch has, on every hop of its route and nowhere else, one F and either one B or
     one I and one W; on its stage F comes before B or I, and I before W; a fused pair is one F and one B or I; and a dry
-    run ends, that is, no deadlock.
+    run ends without deadlock.
     """
     _check_shape(schedule)
     for stage in range(schedule.num_stages):
@@ -27,7 +27,7 @@ def check(schedule: Schedule) -> Schedule:
 
 
 def require_counts(name: str, num_stages: int, num_microbatches: int, num_chunks: int) -> None:
-    """InputError unless all three are whole numbers of at least one."""
+    """Raise InputError unless stages, microbatches and chunks are integers of at least 1."""
     counts = {"stages": num_stages, "microbatches": num_microbatches, "chunks": num_chunks}
     for what, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -35,7 +35,7 @@ def require_counts(name: str, num_stages: int, num_microbatches: int, num_chunks
 
 
 def require_one_chunk(name: str, num_chunks: int) -> None:
-    """InputError if several chunks are asked of a schedule whose stages have one."""
+    """Raise InputError if several chunks are requested of a schedule whose stages have one."""
     if num_chunks != 1:
         raise InputError(
             f"schedule {name!r} has one chunk per stage, and {num_chunks} were asked for; leave chunks out, or use "
@@ -44,7 +44,7 @@ def require_one_chunk(name: str, num_chunks: int) -> None:
 
 
 def require_own_chunks(name: str, num_chunks: int, own: int, why: str = "") -> None:
-    """InputError if other chunks are asked of a schedule than it has by itself; 1 stands for what it has."""
+    """Raise InputError unless the requested chunks are 1 (the default) or the schedule's fixed number."""
     if num_chunks not in (1, own):
         has = f"{own} chunks per stage" + (f" ({why})" if why else "")
         raise InputError(f"schedule {name!r} has {has}, and {num_chunks} were asked for; leave chunks out")
@@ -74,7 +74,6 @@ def _check_shape(schedule: Schedule) -> None:
 
 
 def _check_slices(schedule: Schedule) -> None:
-    """A chunk is one slice of the model, whoever comes by."""
     where = f"schedule {schedule.name!r}"
     slice_of: dict[Hop, tuple[int, int]] = {}
     for index, hops in enumerate(schedule.routes):
@@ -93,7 +92,7 @@ def _check_slices(schedule: Schedule) -> None:
 
 
 def _positions(schedule: Schedule, stage: int) -> dict[Action, int]:
-    """Where each action of a row stands; an action twice, or one that does not belong there, is an error."""
+    """Return the position of each action of a row; raise InputError for duplicates and misplaced actions."""
     positions: dict[Action, int] = {}
     for position, action in enumerate(schedule.rows[stage]):
         label = action.label(schedule.num_chunks)
@@ -113,7 +112,7 @@ def _positions(schedule: Schedule, stage: int) -> dict[Action, int]:
 
 
 def _check_row(schedule: Schedule, stage: int, positions: dict[Action, int]) -> None:
-    """Every microbatch that comes by has its F and its backward, whole or split, in a legal order."""
+    """Check that every visiting microbatch has an F and a whole or split backward, in a legal order."""
     end = len(schedule.rows[stage])
     for microbatch, chunk in _visits(schedule, stage):
         found = {kind: positions.get(Action(kind, microbatch, chunk)) for kind in ("F", "B", "I", "W")}
@@ -150,7 +149,6 @@ def _check_pairs(schedule: Schedule, stage: int) -> None:
 
 
 def _visits(schedule: Schedule, stage: int) -> list[tuple[int, int]]:
-    """(microbatch, chunk) for everything that comes by a stage."""
     chunks = [[chunk for there, chunk in route if there == stage] for route in schedule.routes]
     return [(m, chunk) for m in range(schedule.num_microbatches) for chunk in chunks[schedule.route_of[m]]]
 

@@ -1,5 +1,6 @@
-"""What schedules are compared by: time, bubble and activations, for the same work per stage; the bubble that one has by
-itself, to be held against a replayed step's.  Pure.
+"""Comparison of schedules at equal work per stage: makespan, bubble and activations in flight.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from simcluster.schedules.zb_auto import Automatic
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Times of one microbatch through one stage's share of the model (1/P of it), alike for all stages.
+    """Times of one microbatch through one stage's share of the model (1/P of it), equal for all stages.
 
-    A stage with v chunks takes a v-th of them for each; a schedule that holds the model twice, all of them for each of
-    its copies.  ``backward`` is B whole, ``input`` I and ``weight`` W; ``pair`` is a fused [F|B], None for F + B.
+    A stage with v chunks takes 1/v of them for each; a schedule that holds the model twice, all of them for each of its
+    copies. ``backward`` is B whole, ``input`` I and ``weight`` W; ``pair`` is a fused [F|B], None for F + B.
     ``latency`` lies between stages and occupies none.
     """
 
@@ -35,17 +36,17 @@ class StageTimes:
     pair: Fraction | None = None
 
     def of_chunk(self, schedule: Schedule) -> EqualCosts[Fraction]:
-        """The times of one chunk."""
+        """Return the pass times of one chunk."""
         return self.times(share_of_a_stage(schedule))
 
     def times(self, share: Fraction | int = 1) -> EqualCosts[Fraction]:
-        """The times of a stage, or of a part of it."""
+        """Return the pass times of a stage, or of a share of it."""
         return EqualCosts(F=self.forward * share, B=self.backward * share, I=self.input * share, W=self.weight * share)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedSchedule(Shown):
-    """A schedule and its timing, with what it is compared by; of zb-auto also how near it is to the optimum."""
+    """Schedule with its timing and comparison metrics; for zb-auto also its distance from the optimum."""
 
     schedule: Schedule
     timing: ScheduleTiming[Fraction]
@@ -54,36 +55,38 @@ class PlayedSchedule(Shown):
 
     @property
     def ideal(self) -> Fraction:
-        """M (F + B): what every stage would take without a bubble, and without overlap in pairs."""
+        """Time M (F + B) of a stage without a bubble and without overlap in fused pairs."""
         return self.schedule.num_microbatches * (self.times.forward + self.times.backward)
 
     @property
     def longest_span(self) -> Fraction:
-        """From the first start to the last end on the stage where that is longest: the time from step to step where
-        stages may go on with the next step as they finish, as zero-bubble papers count."""
+        """Longest time from a stage's first start to its last end.
+
+        This is the step time where a stage may start the next step as soon as it ends, as zero-bubble papers count.
+        """
         return max(self.timing.spans)
 
     @property
     def bubble_of_span(self) -> Fraction:
-        """1 - busy / longest span, with the mean busy time of the stages."""
+        """Bubble within the longest span: 1 - mean busy time / longest span."""
         busy = sum(self.timing.busy, start=Fraction(0)) / len(self.timing.busy)
         return 1 - busy / self.longest_span if self.longest_span else Fraction(0)
 
     @property
     def peaks(self) -> tuple[Fraction, ...]:
-        """Per stage the most activations alive, in microbatches of a whole stage: half-stages count half."""
+        """Peak activations in flight per stage, in microbatches of a whole stage."""
         share = share_of_a_stage(self.schedule)
         return tuple(peak * share for peak in self.timing.peak_in_flight)
 
     @property
     def copies(self) -> int:
-        """How often a stage's share of the weights is held: 2 where microbatches enter at both ends."""
+        """Number of copies of a stage's weights: 2 where microbatches enter at both ends."""
         held = {hop for route in self.schedule.routes for hop in route}
         return -(-len(held) // len(self.schedule.routes[0]))
 
 
 def more_than_1f1b(schedule: Schedule) -> str:
-    """Return in words how many activations a stage holds at once where 1F1B holds fewer, "" where it does not."""
+    """Describe the peak activations of a stage if they exceed those of 1F1B; return "" if they do not."""
     most, usual = max(peak_in_flight(schedule)), min(schedule.num_stages, schedule.num_microbatches)
     if most * share_of_a_stage(schedule) <= usual:
         return ""
@@ -91,12 +94,12 @@ def more_than_1f1b(schedule: Schedule) -> str:
 
 
 def share_of_a_stage(schedule: Schedule) -> Fraction:
-    """Which part of a stage's share of the model one chunk is: 1/v, and 1 for each of two whole copies."""
+    """Return the share of a stage's layers in one chunk: 1/v, or 1 for each of two whole copies."""
     return Fraction(schedule.num_stages, len(schedule.routes[0]))
 
 
 def play_stages(schedule: Schedule, times: StageTimes) -> PlayedSchedule:
-    """The schedule with these times; InputError as ``play``."""
+    """Time a schedule with these pass times; raise InputError as ``play`` does."""
     together = None if times.pair is None else times.pair * share_of_a_stage(schedule)
     pair = None if together is None else lambda _forward, _backward: together
     timing = play(schedule, times.of_chunk(schedule), times.latency, pair)
@@ -111,7 +114,7 @@ _MOST_ACTIONS = 1_000_000
 
 
 def refuse_too_many(stages: int, microbatches: int, chunks: int) -> None:
-    """InputError for counts that make more actions than are looked at one by one."""
+    """Raise InputError if the counts make more actions than are simulated one by one."""
     actions = 2 * stages * microbatches * chunks
     if actions > _MOST_ACTIONS:
         raise InputError(
@@ -129,9 +132,9 @@ def play_schedules(
     chunks: int = 2,
     times: StageTimes = UNIT_TIMES,
 ) -> list[PlayedSchedule]:
-    """Schedules by name, or made already, played with the same times; ``chunks`` a stage where a schedule takes them.
+    """Time schedules, given by name or ready-made, with the same pass times.
 
-    InputError for an unknown name and for counts that a schedule cannot have.
+    ``chunks`` is per stage, for schedules that take it. InputError for unknown names and counts that do not fit.
     """
     refuse_too_many(stages, microbatches, chunks)
     return [
@@ -147,19 +150,21 @@ def play_schedules(
 
 @dataclass(frozen=True, slots=True)
 class OwnBubble:
-    """Idle part of the makespan, mean over stages; ``formula`` is its closed form for any F and B, "" where there is
-    none.  P, M and v are stages, microbatches and chunks a stage."""
+    """Mean idle share of the makespan over stages, for equal passes without communication.
+
+    ``formula`` is its closed form for any F and B ("" if none): P stages, M microbatches, v chunks per stage.
+    """
 
     fraction: float
     formula: str
 
     def describe(self) -> str:
-        """In words: 3.5% by the schedule alone, (P-1)/(vM+P-1)."""
+        """Return the bubble as text: 3.5% by the schedule alone, (P-1)/(vM+P-1)."""
         return f"{self.fraction:.1%} by the schedule alone" + (f", {self.formula}" if self.formula else "")
 
 
 def own_bubble(schedule: Schedule) -> OwnBubble:
-    """The schedule played with equal passes (F = I = W, B = 2 F) and nothing else: no messages, no optimizer.
+    """Return a schedule's bubble with equal passes (F = I = W, B = 2 F), no messages and no optimizer.
 
     >>> from simcluster.schedules import gpipe
     >>> own_bubble(gpipe(4, 12)).describe()

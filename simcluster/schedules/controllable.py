@@ -1,7 +1,7 @@
-"""V-half and V-min: schedules on a V of stages built from one repeated block, which decides how much memory they take.
+"""V-half and V-min: schedules on a V of stages whose repeated building block sets their peak memory.
 
-A block says when a microbatch makes its passes, in slots as long as F, I and W of one chunk; the next microbatch
-follows six slots later.  The longer a microbatch stays on a stage, the more are alive at once.
+A block states when a microbatch runs its passes, in slots as long as F, I and W of one chunk; the next microbatch
+follows six slots later. The longer a microbatch stays on a stage, the more are alive at once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _JOURNEYS: tuple[tuple[Kind, int], ...] = (("F", 0), ("F", 1), ("I", 1), ("I", 0
 
 
 def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Half of the activations of 1F1B: P + 2 half-stages in flight on the worst stage, P + 1 where P is odd.
+    """Make V-half, with half of 1F1B's activations: P + 2 half-stages in flight at most, P + 1 for odd P.
 
-    With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (3 P - 7) f for even P from 4 on and
-    6 M f + (3 P - 4) f for odd P from 3 on; the bubble of 1F1B is 6 (P - 1) f.  Source of the block: Qi et al.,
-    arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are ours.
-    InputError for counts below one or chunks other than two.
+    With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (3 P - 7) f for even P from 4 on and 6 M
+    f + (3 P - 4) f for odd P from 3 on; the bubble of 1F1B is 6 (P - 1) f. Source of the block: Qi et al.,
+    arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are simcluster's. InputError for
+    counts below one or chunks other than two.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(v_half(2, 2))[0]
@@ -36,7 +36,7 @@ def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
 
 
 def v_half_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """The forwards of a stage of V-half before its first backward.
+    """Return the number of forwards that a stage of V-half runs before its first backward.
 
     >>> [v_half_first(4, 8, 2, stage) for stage in range(4)]
     [4, 5, 6, 6]
@@ -46,11 +46,11 @@ def v_half_first(num_stages: int, num_microbatches: int, num_chunks: int, stage:
 
 
 def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """A third of the activations of 1F1B: 2 ceil((P + 2) / 3) half-stages in flight on the worst stage.
+    """Make V-min, with a third of 1F1B's activations: at most 2 ceil((P + 2) / 3) half-stages in flight.
 
-    With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (4 P - 5) f for P from 2 on.  Source of
-    the block: Qi et al., arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are ours.
-    InputError for counts below one or chunks other than two.
+    With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (4 P - 5) f for P from 2 on. Source of
+    the block: Qi et al., arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are
+    simcluster's. InputError for counts below one or chunks other than two.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(v_min(2, 2))[0]
@@ -61,16 +61,16 @@ def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
 
 
 def v_min_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """The forwards of a stage of V-min before its first backward."""
+    """Return the number of forwards that a stage of V-min runs before its first backward."""
     del num_chunks  # two
     return _first_forwards(_third(num_stages), num_microbatches)[stage]
 
 
 @dataclass(frozen=True)
 class _Block:
-    """When microbatch 0 makes its passes: ``steps`` slots from stage to stage on each journey, ``turns`` between them.
+    """Repeated block: ``steps`` slots from stage to stage on each journey, ``turns`` slots between journeys.
 
-    Turns are such that no two passes of a stage fall into the same slot of the period.  A stage takes one of the next
+    Turns are such that no two passes of a stage fall into the same slot of the period. A stage takes one of the next
     ``choice`` passes, and has at most ``most_alive`` chunks alive.
     """
 
@@ -81,7 +81,7 @@ class _Block:
     choice: int
 
     def order(self, stage: int, num_microbatches: int) -> list[Action]:
-        """F and I of all microbatches on a stage as the repeated block orders them."""
+        """Return the F and I passes of all microbatches on a stage in the order of the repeated block."""
         begins = [0]
         for step, turn in zip(self.steps, self.turns, strict=False):
             begins.append(begins[-1] + step * (self.num_stages - 1) + turn)
@@ -114,8 +114,10 @@ def _from_block(name: str, block: _Block, num_microbatches: int, num_chunks: int
 
 
 def _first_forwards(block: _Block, num_microbatches: int) -> tuple[int, ...]:
-    """Of every stage the forwards before its first backward, up to which a stage has at most ``most_alive`` of them,
-    and looks at ``choice`` more: microbatches behind these change nothing."""
+    """Return for each stage the number of forwards before its first backward.
+
+    A stage looks at most ``most_alive + choice`` microbatches ahead, so later ones change nothing.
+    """
     return _first_of_few(block, min(num_microbatches, block.most_alive + block.choice))
 
 
@@ -129,7 +131,7 @@ def _first_of_few(block: _Block, num_microbatches: int) -> tuple[int, ...]:
 
 
 def _slot_by_slot(rows: list[_Row]) -> Iterator[None]:
-    """All stages take their passes; once for every slot that is over."""
+    """Advance all stages slot by slot, each taking one pass; yield after every slot."""
     ended: dict[tuple[Kind, int, int], int] = {}  # (kind, microbatch, slice) -> the slot after it
     slot = 0
     while any(row.goes_on for row in rows):
@@ -142,9 +144,9 @@ def _slot_by_slot(rows: list[_Row]) -> Iterator[None]:
 
 
 class _Row:
-    """A stage taking one pass per slot: the next of the block's order that can run, else the oldest W.
+    """Row of one stage under construction: one pass per slot, the next of the block's order that can run, else a W.
 
-    "Next" are the first of those to come (``choice``), and an F only while few chunks are alive (``most_alive``).
+    "Next" are the first ``choice`` passes to come, and an F only while fewer than ``most_alive`` chunks are alive.
     """
 
     def __init__(self, stage: int, block: _Block, num_microbatches: int) -> None:
@@ -161,11 +163,10 @@ class _Row:
         return bool(self._to_come or self._weights)
 
     def slice_of(self, action: Action) -> int:
-        """Which slice of the model the action's chunk is."""
         return self._slices[action.chunk]
 
     def choose(self, ended: dict[tuple[Kind, int, int], int], slot: int) -> Action | None:
-        """What runs in this slot; nothing where all that could wait for others."""
+        """Return the pass to run in this slot; None if every candidate still waits for other stages."""
         for index in range(min(self._choice, len(self._to_come))):
             action = self._to_come[index]
             full = action.kind == "F" and self._alive >= self._most_alive
@@ -174,7 +175,7 @@ class _Row:
         return self._weights[0] if self._weights else None
 
     def take(self, action: Action) -> None:
-        """Write the action down and change what is alive and what is to come."""
+        """Append the action to the row and update the chunks alive and the passes to come."""
         self.done.append(action)
         if action.kind == "W":
             self._weights.popleft()

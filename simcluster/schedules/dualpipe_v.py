@@ -1,4 +1,4 @@
-"""Schedules whose microbatches enter at both ends, Chimera and DualPipe, and DualPipeV: its half on a V of stages."""
+"""Bidirectional schedules Chimera and DualPipe, and DualPipeV, DualPipe's half on a V of stages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from simcluster.schedules.check import require_counts, require_own_chunks
 
 
 def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Half of the microbatches go down (chunk 0), half up (chunk 1, a second copy); units of P microbatches in turn.
+    """Make Chimera: half of the microbatches go down (chunk 0), half up (chunk 1, a second model copy).
 
-    Unit after unit is put behind each other ("direct concatenation"): for M = k P the makespan is
-    M (F + B) + (P - 2)(max(F, B) + (k - 1) |B - F|), and P/2 + 1 + min(r, P - 1 - r) microbatches are in flight on
-    stage r.  Source: Li and Hoefler, arXiv:2107.06925, section 3.
-    InputError for counts below one, or stages or microbatches that are odd.
+    Units of P microbatches follow each other ("direct concatenation"): for M = k P the makespan is M (F + B) + (P -
+    2)(max(F, B) + (k - 1) |B - F|), and P/2 + 1 + min(r, P - 1 - r) microbatches are in flight on stage r. Source: Li
+    and Hoefler, arXiv:2107.06925, section 3. InputError for counts below one, or stages or microbatches that are odd.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(chimera(2, 2))
@@ -39,7 +38,7 @@ def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sche
 
 
 def _row(num_stages: int, stage: int, each_way: int) -> tuple[Action, ...]:
-    """The actions of a stage in the order of their slots, F and B taking one slot each; no slot is wanted twice."""
+    """Return the actions of a stage ordered by slot; F and B take one slot each."""
     slots: dict[int, Action] = {}
     for chunk, place in ((0, stage), (1, num_stages - 1 - stage)):
         for index in range(each_way):
@@ -53,12 +52,12 @@ def _row(num_stages: int, stage: int, each_way: int) -> tuple[Action, ...]:
 
 
 def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """P ranks hold slices r and 2 P - 1 - r; forwards run fused with backwards, to hide the communication of experts.
+    """Make DualPipeV: rank r holds slices r and 2 P - 1 - r; fused forward-backward pairs hide expert traffic.
 
-    With f = i >= w and b the times of one chunk and f + b that of a fused pair the makespan is
-    2 M (f + b) + (P - 1)(f + 2 b - 3 w); at most 2 P + 1 half-stages in flight.  Source: DeepSeek's DualPipe repository
-    (README and ``dualpipev.py``), after Sea AI Lab's "cut in half"; DualPipe itself: arXiv:2412.19437, section 3.2.
-    InputError for counts below one, chunks other than two, or fewer than 2 P microbatches.
+    With f = i >= w and b the times of one chunk and f + b that of a fused pair the makespan is 2 M (f + b) + (P - 1)(f
+    + 2 b - 3 w); at most 2 P + 1 half-stages in flight. Source: DeepSeek's DualPipe repository (README and
+    ``dualpipev.py``), after Sea AI Lab's "cut in half"; DualPipe itself: arXiv:2412.19437, section 3.2. InputError for
+    counts below one, chunks other than two, or fewer than 2 P microbatches.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(dualpipe_v(2, 4))[0]
@@ -87,10 +86,11 @@ def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> S
 def eight_steps(
     half: int, place: int, per_chunk: int, first: tuple[int, int], *, middle: bool, near: int = 0
 ) -> RowWriter:
-    """The row of the stage at ``place`` of ``half`` on the way to the middle, as DeepSeek lists its eight steps.
+    """Write a stage's row in DeepSeek's eight steps; ``place`` counts from the end towards the middle stage.
 
-    ``per_chunk`` microbatches go through each of the two chunks; ``near`` is the chunk whose microbatches come first,
-    ``first`` where the numbers of each chunk begin.  Only a stage in the middle has its first pair unfused.
+    ``half`` is the number of stages from an end to the middle. ``per_chunk`` microbatches pass through each of the two
+    chunks; ``near`` is the chunk whose microbatches come first, ``first`` where the numbers of each chunk begin. Only a
+    stage in the middle has its first pair unfused.
     """
     row = RowWriter(first)
     inner, far = half - place - 1, 1 - near
@@ -117,12 +117,12 @@ def eight_steps(
 
 
 def dualpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Stage r holds slice r for the microbatches that go down and slice P - 1 - r, a second copy, for those that go up.
+    """Make DualPipe: stage r holds slice r for microbatches going down, and a copy of P - 1 - r for those going up.
 
-    The first half of the microbatches goes down (chunk 0), the second half up (chunk 1).  With F = I >= W and F + B the
+    The first half of the microbatches goes down (chunk 0), the second half up (chunk 1). With F = I >= W and F + B the
     time of a fused pair the makespan is M (F + B) + (P/2 - 1)(F + 2 B - 3 W); at most P + 1 microbatches in flight.
-    Source: DeepSeek-V3, arXiv:2412.19437, figure 5 and table 2; its repository DualPipe.
-    InputError for counts below one, stages or microbatches that are odd, or fewer than 2 P microbatches.
+    Source: DeepSeek-V3, arXiv:2412.19437, figure 5 and table 2; its repository DualPipe. InputError for counts below
+    one, stages or microbatches that are odd, or fewer than 2 P microbatches.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(dualpipe(2, 4))[0]

@@ -1,6 +1,6 @@
-"""What stands in the list of schedules: the function that makes one, and what is known of it before it is made.
+"""Entry of a schedule in the list of schedules: the function that makes it, and facts known in advance.
 
-Planning only: imports actions.
+Imports actions only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simcluster.schedules.actions import Route, Schedule, snake_route
 
 
 class ScheduleFunction(Protocol):
-    """What a schedule is made by: pure, deterministic, InputError where it cannot be made."""
+    """Function that makes a schedule: pure and deterministic; raises InputError for impossible counts."""
 
     def __call__(self, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule: ...
 
@@ -23,10 +23,10 @@ Fact = Literal["takes_chunks", "in_groups", "made_for_times", "tried_by_search",
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEntry:
-    """A schedule by its function ``make`` and its facts, by which rules, search and studies go.
+    """Schedule's function ``make`` and its facts, which rules, layout search and studies use.
 
-    A fact that is left out claims nothing: a schedule with ``make`` alone runs everywhere, and the search has a weaker
-    bound for it.  What is claimed must be so in every shape, which the tests of all entries ask.
+    A fact at its default claims nothing: a schedule with ``make`` alone runs everywhere, and the search has a weaker
+    bound for it. A claimed fact must hold for all counts, which the tests of all entries check.
     """
 
     make: ScheduleFunction
@@ -51,10 +51,10 @@ class ScheduleEntry:
     """Have measured steps of it been compared with predicted ones?"""
 
     def __call__(self, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-        """The schedule of so many stages, microbatches and chunks."""
+        """Return the schedule for these counts of stages, microbatches and chunks."""
         return self.make(num_stages, num_microbatches, num_chunks)
 
 
 def snake(num_stages: int, num_chunks: int) -> Route:
-    """The route of a schedule that turns at the ends of the pipeline, with two chunks a stage or more."""
+    """Return the route of a schedule that turns at the ends of the pipeline, with two or more chunks per stage."""
     return snake_route(num_stages, max(2, num_chunks))

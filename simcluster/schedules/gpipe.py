@@ -1,4 +1,4 @@
-"""GPipe: all forwards, then all backwards; and breadth-first, which is GPipe chunk by chunk."""
+"""GPipe (all forwards, then all backwards) and the breadth-first schedule, which is GPipe chunk by chunk."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from simcluster.schedules.check import require_counts, require_one_chunk
 
 
 def breadth_first(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """F of all microbatches through chunk 0, then chunk 1, and so on; then B, chunks and microbatches in reverse.
+    """Make the breadth-first schedule: F of all microbatches chunk by chunk, then B in reverse order.
 
-    A chunk's weights are wanted once in each direction, which is what makes sharded weights cheap.  With f and b the
-    times of one chunk the makespan is (M v + P - 1)(f + b) for M >= P; all M v chunks are in flight.  Source:
+    A chunk's weights are needed once in each direction, which is what makes sharded weights cheap. With f and b the
+    times of one chunk the makespan is (M v + P - 1)(f + b) for M >= P; all M v chunks are in flight. Source:
     Lamy-Poirier, arXiv:2211.05953, section 4.1, with B in the reverse order of F as torch's ``ScheduleLoopedBFS``.
     InputError for counts below one.
 
@@ -25,9 +25,9 @@ def breadth_first(num_stages: int, num_microbatches: int, num_chunks: int = 1) -
 
 
 def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Every stage runs F of all microbatches, then B of all of them, both in order.
+    """Make GPipe: every stage runs F of all microbatches, then B of all of them, both in order.
 
-    Makespan (M + P - 1)(F + B); all M microbatches are in flight.  Source: Huang et al., arXiv:1811.06965, figure 2.
+    Makespan (M + P - 1)(F + B); all M microbatches are in flight. Source: Huang et al., arXiv:1811.06965, figure 2.
     InputError for counts below one or several chunks.
 
     >>> from simcluster.schedules.text import order_lines

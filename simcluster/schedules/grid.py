@@ -1,4 +1,4 @@
-"""Schedules drawn in text for people along a time axis.  Pure."""
+"""Text drawing of schedules along a time axis. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def grid(
     unit: Time | int = 1,
     width: int | None = None,
 ) -> list[str]:
-    """A line per stage with one column per unit of time: ``F0 F1 .  B0---``; a dot is an idle column.
+    """Return a line per stage with one column per time unit: ``F0 F1 . B0---``; a dot is an idle column.
 
-    Without a timing the costs are F = I = W = 1 and B = 2.  A grid of more than ``width`` characters goes on in blocks
-    below, each with its own time axis.  InputError where an action does not begin and end on a column.
+    Without a timing the costs are F = I = W = 1 and B = 2. A grid of more than ``width`` characters continues in blocks
+    below, each with a time axis. InputError where an action does not begin and end on a column.
     """
     rows = _bars(schedule, play(schedule, UNIT_COSTS), 1) if timing is None else _bars(schedule, timing, unit)
     columns = max(end for row in rows for _, end, _ in row)
@@ -39,7 +39,7 @@ def grid(
 
 
 def common_unit(times: Iterable[Fraction]) -> Fraction:
-    """The largest unit of which all times are whole multiples; 1 if all are zero."""
+    """Return the largest unit of which all times are integer multiples; 1 if all are zero."""
     unit = Fraction(0)
     for time in times:
         denominator = math.lcm(unit.denominator, time.denominator)
@@ -48,7 +48,7 @@ def common_unit(times: Iterable[Fraction]) -> Fraction:
 
 
 def _bars(schedule: Schedule, timing: ScheduleTiming[Time], unit: Time | int) -> list[list[Bar]]:
-    """What to draw: one bar per action or fused pair; actions that take no time are left out."""
+    """Return the bars to draw, one per action or fused pair; actions that take no time are dropped."""
     rows = []
     for stage, actions in enumerate(schedule.rows):
         fused = schedule.fused_at(stage)
@@ -78,10 +78,10 @@ def _column(time: Time, unit: Time | int, label: str) -> int:
 
 
 def _layout(rows: list[list[Bar]], columns: int, room: int | None) -> tuple[int, list[tuple[int, int]]]:
-    """How many characters a column gets, and the first and last columns of the blocks, so that no label is lost.
+    """Return the characters per column, and each block's first and last column, so that no label is lost.
 
-    A bar may be cut where its label fits before the cut.  If the narrowest columns allow no such cut, a column gets
-    room for any label.
+    A bar may be cut where its label fits before the cut. If the narrowest columns allow no such cut, a column gets room
+    for any label.
     """
     cell = max(math.ceil((len(label) + 1) / (end - begin)) for row in rows for begin, end, label in row)
     if room is None:
@@ -100,9 +100,9 @@ def _layout(rows: list[list[Bar]], columns: int, room: int | None) -> tuple[int,
 
 
 def _line(bars: list[Bar], first: int, last: int, cell: int) -> str:
-    """The bars of a stage between two columns: each its label, dashes to its end, and a space.
+    """Return the text of a stage's bars between two columns: each bar's label, dashes to its end, and a space.
 
-    Of a bar that was cut, the dashes go on in the next block.
+    The dashes of a bar that is cut continue in the next block.
     """
     parts = []
     clock = first
@@ -118,7 +118,7 @@ def _line(bars: list[Bar], first: int, last: int, cell: int) -> str:
 
 
 def _axis(first: int, last: int, cell: int, unit: Time | int) -> str:
-    """Times above the columns, as close as they can be read."""
+    """Return the time labels above the columns, as close together as they can be read."""
     room = max(len(f"{float(column * unit):g}") for column in range(first, last + 1)) + 2
     steps: Iterator[int] = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
     step = next(step for step in steps if step * cell >= room)

@@ -1,4 +1,4 @@
-"""Hanayo: microbatches run through the stages in waves, down and up again, with one copy of the model."""
+"""Hanayo schedule: microbatches run through the stages in waves, down and up again, with one model copy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from simcluster.schedules.check import require_counts
 
 
 def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """W waves are 2 W chunks per stage, on a route without a hop at its turns; chunks left at 1 mean one wave.
+    """Make Hanayo: W waves are 2 W chunks per stage, on a route without a hop at its turns; 1 chunk means one wave.
 
     The order is that of list scheduling in slots of equal length, backward before forward, later slices before earlier
-    ones, with at most P microbatches under way.  With f and b the times of one chunk and M = k P the makespan is
-    2 W M (f + b) + 2 (P - 1)(max(f, b) + (k - 1) |b - f|); for M >= P, 2 W P - (P - 1 - r) chunks are in flight on
-    stage r.  Source of placement and waves: Liu et al., arXiv:2308.15762; the order is ours.
-    InputError for counts below one, or an odd number of chunks other than 1.
+    ones, with at most P microbatches in flight. With f and b the times of one chunk and M = k P the makespan is 2 W M
+    (f + b) + 2 (P - 1)(max(f, b) + (k - 1) |b - f|); for M >= P, 2 W P - (P - 1 - r) chunks are in flight on stage r.
+    Source of placement and waves: Liu et al., arXiv:2308.15762; the order is simcluster's. InputError for counts below
+    one, or an odd number of chunks other than 1.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(hanayo(2, 2, 2))
@@ -31,9 +31,9 @@ def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
 
 
 def _in_slots(num_stages: int, num_microbatches: int, route: Route) -> list[list[Action]]:
-    """The rows by list scheduling: in every slot every stage takes the best that is ready, at most one pass.
+    """Order the rows by list scheduling: in every slot each stage runs the best pass that is ready, if any.
 
-    A microbatch makes 2 S passes through the S slices: forward to the last, then backward to the first.
+    A microbatch has 2 S passes through the S slices: forward to the last, then backward to the first.
     """
     rows: list[list[Action]] = [[] for _ in range(num_stages)]
     num_slices = len(route)

@@ -13,20 +13,20 @@ from simcluster.schedules.one_f_one_b import alternate
 def interleaved(
     num_stages: int, num_microbatches: int, num_chunks: int = 1, *, group_size: int | None = None, pairs: bool = False
 ) -> Schedule:
-    """Microbatches go in groups through chunk 0, then the group through chunk 1, and so on; backward in reverse.
+    """Make interleaved 1F1B: groups of microbatches pass chunk 0, then chunk 1, and so on; backward in reverse.
 
-    Stage r runs min(2 (P - 1 - r) + (v - 1) g, M v) forwards ahead, g the group size (P if left out).  With f and b the
-    times of one chunk the makespan is (M v + P - 1)(f + b): the bubble shrinks v times, for more messages and
-    2 (P - 1 - r) + (v - 1) g + 1 chunks in flight on stage r; larger groups hide messages better and hold more.  With
-    one chunk the makespan is that of 1F1B.  Source: Narayanan et al., arXiv:2104.04473, section 2.2, in the order of
-    Megatron-LM's ``forward_backward_pipelining_with_interleaving``; ``group_size`` is its
+    Stage r runs min(2 (P - 1 - r) + (v - 1) g, M v) forwards ahead, g the group size (default: P). With f and b the
+    times of one chunk the makespan is (M v + P - 1)(f + b): the bubble shrinks v times, for more messages and 2 (P - 1
+    - r) + (v - 1) g + 1 chunks in flight on stage r; larger groups hide messages better and hold more. With one chunk
+    the makespan is that of 1F1B. Source: Narayanan et al., arXiv:2104.04473, section 2.2, in the order of Megatron-LM's
+    ``forward_backward_pipelining_with_interleaving``; ``group_size`` is its
     ``--microbatch-group-size-per-virtual-pipeline-stage``.
 
     With ``pairs`` one more forward runs ahead, and from then on a forward and a backward are one fused pair [F|B], so
-    that the communication of each can go beside the other: Megatron-LM's ``--overlap-moe-expert-parallel-comm``.  The
-    makespan of pairs that take f + b stays the same, with one chunk more in flight.
-    InputError for counts below one; without a group size, microbatches that are no multiple of the stages; with one,
-    groups (the last one too) of fewer microbatches than stages (Megatron-LM's rules).
+    that the communication of each can overlap with the other: Megatron-LM's ``--overlap-moe-expert-parallel-comm``. The
+    makespan of pairs that take f + b stays the same, with one chunk more in flight. InputError for counts below one;
+    without a group size, microbatches that are not a multiple of the stages; with one, groups (the last one too) of
+    fewer microbatches than stages (Megatron-LM's rules).
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(interleaved(2, 2, 2))
@@ -44,7 +44,7 @@ def interleaved(
 
 
 def depth_first_in_groups(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """The forwards of a stage before its first backward, in groups of as many microbatches as stages."""
+    """Return a stage's number of forwards before its first backward, in groups of ``num_stages``."""
     ahead = 2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages
     return min(ahead + 1, num_microbatches * num_chunks)
 

@@ -1,4 +1,4 @@
-"""1F1B: after a warm-up, one forward and one backward in turn."""
+"""1F1B schedule: after a warm-up, one forward and one backward in turn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from simcluster.schedules.check import require_counts, require_one_chunk
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Stage r runs min(P - 1 - r, M) forwards ahead, then F and B in turn, then the backwards that are left.
+    """Make 1F1B: stage r runs min(P - 1 - r, M) forwards ahead, then F and B in turn, then the other backwards.
 
-    Makespan (M + P - 1)(F + B) as GPipe, but only min(P - r, M) microbatches in flight on stage r.  Source:
-    PipeDream-Flush, Narayanan et al., arXiv:2006.09503, section 3.2; arXiv:2104.04473, figure 4.
-    InputError for counts below one or several chunks.
+    Makespan (M + P - 1)(F + B) as GPipe, but only min(P - r, M) microbatches in flight on stage r. Source:
+    PipeDream-Flush, Narayanan et al., arXiv:2006.09503, section 3.2; arXiv:2104.04473, figure 4. InputError for counts
+    below one or several chunks.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(one_f_one_b(2, 3))
@@ -28,7 +28,7 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
 
 
 def depth_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """The forwards of a stage before its first backward: those ahead, and the one that the backward follows.
+    """Return a stage's number of 1F1B forwards before its first backward: those ahead, and one more.
 
     >>> [depth_first(4, 8, 1, stage) for stage in range(4)]
     [4, 3, 2, 1]
@@ -38,7 +38,7 @@ def depth_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: 
 
 
 def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> tuple[Action, ...]:
-    """The row of a stage: ``warmup`` forwards (as far as there are), one forward and one backward in turn, the rest."""
+    """Return a stage's row: up to ``warmup`` forwards, one forward and one backward in turn, then the rest."""
     warmup = min(warmup, len(forwards))
     row = list(forwards[:warmup])
     for forward, backward in zip(forwards[warmup:], backwards, strict=False):

@@ -1,6 +1,6 @@
-"""Schedules with parameters of their own, as a scenario file writes them: ``schedule: {name: zb-auto, ...}``.
+"""Scenario-file specs of schedules with parameters: ``schedule: {name: zb-auto, ...}``.
 
-Schedules without parameters are written by their name alone; ``rows`` is one written out.  Apart from the rest of the
+Schedules without parameters are written by their name alone; ``rows`` is one written out. Separate from the rest of the
 package, since it needs pydantic.
 """
 
@@ -40,7 +40,7 @@ class Interleaved(Spec):
     """Are a forward and a backward in turn fused pairs [F|B] (--overlap-moe-expert-parallel-comm)?"""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """What makes it; times do not change it."""
+        """Return the function that makes the schedule; pass times do not change it."""
         return partial(interleaved, group_size=self.group_size, pairs=self.pairs)
 
 
@@ -66,7 +66,7 @@ class ZbAuto(Spec):
     """Time of a message between stages."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """What makes it for the document's times, else for ``costs`` and ``latency``, else for F = I = W and none."""
+        """Return the function that makes it for the spec's times, else the run's, else F = I = W without latency."""
         given = (self.forward, self.input, self.weight)
         if costs is None or any(time is not None for time in given):
             forward, input_, weight = (1.0 if time is None else time for time in given)
@@ -92,7 +92,7 @@ class Rows(Spec):
 
     @classmethod
     def of(cls, schedule: Schedule) -> Self:
-        """The document of a schedule; ``function`` makes an equal one."""
+        """Return the spec of a schedule; its ``function`` makes an equal schedule."""
         plain = schedule.routes == (loop_route(schedule.num_stages, schedule.num_chunks),)
         return cls(
             name="rows",
@@ -104,7 +104,7 @@ class Rows(Spec):
         )  # fmt: skip
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """What gives it, checked; InputError where it is broken or for other counts."""
+        """Return the function that gives the checked schedule; InputError if it is broken or counts differ."""
 
         def made(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
             schedule = make_schedule(self._schedule(), num_stages, num_microbatches)
@@ -148,7 +148,7 @@ _WITH_PARAMETERS = ("interleaved", "zb-auto", "rows")
 
 
 def _written(value: object) -> object:
-    """A name, whether or not it is written as a mapping; complains about what is neither."""
+    """Return a schedule spec normalized to a name where it has no parameters; raise InputError for anything else."""
     if isinstance(value, str | Spec):
         return value
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
@@ -172,7 +172,7 @@ def _kind(value: object) -> str:
 
 
 def _as_said(value: object, text: ValidatorFunctionWrapHandler) -> str:
-    """A name, still in the words of whoever runs this where it is."""
+    """Return a name, keeping the mark of text that the user typed."""
     return value if isinstance(value, OwnWord) else str(text(value))
 
 

@@ -1,10 +1,9 @@
-"""A pipeline layout given slice by slice: which slice of the model holds which layers, as text or as a list.
+"""Pipeline layout that assigns layers to each model slice, parsed from Megatron-LM's text or a list.
 
 The grammar is that of Megatron-Core's ``--pipeline-model-parallel-layout`` (in its core/transformer,
 pipeline_parallel_layer_layout.py): E is the embedding, t a decoder layer, m a layer of multi-token prediction, L the LM
-head and loss; | ends a slice,
-``x*3`` and ``(tt|)*29`` repeat, commas and blanks say nothing.  Slices come in the model's order: slice s is on stage
-s mod pp, as its chunk s // pp.  Pure.
+head and loss; | ends a slice, ``x*3`` and ``(tt|)*29`` repeat, commas and blanks are ignored. Slices come in the
+model's order: slice s is on stage s mod pp, as its chunk s // pp. Pure.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _KNOWN = f"{', '.join(f'{letter} ({name})' for letter, name in LAYERS.items())},
 
 @dataclass(frozen=True, slots=True)
 class StageLayout:
-    """The letters of every slice of the model, in the model's order."""
+    """Layers of every model slice as letters (E, t, m, L), in the model's order."""
 
     slices: tuple[str, ...]
 
     @classmethod
     def of(cls, given: str | Sequence[str | Sequence[str]]) -> StageLayout:
-        """The layout that a text gives, or a list with a text or a list of names for every slice.
+        """Parse a layout from a text, or from a list with a text or a list of layer names per slice.
 
-        Raises InputError, with the place, for what is no layer, for brackets that do not close, and where the embedding
+        Raises InputError, with the place, for unknown layers, for brackets that do not close, and where the embedding
         is not first, the loss not last or a layer of multi-token prediction before a decoder layer.
         """
         found = cls(tuple(_unrolled(given).split("|") if isinstance(given, str) else map(_of_slice, given)))
@@ -45,7 +44,7 @@ class StageLayout:
         return found
 
     def __str__(self) -> str:
-        """As a text, each slice and run of letters short: Et*3|(tt|)*29L."""
+        """Return the layout as text, with repeated slices and letters shortened: Et*3|(tt|)*29L."""
         runs = [re.sub(r"(.)\1{2,}", lambda run: f"{run[1]}*{len(run[0])}", letters) for letters in self.slices]
         parts: list[str] = []
         for letters, same in groupby(runs[:-1]):
@@ -55,12 +54,12 @@ class StageLayout:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Decoder layers of every slice."""
+        """Number of decoder layers in every slice."""
         return tuple(letters.count("t") for letters in self.slices)
 
     @property
     def multi_token(self) -> tuple[int, ...]:
-        """Layers of multi-token prediction of every slice."""
+        """Number of multi-token prediction layers in every slice."""
         return tuple(letters.count("m") for letters in self.slices)
 
     def require_multi_token_last(self, predicted: int) -> None:
@@ -85,7 +84,7 @@ class StageLayout:
             )
 
     def chunks(self, pp: int) -> int:
-        """Slices on each of ``pp`` stages; InputError where that does not come out even."""
+        """Return the slices per stage; raise InputError if ``pp`` does not divide their number."""
         if len(self.slices) % pp:
             raise InputError(
                 f"has {len(self.slices)} slices (one more than there are |), which is no multiple of pp {pp}; every "
@@ -108,7 +107,7 @@ class StageLayout:
 
 
 def _of_slice(given: str | Sequence[str]) -> str:
-    """The letters of one slice of a list: names of layers, or letters as in a text."""
+    """Return the letters of one list item: a slice given as layer names or letters."""
     names = [name.strip() for name in ([given] if isinstance(given, str) else given)]
     wrong = [name for name in names if name.lower() not in _LETTERS and len(name) > 1 and set(name) - set(_GRAMMAR)]
     if wrong:
@@ -121,7 +120,7 @@ def _of_slice(given: str | Sequence[str]) -> str:
 
 
 def _unrolled(text: str) -> str:
-    """A text without repetitions; InputError with the place of what means nothing."""
+    """Expand the repetitions of a layout text; raise InputError with the place of an invalid character."""
     for place, letter in enumerate(text):
         if letter not in _GRAMMAR and not letter.isspace():
             raise InputError(

@@ -1,4 +1,4 @@
-"""Schedules as text: a line per stage, and the same lines with the faulty places marked.  Pure."""
+"""Text form of schedules, a line per stage, optionally with faults marked. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _ACTIONS_AROUND = 8
 
 
 def order_lines(schedule: Schedule) -> list[str]:
-    """One line per stage, ``r0 F0 F1 B0 B1``; ``F3.1`` is microbatch 3, chunk 1, and ``[F3|B1]`` a fused pair."""
+    """Return one line per stage, ``r0 F0 [F1|B0] B1``; ``F3.1`` is microbatch 3, chunk 1."""
     return [_name(schedule, stage) + row for stage, row in enumerate(row_texts(schedule))]
 
 
 def row_texts(schedule: Schedule) -> list[str]:
-    """The rows as ``actions.parse_row`` reads them."""
+    """Return the rows as text that ``actions.parse_row`` reads."""
     return ["".join(_pieces(schedule, stage)).rstrip() for stage in range(schedule.num_stages)]
 
 
 def marked_lines(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> str:
-    """The order lines with a caret under one action of each marked stage.
+    """Return the order lines with a caret under one action of each marked stage.
 
-    ``marks`` maps a stage to the position in its row (the row's length marks its end) and a note.  Large schedules are
+    ``marks`` maps a stage to the position in its row (the row's length marks its end) and a note. Large schedules are
     cut down to the marked stages and to the neighbourhood of the marks.
     """
     stages = range(schedule.num_stages) if schedule.num_stages <= _MOST_STAGES else sorted(marks)[:_MOST_STAGES]
@@ -51,7 +51,6 @@ def _name(schedule: Schedule, stage: int) -> str:
 
 
 def _pieces(schedule: Schedule, stage: int) -> list[str]:
-    """The text of each action of a row with what separates it from the next, one piece per action."""
     pieces = [action.label(schedule.num_chunks) + " " for action in schedule.rows[stage]]
     for position in schedule.fused_at(stage):
         if position + 1 < len(pieces):

@@ -1,9 +1,9 @@
-"""When each action of a schedule runs, given what each costs: the exact longest path, without a simulation.
+"""Exact start and end time of every action of a schedule by longest path, without a cluster simulation.
 
-This is the oracle of the engine and what ``simcluster schedule`` shows.  Pure; exact on Fractions and ints.
+This is the oracle of the engine and what ``simcluster schedule`` shows. Pure; exact on Fractions and ints.
 
 The model: F of virtual stage v needs F of v - 1; B (or I) needs B (or I) of v + 1, on the last virtual stage F; W needs
-I.  A full backward hands on its input gradient at its end, a fused pair [F|B] both results at its end.  An edge between
+I. A full backward passes on its input gradient at its end, a fused pair [F|B] both results at its end. An edge between
 different stages adds the latency; sends and receives occupy no stage (asynchronous point-to-point).
 """
 
@@ -28,7 +28,7 @@ Step = tuple[Time, int, "Time | int", int, int]
 
 @dataclass(frozen=True, slots=True)
 class EqualCosts(Generic[Time]):
-    """The same time for every stage and chunk: one action of each kind, for one microbatch through one chunk."""
+    """Equal pass times for every stage and chunk: one duration per kind (F, B, I, W) of action."""
 
     F: Time
     B: Time
@@ -36,7 +36,7 @@ class EqualCosts(Generic[Time]):
     W: Time | None = None
 
     def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
-        """The duration of such an action; InputError for I and W where only the full backward has a cost."""
+        """Return the duration of an action; raise InputError for I or W if only B has a cost."""
         cost = {"F": self.F, "B": self.B, "I": self.I, "W": self.W}[kind]
         if cost is None:
             raise InputError(f"the schedule splits the backward pass but {kind} has no cost; give both I and W")
@@ -49,10 +49,10 @@ UNIT_COSTS: EqualCosts[Any] = EqualCosts(F=1, B=2, I=1, W=1)
 
 @dataclass(frozen=True, slots=True)
 class SliceCosts(Generic[Time]):
-    """A time for every slice of the model (virtual stage): uneven layers, an embedding, a head.
+    """Pass times per model slice (virtual stage), for uneven layers, an embedding or a head.
 
-    ``times[kind][v]`` is the duration of such an action on virtual stage v, wherever ``schedule`` has put it.
-    InputError where a kind that the schedule uses has no times, or not one for each virtual stage.
+    ``times[kind][v]`` is the duration of that kind of action on virtual stage v, on any stage. InputError where a kind
+    that the schedule uses has no times, or not one for each virtual stage.
     """
 
     schedule: Schedule
@@ -70,17 +70,17 @@ class SliceCosts(Generic[Time]):
                 )
 
     def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
-        """The duration of such an action."""
+        """Return the duration of an action."""
         route = next(route for route in self.schedule.routes if (stage, chunk) in route)
         return self.times[kind][route.index((stage, chunk))]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTiming(Generic[Time]):
-    """A schedule played: ``starts[stage][i]`` and ``ends[stage][i]`` belong to ``schedule.rows[stage][i]``.
+    """Timing of a schedule: ``starts[stage][i]`` and ``ends[stage][i]`` belong to ``schedule.rows[stage][i]``.
 
     ``makespan`` runs from the first start to the last end on any stage, ``spans`` from the first to the last of each
-    stage (what zero-bubble papers count).  ``idle`` is makespan - busy.  ``bubble_over_total`` is idle / makespan and
+    stage (what zero-bubble papers count). ``idle`` is makespan - busy. ``bubble_over_total`` is idle / makespan and
     ``bubble_over_ideal`` idle / busy, both from means over the stages; for balanced stages they are (T - M t) / T and
     (T - M t) / (M t), with t the busy time of a microbatch on a stage.
     """
@@ -102,12 +102,12 @@ def play(
     latency: Time | int = 0,
     pair: Callable[[Time, Time], Time] | None = None,
 ) -> ScheduleTiming[Time]:
-    """Play every row in order, each action as soon as its stage and its input are there.
+    """Time a schedule: run every row in order, each action as soon as its stage and its input are ready.
 
-    ``costs(kind, stage, chunk)`` is the duration of an action: EqualCosts where all are alike, SliceCosts where virtual
-    stages differ, or any function.  ``pair(first, second)`` is the duration of a fused pair of these two durations,
-    their sum if left out.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock,
-    and on durations or a latency that are negative or not finite.
+    ``costs(kind, stage, chunk)`` is the duration of an action: EqualCosts for equal stages, SliceCosts for uneven
+    virtual stages, or any function. ``pair(first, second)`` is the duration of a fused pair of these two durations,
+    default their sum. Linear in the number of actions. Assumes what ``check`` tests; InputError on a deadlock, and on
+    durations or a latency that are negative or not finite.
 
     >>> from simcluster.schedules import gpipe
     >>> play(gpipe(2, 4), EqualCosts(F=1, B=2)).makespan
@@ -136,7 +136,7 @@ def play(
 
 
 def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Per stage, the most (microbatch, chunk) activations alive at once, in chunks: from F until the end of B or W.
+    """Return per stage the most (microbatch, chunk) activations alive at once: from F to the end of B or W.
 
     No costs are needed: a stage runs its row in order, so order alone decides (an end frees before the next start).
 
@@ -158,9 +158,9 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
 
 
 class _Cells:
-    """Where the end of each F, and of each B or I, is kept: a flat array indexed by (microbatch, virtual stage).
+    """Index of a flat array with the end of each F, and of each B or I, by (microbatch, virtual stage).
 
-    Two cells more: ``ready`` holds what is there from the beginning, ``unused`` what nobody waits for.
+    Two extra cells: ``ready`` holds inputs available from the start, ``unused`` results that no action waits for.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -186,9 +186,9 @@ def _all_steps(
     latency: Time | int,
     pair: Callable[[Time, Time], Time],
 ) -> list[list[Step[Time]]]:
-    """The rows of all stages with every name looked up, so that playing them is arithmetic only.
+    """Return the rows of all stages as Steps with durations and cells resolved.
 
-    One need per action is enough: the gradient from the next virtual stage cannot exist before this stage's own F.
+    One need per action is enough: the gradient from the next virtual stage cannot exist before this stage's F.
     """
     cells = _Cells(schedule)
     durations: dict[tuple[Kind, int, int], Time] = {}
@@ -223,7 +223,7 @@ def _all_steps(
 def _way(
     schedule: Schedule, microbatch: int, hop: Hop, latency: Time | int
 ) -> tuple[int, Time | int, Time | int, bool]:
-    """The place of a hop on the route of a microbatch, the delays of its two edges, and whether it is the last."""
+    """Return a hop's place on a microbatch's route, the delays of its two edges, and whether it is the last."""
     before, after = schedule.previous_hop(microbatch, *hop), schedule.next_hop(microbatch, *hop)
     delay_before = latency if before is not None and before[0] != hop[0] else 0
     delay_after = latency if after is not None and after[0] != hop[0] else 0
@@ -231,7 +231,7 @@ def _way(
 
 
 def _fuse(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Time]) -> None:
-    """Turn two steps into a pair: the first only waits, the second does the work of both and publishes both."""
+    """Turn two steps into a fused pair: the first only waits, the second does both and publishes both results."""
     first, second = row[position], row[position + 1]
     row[position] = (first[0] * 0, first[1], first[2], second[4], second[4])
     row[position + 1] = (pair(first[0], second[0]), second[1], second[2], second[3], first[3])
@@ -240,7 +240,7 @@ def _fuse(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Tim
 def _run(
     schedule: Schedule, steps: list[list[Step[Time]]], zero: Time
 ) -> tuple[tuple[tuple[Time, ...], ...], tuple[tuple[Time, ...], ...]]:
-    """Starts and ends of every row.  A stage runs until its next input is missing and is woken when that is there."""
+    """Return the starts and ends of every row; a stage runs until an input is missing, and resumes when it is ready."""
     cells = _Cells(schedule)
     finished: list[Time | None] = [None] * cells.count
     finished[cells.ready] = zero

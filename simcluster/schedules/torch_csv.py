@@ -1,7 +1,7 @@
-"""Schedules in the CSV format of ``torch.distributed.pipelining``, which torchtitan reads too.  Pure: text to text.
+"""Reader and writer of ``torch.distributed.pipelining`` schedules in CSV, which torchtitan reads too.
 
 A row per rank, a cell per action: ``<stage><op><microbatch>`` with F, B, I, W, and ``(0F7;7B3)OVERLAP_F_B`` for a fused
-pair; an empty cell is idle.  "Stage" there is a slice of the model, our virtual stage, and "rank" our stage.  Format as
+pair; an empty cell is idle. "Stage" there is a slice of the model, our virtual stage, and "rank" our stage. Format as
 written and read by torch 2.13, ``torch/distributed/pipelining/schedules.py`` (``_dump_csv``, ``_load_csv``).
 """
 
@@ -23,7 +23,7 @@ _AROUND = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE
 
 
 def to_csv(schedule: Schedule) -> str:
-    """The schedule as torch reads it, idle time left out; a line per stage, the last one ended by a newline.
+    """Return the schedule as the CSV that torch reads, without idle cells; one line per stage.
 
     Torch keeps a slice of the model on one rank: see ``torch_can_run``.
     """
@@ -44,18 +44,18 @@ def to_csv(schedule: Schedule) -> str:
 
 
 def torch_can_run(schedule: Schedule) -> bool:
-    """Is every slice of the model on one rank only?  Not so where there is a second copy for the other direction."""
+    """Return whether every model slice is on one rank only, so without a second copy for the other direction."""
     return len({tuple(stage for stage, _ in route) for route in schedule.routes}) == 1
 
 
 def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]:
-    """The schedule in such a file, and how many actions of which kind were left out.
+    """Parse a schedule from torch's CSV; also return how many actions of each kind were ignored.
 
-    Left out are SEND_* and RECV_*, which the simulator derives from the order itself, and UNSHARD, RESHARD and
-    REDUCE_GRAD, which belong to how parameters are sharded and not to the schedule.  A microbatch's route is where its
-    passes stand, so files with two directions are read as well.  On each rank chunks are numbered by slice.
-    InputError, with the line and the cell, for what is no action, a blank line, and slices or microbatches that are
-    missing or on two ranks; and as ``check``.
+    Ignored are SEND_* and RECV_*, which the simulator derives from the order itself, and UNSHARD, RESHARD and
+    REDUCE_GRAD, which belong to how parameters are sharded and not to the schedule. A microbatch's route is where its
+    passes are, so files with two directions are read as well. On each rank chunks are numbered by slice. InputError,
+    with the line and the cell, for invalid actions, a blank line, and slices or microbatches that are missing or on two
+    ranks; and as ``check``.
     """
     left_out: Counter[str] = Counter()
     lines = text.split("\n")
@@ -88,7 +88,7 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
 
 
 def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[Action, ...]]:
-    """The passes of a line, one of each cell, two of a pair; their chunk is still the slice of the model."""
+    """Parse the passes of a line, two for a fused pair; an action's chunk is still the slice of the model."""
     where = f"schedule {name!r}, line {number}"
     if not line.strip(" ,\t"):
         raise InputError(f"{where} is blank: torch takes it for a rank that does nothing; delete it")
@@ -111,7 +111,7 @@ def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tu
 
 
 def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
-    """``[microbatch][slice]`` is the rank that runs it."""
+    """Return the rank that runs each microbatch and slice, as ``[microbatch][slice]``."""
     found: dict[tuple[int, int], int] = {}
     for rank, row in enumerate(rows):
         for _, microbatch, place in chain.from_iterable(row):
@@ -138,7 +138,7 @@ def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
 
 
 def _routes(ranks: list[list[int]]) -> tuple[tuple[Route, ...], tuple[int, ...], list[dict[tuple[int, int], int]]]:
-    """Routes in the order of their first microbatch, each microbatch's, and per rank (route, slice) -> chunk."""
+    """Return routes by first microbatch, each microbatch's route, and per rank a (route, slice) -> chunk map."""
     ways = list(dict.fromkeys(tuple(way) for way in ranks))
     chunks: list[dict[tuple[int, int], int]] = [{} for _ in range(1 + max(max(way) for way in ways))]
     held: dict[Hop, int] = {}  # (rank, slice) -> chunk: routes that meet in a slice share its chunk
@@ -156,6 +156,6 @@ def _routes(ranks: list[list[int]]) -> tuple[tuple[Route, ...], tuple[int, ...],
 
 
 def _fused(row: list[tuple[Action, ...]]) -> tuple[int, ...]:
-    """Where the pairs of a row begin, counted in passes."""
+    """Return the positions at which the pairs of a row begin, counted in passes."""
     begins = accumulate(map(len, row), initial=0)
     return tuple(begin for cell, begin in zip(row, begins, strict=False) if len(cell) == 2)

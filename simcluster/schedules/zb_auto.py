@@ -1,4 +1,4 @@
-"""Automatic zero bubble: a schedule made for given times of F, I, W and messages, a limit of memory, and a goal."""
+"""Automatic zero-bubble schedule, optimized for given times of F, I, W and messages, a memory limit and a goal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from
 
 @dataclass(frozen=True, slots=True)
 class Automatic:
-    """A schedule and how good it is for its ``goal``: no other that keeps the limit is below ``bound``.
+    """Schedule and its quality for a ``goal``: no other schedule within the memory limit is below ``bound``.
 
     ``proved``: none is better, so that the goal's ``value`` is the optimum (of floats, to 1e-9 of it).
     """
@@ -47,7 +47,7 @@ class Automatic:
 
 
 def zb_auto(num_stages: int, num_microbatches: int, num_chunks: int = 1, **wanted: Any) -> Schedule:
-    """The zero-bubble schedule that is best for given times of F, I and W and a limit of activations.
+    """Make the best zero-bubble schedule for given times of F, I and W and an activation limit.
 
     It is that of ``automatic``, whose keywords may be ``wanted``: arXiv:2401.10241, section 3.
 
@@ -69,23 +69,23 @@ def automatic(
     weight_memory: float = 1,
     goal: Goal = "span",
 ) -> Automatic:
-    """The best schedule for these times with at most ``memory_limit`` in flight: the optimum where it can be found.
+    """Find the best schedule for these times and ``memory_limit``: the optimum if the search can prove one.
 
-    ``goal`` span: the shortest longest span of a stage, which is the time from step to step where stages go on with the
-    next as they finish (the optimizer's checks come after it, as in the paper's section 4), then the shortest makespan.
-    ``step``: the shortest makespan, where all stages wait for each other before the optimizer, then the shortest span.
-    Stages start everything as early as they can, so a span begins with the first F's arrival.
+    ``goal`` span: the shortest longest span of a stage, which is the step time where stages start the next step as they
+    finish (the optimizer's checks come after it, as in the paper's section 4), then the shortest makespan. ``step``:
+    the shortest makespan, where all stages wait for each other before the optimizer, then the shortest span. Stages
+    start everything as early as they can, so a span begins with the first F's arrival.
 
-    Up to ALWAYS_PROVED stages x microbatches this is the optimum (``zb_search``).  In larger pipelines it is the best
-    of the paper's heuristic in its variants (``zb_rounds``), zb-h1 and zb-h2 where they keep the limit, ``zb_greedy``,
-    and up to 166 stages x microbatches a beam; ``proved`` says whether that is known to be the optimum.
+    Up to ALWAYS_PROVED stages x microbatches this is the optimum (``zb_search``). In larger pipelines it is the best of
+    the paper's heuristic in its variants (``zb_rounds``), zb-h1 and zb-h2 where they keep the limit, ``zb_greedy``, and
+    up to 166 stages x microbatches a beam; ``proved`` states whether that is known to be the optimum.
 
     ``costs(kind, stage, 0)`` and ``latency`` are in one unit of the caller's choice; only their ratios matter.
-    ``memory_limit`` counts microbatches alive on one stage; left out, there is none.  ``weight_memory`` is the part of
-    a microbatch's activations that I leaves behind for W, from 0 to 1: the paper's M_W / M_B, 32 / (34 + 5 a s / h)
-    for a layer without flash attention; the limit then counts parts of microbatches.
-    Source: Qi et al., arXiv:2401.10241, sections 3.1 and 4.
-    InputError for counts or a limit below one, several chunks, another goal, and as ``play`` for impossible times.
+    ``memory_limit`` counts microbatches alive on one stage (default: no limit). ``weight_memory`` is the part of a
+    microbatch's activations that I keeps for W, from 0 to 1: the paper's M_W / M_B, 32 / (34 + 5 a s / h) for a layer
+    without flash attention; the limit then counts parts of microbatches. Source: Qi et al., arXiv:2401.10241, sections
+    3.1 and 4. InputError for counts or a limit below one, several chunks, another goal, and as ``play`` for impossible
+    times.
     """
     _require(num_stages, num_microbatches, num_chunks, memory_limit, weight_memory, goal)
     limit = min(memory_limit or num_microbatches, num_microbatches)
@@ -102,7 +102,7 @@ def automatic(
 def _improved(
     schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
 ) -> Automatic:
-    """The schedule of this value, or a better one that a search finds, with the bound of all that there are."""
+    """Return the schedule of this value, or a better one that a search finds, with a bound on the optimum."""
     bound, known = lower_bound(task, 0), _value(schedule, task)
     if known[0] == bound and known[1] == lower_bound(task, 1):
         return Automatic(schedule, goal, value, value, True)
@@ -137,7 +137,6 @@ def _require(
 def _by_rules(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float
 ) -> list[Schedule]:
-    """What heuristics make that keep the limit."""
     stages = len(each)
     alike = {kind: sum(times[kind] for times in each) for kind in each[0]}  # as if all were, in a unit P times as small
     profiles = [(each, latency)] + [([alike] * stages, latency * stages)] * (each != each[:1] * stages)
@@ -153,13 +152,12 @@ def _by_rules(
 
 
 def _most_alive(schedule: Schedule, weight_memory: float) -> float:
-    """Microbatches alive at once on the worst stage, in parts of one."""
+    """Return the peak of microbatches alive on the worst stage, counting parts of microbatches."""
     step = {"F": 1, "I": weight_memory - 1, "W": -weight_memory}
     return max(max(itertools.accumulate(step[action.kind] for action in row)) for row in schedule.rows)
 
 
 def _cost(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
-    """What is to be small, in the order of weight."""
     span, makespan = max(timing.spans), timing.makespan
     first, second = (span, makespan) if goal == "span" else (makespan, span)
     return first, second, max(timing.peak_in_flight)
@@ -168,7 +166,7 @@ def _cost(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
 def _task(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float, goal: Goal
 ) -> tuple[OrderingTask, Any]:
-    """The task in whole numbers, and their unit."""
+    """Return the ordering task in integer times, and their unit."""
     times = [latency, *(time for times in each for time in times.values())]
     unit: Any = 1
     if all(isinstance(time, int | Fraction) for time in times):
@@ -184,7 +182,7 @@ def _task(
 
 
 def _value(schedule: Schedule, task: OrderingTask) -> Value:
-    """What a schedule reaches in the task."""
+    """Return the two goal values that a schedule reaches in the task."""
 
     times = {"F": task.forward, "I": task.input, "W": task.weight}
 
@@ -197,7 +195,7 @@ def _value(schedule: Schedule, task: OrderingTask) -> Value:
 
 
 def _searched(task: OrderingTask, known: Value) -> FoundRows:
-    """What the search finds below the value that is known; each beam starts from what the narrower one has found."""
+    """Search for rows below the known value; each beam starts from what the narrower one has found."""
     size = len(task.forward) * task.num_microbatches
     most = None if size <= ALWAYS_PROVED else _MOST
     widths: list[int | None] = [width for width in _WIDTHS if most is None or width * 3 * size <= most]

@@ -1,7 +1,7 @@
-"""Zero bubble without waiting: a stage that is free does what is there, in a fixed order of F, I and W.
+"""Greedy zero-bubble heuristic: an idle stage runs the first ready pass in a fixed order of F, I and W.
 
-What the rounds of ``zb_rounds`` need is memory for as many microbatches as there are stages; with less they stand still
-most of the time, and this does not.
+The rounds of ``zb_rounds`` need memory for as many microbatches as there are stages; with less they stand still most of
+the time, and this does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9  # of sums of parts of microbatches
 
 
 class Greedy:
-    """The schedule for these times of each stage; ``limit`` and ``weight_memory`` as in ``zb_auto``."""
+    """Builder of the greedy schedule from each stage's times; ``limit`` and ``weight_memory`` as in ``zb_auto``."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Greedy:
         self._awake: list[tuple[Any, int]] = [(0, stage) for stage in stages]
 
     def schedule(self) -> Schedule:
-        """One stage after the other as they get free or something arrives."""
+        """Return the schedule, simulating stages in the order in which they become idle or receive inputs."""
         while self._awake:
             now, stage = heapq.heappop(self._awake)
             if now >= self._free[stage]:
@@ -48,7 +48,7 @@ class Greedy:
         return Schedule.along(loop_route(len(self._rows), 1), "zb-auto", self._rows, self._most)
 
     def _can(self, stage: int, kind: Kind, now: Any) -> bool:
-        """Is the next of this kind there, and memory for it?"""
+        """Return whether the next pass of this kind has its input, and memory."""
         done = self._done[stage]
         if kind == "W":
             return done["W"] < done["I"]
@@ -59,7 +59,7 @@ class Greedy:
         return kind == "I" or bool(alive + 1 <= self._limit + _ROUNDING)
 
     def _do(self, stage: int, kind: Kind, now: Any) -> None:
-        """The next of this kind; whom it wakes up."""
+        """Run the next pass of this kind and wake the stages that wait for it."""
         self._rows[stage].append(Action(kind, self._done[stage][kind]))
         self._done[stage][kind] += 1
         end = self._free[stage] = now + self._times[stage][kind]

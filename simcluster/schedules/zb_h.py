@@ -1,4 +1,4 @@
-"""Zero-bubble schedules by hand: ZB-H1 and ZB-H2 (1F1B with a split backward), and ZB-V on a V of stages."""
+"""Handcrafted zero-bubble schedules: ZB-H1 and ZB-H2 (1F1B with a split backward), and ZB-V on a V of stages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from simcluster.schedules.check import require_counts, require_one_chunk, requir
 
 
 def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Stage r holds slices r and 2 P - 1 - r of the model, so that a microbatch comes back to where it went in.
+    """Make ZB-V: stage r holds model slices r and 2 P - 1 - r, so that a microbatch ends where it began.
 
     With f = i = w the times of one chunk and M >= 2 P - 1 the span of every stage is 6 M f, without bubble, and the
-    makespan 6 M f + (P - 1) f; at most 2 P half-stages in flight on every stage.  A shorter step is the same schedule
-    with the microbatches that it lacks left out.  Source: Qi et al., arXiv:2401.10241, section 6.
-    InputError for counts below one or chunks other than two.
+    makespan 6 M f + (P - 1) f; at most 2 P half-stages in flight on every stage. A shorter step is the same schedule
+    without the microbatches that it lacks. Source: Qi et al., arXiv:2401.10241, section 6. InputError for counts below
+    one or chunks other than two.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(zb_v(2, 2))[0]
@@ -27,7 +27,7 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
 
 
 def zb_v_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """The forwards of a stage before its first backward, by the order that ``_row`` writes.
+    """Return the number of forwards that a stage of ZB-V runs before its first backward.
 
     >>> [zb_v_first(4, 4, 2, stage) for stage in range(4)]
     [5, 6, 7, 8]
@@ -37,7 +37,7 @@ def zb_v_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: i
 
 
 def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
-    """The hand-written order of one stage, for 2 P - 1 microbatches or more."""
+    """Return the handcrafted ZB-V order of one stage, for 2 P - 1 microbatches or more."""
     row = RowWriter()
     row.run("F0", 2 * (num_stages - stage) - 1)
     row.run("F1 F0", stage)
@@ -52,10 +52,10 @@ def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
 
 
 def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """1F1B whose stage r puts W off by r microbatches, so that I hurries up the pipeline: no more memory than 1F1B.
+    """Make ZB-H1: 1F1B whose stage r delays W by r microbatches, so that I is early; no more memory than 1F1B.
 
     Makespan M (F + B) + (P - 1) max(F, I, F + I - W) for M >= P; at most P microbatches in flight, now on every stage.
-    The paper's (P - 1)(F + I - W) is the case W <= min(F, I).  Source: Qi et al., arXiv:2401.10241, section 2.
+    The paper's (P - 1)(F + I - W) is the case W <= min(F, I). Source: Qi et al., arXiv:2401.10241, section 2.
     InputError for counts below one or several chunks.
 
     >>> from simcluster.schedules.text import order_lines
@@ -66,11 +66,11 @@ def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
 
 
 def zb_h2(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """ZB-H1 at twice the depth, which fills the warm-up too: no bubble in the span of a stage where F = I = W.
+    """Make ZB-H2: ZB-H1 at twice the depth, which fills the warm-up; no bubble in a stage's span where F = I = W.
 
     For M >= 2 P - 1 the makespan is M (F + B) + (P - 1) max(F, I - F, F + I - 2 W) and the longest span of a stage, for
-    W <= F, M (F + B) + max(0, (P - 1)(F + I - 2 W)); 2 P - 1 microbatches are in flight on every stage.
-    Source: Qi et al., arXiv:2401.10241, section 2.  InputError for counts below one or several chunks.
+    W <= F, M (F + B) + max(0, (P - 1)(F + I - 2 W)); 2 P - 1 microbatches are in flight on every stage. Source: Qi et
+    al., arXiv:2401.10241, section 2. InputError for counts below one or several chunks.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(zb_h2(2, 3))
@@ -80,7 +80,10 @@ def zb_h2(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
 
 
 def _split_1f1b(name: str, num_stages: int, num_microbatches: int, num_chunks: int, depth: int) -> Schedule:
-    """Stage r: depth (P - 1 - r) + 1 forwards; then I, the W of depth r microbatches earlier, and F in turn; then W."""
+    """Return 1F1B with split backwards.
+
+    Stage r: depth (P - 1 - r) + 1 forwards; then I, the W of depth r microbatches earlier, and F in turn; then W.
+    """
     require_counts(name, num_stages, num_microbatches, num_chunks)
     require_one_chunk(name, num_chunks)
     rows = []

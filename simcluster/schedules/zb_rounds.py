@@ -1,4 +1,4 @@
-"""The heuristic of automatic zero bubble: rounds of one F and one I per stage, W where it fits, after a warm-up."""
+"""Heuristic of automatic zero bubble: after a warm-up, rounds of one F and one I per stage, with W in gaps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROUNDING = 1e-9  # of sums of parts of microbatches
 
 @dataclass(frozen=True, slots=True)
 class Taste:
-    """What the heuristic leaves open; all eight combinations are tried."""
+    """Open choices of the zero-bubble heuristic; all eight combinations are tried."""
 
     delay_first_input: bool
     """In the warm-up, one F more although it delays the first I."""
@@ -23,7 +23,7 @@ class Taste:
 
 
 class _Stage:
-    """One stage's row being written, with the ends of its F and I and the bubble so far."""
+    """Row of one stage under construction, with the ends of its passes and its bubble so far."""
 
     def __init__(self, times: dict[Kind, Any], limit: int, weight_memory: float) -> None:
         self.times, self.limit, self._weight_memory = times, limit, weight_memory
@@ -33,7 +33,6 @@ class _Stage:
         self.bubble: Any = 0
 
     def count(self, kind: Kind) -> int:
-        """How many of these are done."""
         return len(self.ends[kind])
 
     @property
@@ -46,7 +45,7 @@ class _Stage:
         return self.count("W") < self.count("I")
 
     def put(self, kind: Kind, ready: Any = 0) -> None:
-        """The next microbatch's pass of this kind, when its input is there."""
+        """Append the next microbatch's pass of this kind, starting once its input is ready."""
         start = max(self.now, ready)
         if self.row:
             self.bubble += start - self.now
@@ -56,7 +55,7 @@ class _Stage:
 
 
 class Rounds:
-    """Rounds of one F and one I per stage, with W where it fits, after a warm-up as deep as memory and time allow."""
+    """Builder of a schedule by rounds of one F and one I per stage, after a warm-up limited by memory and time."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Rounds:
         self._num_microbatches, self._latency, self._taste = num_microbatches, latency, taste
 
     def schedule(self) -> Schedule:
-        """All rounds, then the W that are left."""
+        """Return the schedule of all rounds, followed by the remaining W."""
         numbers = range(len(self._stages))
         self._warm_up()
         for microbatch in range(self._num_microbatches):
@@ -87,7 +86,7 @@ class Rounds:
         return Schedule.along(loop_route(len(rows), 1), "zb-auto", rows, self._num_microbatches)
 
     def _warm_up(self) -> None:
-        """As many F as end before the first I can be there, fewer on every stage than on the one before."""
+        """Run the F that end before the first I can arrive, fewer on every stage than on the one before."""
         arrivals = [sum(stage.times["F"] for stage in self._stages) + (len(self._stages) - 1) * self._latency]
         for stage in reversed(self._stages[1:]):
             arrivals.append(arrivals[-1] + stage.times["I"] + self._latency)
@@ -103,7 +102,7 @@ class Rounds:
             most = max(1, stage.count("F") - 1)
 
     def _wants_forward(self, number: int, microbatch: int) -> bool:
-        """Does this stage run an F before the I of this microbatch?"""
+        """Return whether this stage runs an F before the I of this microbatch."""
         stage = self._stages[number]
         done = stage.count("F")
         if done <= microbatch:
@@ -120,7 +119,7 @@ class Rounds:
         return True
 
     def _input_at_best(self, number: int, microbatch: int) -> Any:
-        """When the I of this microbatch can be on this stage if no stage behind it does anything else before."""
+        """Return the earliest time at which this microbatch's I can be on this stage."""
         last = self._stages[-1]
         known = last.ends["F"][microbatch] if microbatch < last.count("F") else last.now
         arrival = max(last.now, known)
@@ -129,7 +128,7 @@ class Rounds:
         return arrival
 
     def _forward_ready(self, number: int) -> Any | None:
-        """When the input of the stage's next F is there; None if that F is not planned yet on the stage before."""
+        """Return when the input of the stage's next F is ready; None if its sender has not planned it."""
         if number == 0:
             return 0
         before = self._stages[number - 1].ends["F"]
@@ -152,7 +151,7 @@ class Rounds:
         stage.put("I", ready)
 
     def _fill(self, number: int, ready: Any, *, frees: bool) -> None:
-        """W until something is ready: where memory is full, where they fit, and eagerly where taste says so."""
+        """Run W until an input is ready: where memory is full, where W fits, and eagerly if chosen."""
         stage = self._stages[number]
         while stage.has_weight:
             gap = ready - stage.now

@@ -1,14 +1,15 @@
-"""The best order of F, I and W on the stages of a pipeline: a search over active schedules that proves what it finds.
+"""Search for the optimal zero-bubble order of one pipeline over active schedules.
 
-Microbatches are alike, so every stage takes each kind in their order, and a schedule is a word of F, I and W per stage.
-Words are built one action at a time by the rule of Giffler and Thompson (Operations Research 8, 1960): of all actions
-that could come next take the one that would end first, and branch over those that its stage could start before that
-end.  What is left out has a gap into which that action fits, and is no better for it; an F fits wherever memory lets it
-start, since only I and W, which free memory, lie between there and its old place.  All partial schedules of as many
-actions are held at once; one is dropped where another has done the same on every stage and is nowhere later, and where
-a lower bound says that it cannot beat the best known.  Held to a width, the search is a beam and proves nothing.
+Microbatches are identical, so every stage runs each kind in their order, and a schedule is a word of F, I and W per
+stage. Words are built one action at a time by the rule of Giffler and Thompson (Operations Research 8, 1960): of all
+actions that could come next take the one that would end first, and branch over those that its stage could start before
+that end. A schedule that is not tried has a gap into which that action fits, and is no better for it; an F fits
+wherever memory lets it start, since only I and W, which free memory, lie between there and its old place. All partial
+schedules of equal length are held at once; one is dropped where another has done the same on every stage and is nowhere
+later, and where a lower bound shows that it cannot beat the best known. Held to a width, the search is a beam and
+proves nothing.
 
-Pure; all times are whole numbers, so that comparisons are exact.
+Pure; all times are integers, so that comparisons are exact.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _Each = TypeVar("_Each")
 
 @dataclass(frozen=True, slots=True)
 class OrderingTask:
-    """What is to be ordered: times by stage, microbatches alive on a stage at most ``limit`` (parts as in ``zb_auto``).
+    """Ordering problem: pass times by stage, and at most ``limit`` microbatches alive on a stage.
 
     A goal is the largest end of a stage less that stage's part of ``offsets``; there are two, in order of weight.
     """
@@ -50,14 +51,14 @@ class OrderingTask:
 
     @property
     def weights_behind(self) -> int:
-        """How many W may be behind when an F starts, however many I are done: F k + this + 1 comes after W k."""
+        """Most W passes pending when an F starts: F k + this + 1 comes after W k."""
         if not self.weight_memory:
             return self.num_microbatches
         return int((self.limit - 1) / self.weight_memory + _ROUNDING)
 
 
 class _State(NamedTuple):
-    """What is done on every stage: (F, I, W), when it is free, and when its next F and I can start, as far as known."""
+    """State of every stage: (F, I, W) done, when it is free, and known arrivals of its next F and I inputs."""
 
     done: tuple[tuple[int, int, int], ...]
     free: tuple[int, ...]
@@ -66,7 +67,7 @@ class _State(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A partial schedule: its bounds, its state, the actions that lead to it, and what it is compared by (_times)."""
+    """Partial schedule: its bounds, its state, its actions, and the times by which it is compared (_times)."""
 
     bound: Value
     state: _State
@@ -76,9 +77,9 @@ class _Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """The rows of a schedule better than the known one, None where there is none, and the best value there is then.
+    """Rows of a schedule better than the known one (None if there is none), and the best value known.
 
-    ``complete``: nothing was left out, so that this value is the optimum.
+    ``complete``: nothing was dropped unproven, so that this value is the optimum.
     """
 
     rows: tuple[tuple[Action, ...], ...] | None
@@ -87,12 +88,12 @@ class FoundRows:
 
 
 def search(task: OrderingTask, known: Value, width: int | None = None, most: int | None = None) -> FoundRows:
-    """The best schedule below the ``known`` value, by at most ``width`` partial ones at a time and ``most`` in all."""
+    """Search for the best schedule below ``known``, with at most ``width`` partial ones at once and ``most`` in all."""
     return _Search(task, known).run(width, most)
 
 
 def lower_bound(task: OrderingTask, goal: int) -> int:
-    """What no schedule of the task can be below in one of its goals, 0 or 1."""
+    """Return a lower bound on one goal (0 or 1) over all schedules of the task."""
     searching = _Search(task, (0, 0))
     return searching.bound(searching.start(), goal)
 
@@ -104,12 +105,11 @@ class _Search:
         self._tails: dict[int, _Tails] = {}
 
     def start(self) -> _State:
-        """Nothing done; all microbatches are at the first stage."""
         stages, none = self._last + 1, ((),) * self._last
         return _State(((0, 0, 0),) * stages, (0,) * stages, ((0,) * self._task.num_microbatches, *none), (*none, ()))
 
     def run(self, width: int | None, most: int | None) -> FoundRows:
-        """Layer by layer, each of one action more."""
+        """Extend all partial schedules action by action; return the best complete one."""
         layer = [_Node((0, 0), self.start(), None, ())]
         complete, looked_at = True, 0
         for _ in range(3 * self._task.num_microbatches * (self._last + 1)):
@@ -126,7 +126,7 @@ class _Search:
         return FoundRows(self._rows(best), best.bound, complete)
 
     def _next(self, layer: list[_Node]) -> list[_Node]:
-        """All partial schedules of one action more but those that another of them is as good as."""
+        """Return all partial schedules of one more action, without dominated ones."""
         found: dict[tuple[tuple[int, int, int], ...], list[_Node]] = {}
         for node in layer:
             for stage, kind, start in self._branches(node.state):
@@ -142,7 +142,7 @@ class _Search:
         return list(itertools.chain.from_iterable(found.values()))
 
     def _branches(self, state: _State) -> list[tuple[int, Kind, int]]:
-        """(stage, kind, start) of the actions one of which comes next: all on one stage."""
+        """Return (stage, kind, start) of the alternative next actions, all on one stage."""
         task = self._task
         first_end: float = math.inf
         best: list[tuple[int, Kind, int, int]] = []
@@ -165,7 +165,7 @@ class _Search:
         return [(stage, kind, start) for stage, kind, start, end in best if start < first_end or end == first_end]
 
     def _after(self, state: _State, stage: int, kind: Kind, start: int) -> _State:
-        """The state once this action is over."""
+        """Return the state at the end of this action."""
         task, (done, free, forwards, inputs) = self._task, state
         did_forwards, did_inputs, did_weights = done[stage]
         if kind == "F":
@@ -186,7 +186,7 @@ class _Search:
         return _State(_replaced(done, stage, did), _replaced(free, stage, end), forwards, inputs)
 
     def _promising(self, state: _State) -> Value | None:
-        """The bounds of what a partial schedule can become; None where that is not below the best known."""
+        """Return the bounds of a partial schedule; None if they cannot beat the best known."""
         first = self.bound(state, 0)
         if first > self._best[0]:
             return None
@@ -194,7 +194,7 @@ class _Search:
         return None if (first, second) >= self._best else (first, second)
 
     def bound(self, state: _State, goal: int) -> int:
-        """No schedule that begins like this has a smaller value of the goal."""
+        """Return a lower bound on the goal over all completions of a partial schedule."""
         task, offsets = self._task, self._task.offsets[goal]
         if goal not in self._tails:
             self._tails[goal] = _tails(task, offsets)
@@ -221,7 +221,7 @@ class _Search:
         return most
 
     def _heads(self, state: _State) -> tuple[list[int], list[int]]:
-        """When the next F and the next I of every stage can start at the earliest."""
+        """Return the earliest start of the next F and the next I of every stage."""
         task, (done, free, forwards, inputs) = self._task, state
         next_forward, next_input = list(free), list(free)
         for stage in range(self._last + 1):
@@ -242,7 +242,6 @@ class _Search:
         return next_forward, next_input
 
     def _rows(self, node: _Node) -> tuple[tuple[Action, ...], ...]:
-        """The rows of a whole schedule."""
         rows: list[list[Kind]] = [[] for _ in range(self._last + 1)]
         way = node.way
         while way is not None:
@@ -253,7 +252,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Tails:
-    """By stage and microbatch, the least from the start of an action to the end of all that must follow it."""
+    """Least time from an action's start to the end of all that must follow it, by stage and microbatch."""
 
     forward: list[list[int]]
     input: list[list[int]]
@@ -261,7 +260,7 @@ class _Tails:
 
 
 def _tails(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
-    """Longest paths, over messages, memory and the work that a stage can only do later."""
+    """Compute longest paths over messages, memory and the work that a stage must still do."""
     total, stages = task.num_microbatches, range(len(task.forward))
     rows = [[[0] * total for _ in stages] for _ in range(3)]
     forward, input_, weight = rows
@@ -297,7 +296,7 @@ def _replaced(row: tuple[_Each, ...], place: int, value: _Each) -> tuple[_Each, 
 
 
 def _times(state: _State) -> tuple[int, ...]:
-    """When stages and what waits for them are free: a state that has done the same and is nowhere later is as good."""
+    """Return when stages and their inputs are free; equal progress and no later times dominate."""
     found = list(state.free)
     for free, arrivals in zip(state.free[1:] + state.free, state.forwards[1:] + state.inputs, strict=True):
         found += [max(free, arrival) for arrival in arrivals]
@@ -309,7 +308,6 @@ def _no_later(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def _numbered(kinds: Iterator[Kind]) -> Iterator[Action]:
-    """The microbatch of every action: each kind in order."""
     counts: dict[Kind, int] = {"F": 0, "I": 0, "W": 0}
     for kind in kinds:
         yield Action(kind, counts[kind])
