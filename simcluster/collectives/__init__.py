@@ -1,8 +1,8 @@
-"""Collective algorithms as data: phases of hops.
+"""Collective algorithms as data: phases of hops between the ranks of a group.
 
 To add one: a function ``(group) -> phases`` in a file, and an entry in ALGORITHMS.
 
-The entry says which groups the algorithm cannot serve, and its time in closed form, if there is one.  Reading order:
+The entry states which groups the algorithm cannot serve, and its time in closed form, if there is one. Reading order:
 ``description`` (hops and phases), ``group`` (what an algorithm knows of the cluster), ``entry``, ``ring``,
 ``hierarchical``, then any.
 """

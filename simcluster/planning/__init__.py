@@ -1,1 +1,1 @@
-"""From model, rank grid and schedule to the ops of every stage, on lanes, with their memory.  Pure."""
+"""Planning: from model, rank grid and pipeline schedule to the ops of every stage, with their memory. Pure."""

@@ -1,13 +1,13 @@
-"""What crosses the boundary between stages: who makes what an action needs, and how it is sent.
+"""Sends and receives between pipeline stages: asynchronous, or blocking at a rendezvous.
 
 Asynchronously: a send waits for what it sends, the receiver is always ready, and neither's computation waits for more
-than it needs.  Or at a rendezvous, as Megatron-LM without overlapped point-to-point communication
+than it needs. Or at a rendezvous, as Megatron-LM without overlapped point-to-point communication
 (``p2p_communication.py``): between two actions a stage posts the sends of what the first made and the receives of what
-the second needs, a transfer begins when both its sides are posted, and the stage goes on when all of its own are over.
+the second needs, a transfer begins when both its sides are posted, and the stage resumes when all its transfers end.
 Sends and receives are posted together where they are with the same stage (``send_forward_recv_backward``); else the
-receives are posted when the sends are over.  Where stages have several chunks all are posted together
-(``send_forward_recv_forward``), and a forward and a backward of those that take turns are one
-action (``send_forward_backward_recv_forward_backward``).
+receives are posted when the sends are over. Where stages have several chunks all are posted together
+(``send_forward_recv_forward``), and a forward and a backward of those that take turns are one action
+(``send_forward_backward_recv_forward_backward``).
 
 Pure.
 """
@@ -27,8 +27,10 @@ Key = tuple[str, int, int, int]
 
 
 class _Way(NamedTuple):
-    """What actions of a kind on a chunk have in common, on one route: what they make, the slice, and where their input
-    comes from and their output goes (W has neither)."""
+    """Data path shared by all actions of one kind, chunk and route: output, model slice, source and target hops.
+
+    The source and target of W are None.
+    """
 
     made: str
     virtual: int
@@ -37,7 +39,7 @@ class _Way(NamedTuple):
 
 
 class BoundaryRules(Protocol):
-    """What of a job says how boundaries are crossed."""
+    """Fields of a job that decide how tensors cross stage boundaries."""
 
     @property
     def schedule(self) -> Schedule: ...
@@ -52,7 +54,7 @@ class BoundaryRules(Protocol):
 
 
 class Boundaries:
-    """The boundaries of one stage."""
+    """Builder of one stage's sends, receives and rendezvous."""
 
     def __init__(self, job: BoundaryRules, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -64,12 +66,12 @@ class Boundaries:
         self._asked: tuple[Action | None, _Way] = None, _Way("", 0, None, None)  # of one action much is asked in a row
 
     def key(self, action: Action, step: int) -> Key:
-        """What the action makes: I makes for the stage before what B makes."""
+        """Return the key of an action's output; the output of I has the same key as that of B."""
         way = self._way(action)
         return way.made, step, action.microbatch, way.virtual
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
-        """What an action waits for: its neighbour's tensor, sent over or, on the same stage, just made."""
+        """Return what an action waits for: a send from its neighbour, or an output on the same stage."""
         made, virtual, source, _ = self._way(action)
         if source is None:
             return ()
@@ -77,11 +79,11 @@ class Boundaries:
         return (Need(source[0], (what, step, action.microbatch, virtual + (-1 if made == "F" else 1))),)
 
     def arrives_split(self, action: Action) -> bool:
-        """Does its input come from another stage, split over tp, to be gathered first?"""
+        """Return whether an action's input arrives split over tp and must be gathered first."""
         return self._job.gather_boundary and self._comes_from(action) is not None
 
     def send(self, action: Action, step: int) -> None:
-        """What an action made goes to its neighbour, if that is another stage."""
+        """Add the send of an action's output to its neighbour, if that is another stage."""
         if self._job.rendezvous:
             self._made.append(action)
         else:
@@ -89,9 +91,9 @@ class Boundaries:
             self._send(action, key, (Need(self._stage, key),))
 
     def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
-        """Return the positions of the row before which there is one, and how many actions follow until the next.
+        """Return positions in the row that a rendezvous precedes, each with the actions until the next.
 
-        There is none if sends do not wait.  ``halves`` are where fused pairs begin.
+        Empty if sends do not wait. ``halves`` are the positions at which fused pairs begin.
         """
         found: dict[int, int] = {}
         position = 0
@@ -101,9 +103,9 @@ class Boundaries:
         return found
 
     def _alternates(self, row: Sequence[Action], position: int) -> bool:
-        """Are these a forward and a backward that take turns with others, so that they are one action?
+        """Return whether a forward and a backward at this position alternate, so that they are one action.
 
-        Not a forward and its own backward, which needs what others make of it meanwhile.
+        Not a forward and the backward of the same microbatch, which needs what other stages make of it meanwhile.
         """
         one, *others = row[position : position + 3]
         if self._job.schedule.num_chunks == 1 or one.kind != "F" or not others or others[0].kind not in ("B", "I"):
@@ -128,7 +130,6 @@ class Boundaries:
         self._made = []
 
     def _send(self, action: Action, key: Key, needs: tuple[Need, ...]) -> tuple[Need, ...]:
-        """The item of what it made (its ``key``), if that is to be sent; the end of it."""
         hop = self._sent_to(action)
         if hop is None:
             return ()
@@ -153,7 +154,6 @@ class Boundaries:
         return known
 
     def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
-        """The other side of a send, if the action's input comes from another stage."""
         hop = self._comes_from(action)
         if hop is None:
             return

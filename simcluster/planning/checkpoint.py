@@ -1,9 +1,9 @@
-"""A checkpoint in a step: copies to host memory, the write that follows, and the barrier at which training stands.
+"""Checkpoint within a step: copies to host memory, the write to storage, and the barrier that stops training.
 
-A *snapshot* stops training until every rank has its part in its host's memory; the write to storage goes on from there
-beside the next step, on the cables of the NICs that gradients travel on, too.  A *blocking* one stops training until
-the write is over.  A rank writes its own shard: of what it shares with replicas its own part (``SavedParts``).  What
-peers keep in their memory is written to them as to storage.  Pure.
+A *snapshot* stops training until every rank has its part in its host's memory; the write to storage then continues,
+overlapped with the next step, on the NICs that gradients use, too. A *blocking* checkpoint stops training until the
+write is over. A rank writes its shard, and its part of what it shares with replicas (``SavedParts``). What peers keep
+in their memory is written to them as to storage. Pure.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _NAMES = {"d2h": "snapshot", STORAGE: "write", "peers": "copy"}
 
 @dataclass(frozen=True, slots=True)
 class SavedParts:
-    """What ranks save ``after`` a step: ``sizes[stage]`` bytes of common parameters and of experts, each for a rank
-    that saves any; ``saves[rank]`` says which of the two it does.
+    """Bytes that ranks save ``after`` a step, and how: ``sizes[stage]`` of common parameters and of experts.
 
-    The copy to the host takes ``copying`` s (-1: what its links make of it), training stands for ``stall`` if that is
-    longer; the write, of the ``written`` part of the bytes, goes at most at ``bounds[stage]`` B/s of a rank, or takes
-    ``writing`` s where it uses no link of the job's.  ``blocking``: training waits for the write, which no snapshot
-    precedes.  ``to`` is where it goes.
+    ``sizes`` are for a rank that saves any; ``saves[rank]`` states which of the two it does. The copy to the host takes
+    ``copying`` s (-1: the time on its links), training stops for ``stall`` s if that is longer; the write, of the
+    ``written`` part of the bytes, has at most ``bounds[stage]`` B/s per rank, or takes ``writing`` s where it uses no
+    link of the job. ``blocking``: training waits for the write, which no snapshot precedes. ``to`` is its destination.
     """
 
     after: int
@@ -45,7 +44,7 @@ class SavedParts:
     to: Direction = STORAGE
 
     def put(self, lanes: ProgramBuilder, step: int) -> None:
-        """The ops of a stage's ranks behind this step, if it is the one."""
+        """Add the checkpoint's ops of a stage's ranks after this step, if it is the step to save."""
         if step != self.after:
             return
         stage = lanes.stage
@@ -69,7 +68,6 @@ class SavedParts:
     def _copy(
         self, lanes: ProgramBuilder, way: Direction, works: Sequence[Copy], needs: tuple[Need, ...], step: int
     ) -> list[Need]:  # fmt: skip
-        """Both parts, one after the other; empty where the stage saves nothing."""
         ops = [
             Op(work, way, CHECKPOINT, f"{_NAMES[work.direction]} {part}", lane=way)
             for part, work in zip(_PARTS, works, strict=True)
@@ -82,15 +80,15 @@ class SavedParts:
 
     @property
     def uneven(self) -> bool:
-        """Do ranks of a stage save different things?"""
+        """Whether ranks of a stage save different parts."""
         return len(set(self.saves)) > 1
 
     def colour(self, rank: int) -> Hashable:
-        """Equal for ranks of a stage that save alike."""
+        """Return a value that is equal for ranks of a stage that save the same parts."""
         return self.saves[rank]
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """A stage's program as a rank has it: what it does not save takes no time and moves nothing."""
+        """Return a rank's version of its stage's program, in which parts it does not save take no time."""
         spared = [part for part, saves in zip(_PARTS, self.saves[rank], strict=True) if not saves]
         if not spared:
             return program
@@ -111,5 +109,5 @@ class SavedParts:
 
 
 def rate_of(size: float, seconds: float) -> float:
-    """B/s at which so many bytes take so long; no bound where they take no time."""
+    """Return the rate (B/s) at which ``size`` bytes take ``seconds``; infinite for no time."""
     return size / seconds if seconds > 0 else math.inf

@@ -1,9 +1,9 @@
-"""The ops of an attention whose sequence is split over cp: its pieces, with what the ranks hand round between them.
+"""Ops of attention with context parallelism: pieces of the kernel, and traffic between cp ranks.
 
 * heads are traded (``Context.traders``): queries, keys and values for longer parts of sequences of fewer heads, by an
   all-to-all, and the outputs are traded back; backward the same of gradients;
-* ring: forward, keys and values go on to the next rank beside each piece but the last.  Backward their gradients travel
-  with them, a piece behind, and go one hop further in the end, home;
+* ring: forward, keys and values move to the next rank overlapped with each piece but the last.  Backward their
+  gradients travel with them, one piece later, and take one hop more in the end, home;
 * PyTorch's ring (``Context.torch``): the same, or keys and values gathered once before the pieces instead of going
   round; the gradients go round in any case, in fp32.  In a traced graph nothing of it overlaps with a piece;
 * gather: keys and values of all ranks come before the kernel, and again before its backward; the gradients are summed

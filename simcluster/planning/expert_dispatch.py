@@ -1,4 +1,4 @@
-"""What brings tokens to their experts and back: calls of collectives, their bytes, and the multiprocessors they hold.
+"""Token dispatch to experts and back: collective calls, their bytes, and the SMs that they occupy.
 
 Pure.
 """
@@ -25,15 +25,14 @@ TravelType = Literal["activations", "fp8"]
 
 
 class Travel(NamedTuple):
-    """A collective over ep: its kind and the bytes of its buffer."""
+    """Collective over ep that carries tokens: its kind and the bytes of its buffer."""
 
     kind: str
     size: float
 
 
 class ExpertDispatch(Spec):
-    """Dispatch of tokens to experts: Megatron-LM's --moe-token-dispatcher-type, and libraries of its flex
-    dispatcher."""
+    """Dispatch of tokens to experts: Megatron-LM's --moe-token-dispatcher-type, or a library of its flex dispatcher."""
 
     kind: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
     """A copy to every expert that a token visits, by NCCL's all-to-all (alltoall); all tokens to all ep ranks, and a
@@ -50,7 +49,7 @@ class ExpertDispatch(Spec):
 
     @property
     def relays(self) -> bool:
-        """Does a machine get one copy?"""
+        """Whether each node receives one copy of a token and relays it over NVLink."""
         match self.kind:
             case "deepep" | "hybridep":
                 return True
@@ -60,15 +59,15 @@ class ExpertDispatch(Spec):
 
     @property
     def multiprocessors(self) -> int:
-        """Those that a call holds; NCCL's are a matter of interference."""
+        """SMs that a call occupies; those of NCCL are modelled as interference."""
         return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
 
     def out(self, there: Routed, ranks: int, element_bytes: float) -> Travel:
-        """The call that brings tokens, or gradients of what experts gave, to ``ranks`` of ep."""
+        """Return the call that brings tokens, or gradients of experts' outputs, to ``ranks`` of ep."""
         return self._travel(there, ranks, _bytes_of(self.dtype, element_bytes), ("all_gather", DISPATCH))
 
     def back(self, there: Routed, ranks: int, element_bytes: float) -> Travel:
-        """The call that brings what experts gave, or the gradients of tokens, back."""
+        """Return the call that brings experts' outputs, or gradients of tokens, back."""
         return self._travel(there, ranks, _bytes_of(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE))
 
     def _travel(self, there: Routed, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> Travel:

@@ -1,4 +1,4 @@
-"""Given times of a pipeline: of one microbatch on one stage, or on every slice of the model.  Pure."""
+"""Given times of a pipeline: seconds of one microbatch on one stage, or on every model slice. Pure."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PLAYED = 12e-6
 @checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of one microbatch on one stage (all its chunks together) or one slice, and of what surrounds it.
+    """Seconds of one microbatch on one stage (all its chunks together) or one slice, and of its communication.
 
-    ``weight_grad`` is the part of ``backward`` that is W where the schedule splits it; left out, half of it.
+    ``weight_grad`` is the part of ``backward`` that is W where the schedule splits it (default: half).
     ``tensor_parallel`` is one blocking collective over tp, of which F and B have ``collectives`` each; ``send`` one
-    stage boundary, beside computation, ``send_back`` that of a gradient where it takes another time (to the slice
-    before, over another boundary); ``grad_reduce`` the reduction over dp: blocking after the last B or, with
-    ``grad_buckets``, in so many equal parts beside the last B (or W) of each chunk, each sent as soon as the backward
-    has made its gradients; the optimizer waits for them all.  ``launch`` is what the host adds to every pass (F, B, I
-    or W), ``send_launch`` what it adds to a pass for the message behind it.
+    stage boundary, overlapped with computation, ``send_back`` that of a gradient where it takes another time (to the
+    slice before, over another boundary); ``grad_reduce`` the reduction over dp: blocking after the last B or, with
+    ``grad_buckets``, in that many equal parts overlapped with the last B (or W) of each chunk, each sent as soon as the
+    backward has made its gradients; the optimizer waits for them all. ``launch`` is what the host adds to every pass
+    (F, B, I or W), ``send_launch`` what it adds to a pass for the message after it.
     """
 
     forward: float
@@ -67,26 +67,26 @@ class Costs:
             )
 
     def sending(self, made: str) -> float:
-        """The message of what F or, "B", B and I have made."""
+        """Return the seconds of sending the output of F or, for "B", of B and I."""
         return self.send if made == "F" or self.send_back is None else self.send_back
 
     def seconds(self, kind: Kind) -> float:
-        """Compute of one pass, without what the host adds."""
+        """Return the compute seconds of one pass, without launch overhead."""
         weight = self.backward / 2 if self.weight_grad is None else self.weight_grad
         return {"F": self.forward, "B": self.backward, "I": self.backward - weight, "W": weight}[kind]
 
 
 def require_seconds(name: str, value: float) -> None:
-    """Raises InputError unless the value is a finite number, 0 or more."""
+    """Raise InputError unless the value is a finite number, 0 or more."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise InputError(f"{name} {shown(value)} must be a finite number of seconds, 0 or more: write one, as in 0.002")
 
 
 class StageCosts:
-    """What every chunk of every stage costs, for a schedule that places the slices of the model.
+    """Costs of every chunk of every stage, for a schedule that places the model slices.
 
-    One Costs: all stages are alike, and it is that of a whole stage, which its chunks share evenly.  A sequence: one
-    for each slice of the model (virtual stage) in forward order, wherever the schedule puts it.
+    One Costs holds for every whole stage, whose chunks share it evenly. A sequence has one for each slice of the model
+    (virtual stage) in forward order, on any stage.
     """
 
     def __init__(self, costs: Costs | Sequence[Costs], schedule: Schedule) -> None:
@@ -100,7 +100,7 @@ class StageCosts:
             require_slices(self._slices, depth, schedule.name)
 
     def of(self, stage: int, chunk: int) -> Costs:
-        """The costs that hold there; compute is ``seconds`` of this object."""
+        """Return the costs of a stage's chunk; its compute time is ``seconds`` of this object."""
         if self._alike is not None:
             return self._alike
         assert self._slices is not None
@@ -108,13 +108,13 @@ class StageCosts:
         return self._slices[route.index((stage, chunk))]
 
     def seconds(self, kind: Kind, stage: int, chunk: int) -> float:
-        """Compute of one pass there, with what the host adds to it."""
+        """Return the compute seconds of one pass of a stage's chunk, including launch overhead."""
         costs = self.of(stage, chunk)
         share = 1.0 if self._alike is None else self._share
         return costs.seconds(kind) * share + costs.launch
 
     def after(self, stage: int) -> tuple[float, float]:
-        """Seconds of the blocking reduction over dp and of the optimizer on a stage: of all its slices."""
+        """Return the seconds of a stage's blocking reduction over dp and of its optimizer, over all slices."""
         if self._alike is not None:
             return 0.0 if self._alike.grad_buckets else self._alike.grad_reduce, self._alike.optimizer
         here = [self.of(stage, chunk) for chunk in range(self._schedule.num_chunks)]
@@ -122,7 +122,7 @@ class StageCosts:
         return blocking, math.fsum(each.optimizer for each in here)
 
     def bucket(self, stage: int, chunk: int) -> tuple[int, float]:
-        """How many buckets of gradients a chunk reduces beside its backward, and seconds of one; (0, 0) for none."""
+        """Return a chunk's number of overlapped gradient buckets, and seconds per bucket; (0, 0) for none."""
         costs = self.of(stage, chunk)
         if not costs.grad_buckets or not costs.grad_reduce:
             return 0, 0.0
@@ -131,7 +131,7 @@ class StageCosts:
 
 
 def require_slices(slices: Sequence[Costs], depth: int, name: str) -> None:
-    """Raises InputError unless there is one Costs for each slice of the model."""
+    """Raise InputError unless there is one Costs for each slice of the model."""
     if len(slices) != depth:
         raise InputError(
             f"{len(slices)} costs for the {depth} slices (stages x chunks) of schedule {name!r}; give one for each, in "
@@ -140,9 +140,9 @@ def require_slices(slices: Sequence[Costs], depth: int, name: str) -> None:
 
 
 def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, float]:
-    """What a schedule that is made for times is made for: durations by (kind, stage, chunk), and of a message.
+    """Return pass durations by (kind, stage, chunk), and that of a message, for schedules made for times.
 
-    Such schedules have one slice a stage.
+    Such schedules have one slice per stage.
     """
     if isinstance(costs, Costs):
         return (lambda kind, stage, chunk: costs.seconds(kind)), costs.send
@@ -153,7 +153,7 @@ def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, 
 
 
 def given_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
-    """What multiplies the compute times of each of so many ranks; InputError for a rank that is not there."""
+    """Return the factor on the compute times of each rank; raise InputError for an unknown rank."""
     found = [1.0] * ranks
     for rank, factor in slowness.items():
         if rank not in range(ranks) or not 0 < factor < math.inf:
@@ -164,7 +164,7 @@ def given_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
 
 
 def require_steps(steps: int, optimizer_sync: str, sync: float) -> None:
-    """InputError for a count of steps or a way of their agreeing that is none."""
+    """Raise InputError for an invalid number of steps or kind of optimizer synchronization."""
     if steps < 1:
         raise InputError(f"steps {steps!r} must be at least 1")
     if optimizer_sync not in ("all_reduce", "post_validation"):
@@ -173,8 +173,7 @@ def require_steps(steps: int, optimizer_sync: str, sync: float) -> None:
 
 
 def require_time_to_play(schedule: Schedule, steps: int, unlike: int) -> None:
-    """InputError if so many steps, each stage's on so many ranks ``unlike`` each other, take longer than is begun
-    unasked."""
+    """Raise InputError if simulating this takes longer than is begun unasked; ``unlike`` ranks per stage."""
     seconds = _PLAYED * sum(map(len, schedule.rows)) * steps * unlike
     several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
     require_begun(

@@ -1,4 +1,4 @@
-"""The program of one stage whose passes and messages have given times, and its segments.  Pure."""
+"""Program of one pipeline stage whose passes and messages have given times, and its segments. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from simcluster.schedules.actions import PASS_NAMES, Kind
 
 
 def send_of(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
-    """A tensor over a stage boundary."""
+    """Return the send of a tensor over a stage boundary."""
     name = "activation" if kind == "F" else "gradient"
     return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
 
 
 def pass_of(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
-    """A pass of a chunk: compute; where it has collectives (W has none), in equal parts with one behind each."""
+    """Return one pass of a chunk: equal parts of compute, each followed by a collective (none in W)."""
     return pieces_of(kind, seconds, costs, tp, 1)[0]
 
 
 def pieces_of(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
-    """The same pass in so many pieces of equal compute; a collective belongs to the piece that it follows."""
+    """Return one pass in pieces of equal compute; a collective belongs to the piece that it follows."""
     name = PASS_NAMES[kind]
     quiet = kind == "W" or tp == 1 or not costs.tensor_parallel
     collectives = 0 if quiet else costs.collectives
@@ -50,7 +50,7 @@ def pieces_of(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) ->
 
 
 def reduction_of(seconds: float, lane: str) -> Segment:
-    """One bucket of gradients over dp."""
+    """Return the all-reduce of one gradient bucket over dp."""
     return Segment((Op(Timed("dp", seconds), "dp", "all_reduce", "gradients", lane=lane),))
 
 
@@ -69,10 +69,10 @@ _REDUCTIONS = "dp"  # the lane of gradients that are reduced beside computation
 
 
 class _Part(NamedTuple):
-    """What is the same of all actions of a kind on a chunk of a stage, of microbatches on one route.
+    """Data shared by all actions of one kind on a stage's chunk, for microbatches on one route.
 
-    ``key`` is the number of its end, of the first step and microbatch, ``half`` that as the first of a pair.  It waits
-    for the end ``source`` at the stage ``whence`` (-1 for nothing).  ``send``, put on its lane by ``leave``, takes what
+    ``key`` is the number of its end, of the first step and microbatch, ``half`` that as the first of a pair. It waits
+    for the end ``source`` at the stage ``whence`` (-1 for nothing). ``send``, put on its lane by ``leave``, takes what
     it made to another stage, and is over at ``sent``.
     """
 
@@ -88,7 +88,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """Boundaries at which sender and receiver wait for each other and for the end (as ``boundaries.BoundaryRules``)."""
+    """Job rules of blocking sends (a ``boundaries.BoundaryRules``): sender and receiver wait for each other."""
 
     schedule: Schedule
     rendezvous: bool = True
@@ -98,14 +98,14 @@ class Meetings:
 
 
 class FixedBoundaries(Boundaries):
-    """The boundaries of one stage, each message as long as the costs of its slice say."""
+    """Blocking sends of one stage, with given times."""
 
     def __init__(self, costs: StageCosts, schedule: Schedule, lanes: ProgramBuilder) -> None:
         super().__init__(Meetings(schedule), lanes)
         self._costs, self._schedule = costs, schedule
 
     def arrivals(self, actions: Sequence[Action], step: int) -> tuple[Need, ...]:
-        """What actions wait for of other stages."""
+        """Return what actions wait for from other stages."""
         return tuple(
             need for action in actions if self._comes_from(action) is not None for need in self.needs(action, step)
         )
@@ -117,8 +117,7 @@ class FixedBoundaries(Boundaries):
 
 
 class FixedStage:
-    """The program of one stage in the making.  ``end`` is the all-reduce over the stages before the optimizer, or
-    None."""
+    """Builder of one stage's program; ``end`` is the all-reduce over stages before the optimizer, or None."""
 
     def __init__(
         self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, way: Way, end: float | None
@@ -136,15 +135,18 @@ class FixedStage:
         self._reduced: tuple[Need, ...] = ()
 
     def program(self, steps: int) -> StageProgram:
-        """All of its steps."""
+        """Return the program of all steps."""
         for step in range(steps):
             self._pipeline(step)
             self._finish(step)
         return self._lanes.program()
 
     def _pipeline(self, step: int) -> None:
-        """The row, in order.  Of a fused pair [F|B] the first half waits for what both need; what both make is there at
-        the end of the second, and is sent behind it."""
+        """Add the row's actions in order.
+
+        In a fused pair [F|B] the first half waits for what both need; the outputs of both exist at the end of the
+        second.
+        """
         row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_at(self._stage))
         begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
         parts, route_of, meetings = self._parts, self._schedule.route_of, self._meetings
@@ -207,7 +209,6 @@ class FixedStage:
         return part
 
     def _end_of(self, what: str, place: int) -> int:
-        """The number of an end on a slice of the model, of the first step and microbatch."""
         return (_ENDS.index(what) * self._slices + place) * self._schedule.num_microbatches
 
     def _seconds(self, action: Action) -> float:
@@ -222,7 +223,7 @@ class FixedStage:
         return self._lanes.once((kind, chunk, seconds), lambda: pass_of(kind, seconds, costs, self._plan.tp))
 
     def _in_pieces(self, part: _Part, action: Action, step: int, at: int) -> list[Hashable]:
-        """The action in as many pieces as it makes buckets of gradients; the keys of their ends."""
+        """Add the action in one piece per gradient bucket; return the keys of the pieces' ends."""
         kind, microbatch, chunk = action
         count, _ = self._costs.bucket(self._stage, chunk)
         seconds = self._seconds(action)
@@ -234,8 +235,7 @@ class FixedStage:
         return ends
 
     def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
-        """A chunk's buckets, one after the other beside computation, each behind the end of its piece; of a fused pair,
-        which is not cut, all behind its end."""
+        """Add a chunk's bucket reductions, each after its piece; of an uncut fused pair all after its end."""
         count, seconds = self._costs.bucket(self._stage, chunk)
         segment = self._lanes.once(("reduce", seconds), lambda: reduction_of(seconds, _REDUCTIONS))
         for number in range(count):
@@ -273,13 +273,13 @@ def _needs(part: _Part, at: int) -> tuple[Need, ...]:
 
 
 def _receiver(schedule: Schedule, stage: int, action: Action) -> int | None:
-    """The other stage that waits for what an action makes, if there is one."""
+    """Return the other stage that waits for an action's output, if there is one."""
     _, target = _neighbours(schedule, stage, action)
     return None if action.kind == "W" or target is None or target[0] == stage else target[0]
 
 
 def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
-    """Where the action's input comes from and where its result goes."""
+    """Return the hop that an action's input comes from, and the hop that its output is sent to."""
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
     after = schedule.next_hop(action.microbatch, stage, action.chunk)
     return (before, after) if action.kind == "F" else (after, before)

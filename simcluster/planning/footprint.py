@@ -57,7 +57,7 @@ class Footprint:
 
     @property
     def total(self) -> float:
-        """The sum of all parts (bytes)."""
+        """Sum of all parts (bytes)."""
         state = self.parameters + self.gradients + self.optimizer + self.buffers
         return state + self.activations + self.other + self.fragmentation * self.unsharded
 
@@ -166,7 +166,6 @@ def _change(size: float) -> MemoryProfile:
 
 
 def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offload) -> list[MemoryProfile]:
-    """Return the profiles of the pieces of an action whose activations go to the host layer by layer."""
     windows = LayerWindows.of(whole.layers, offload)
     pieces = windows.cut(whole) if windows.sizes else [whole]
     found = []
@@ -194,12 +193,12 @@ Order = Callable[[Action], Sequence[Visit]]
 
 
 class UnevenExperts(Protocol):
-    """The load of the experts of ranks; ``by_pass``: drawn anew for every pass of a microbatch."""
+    """Load of the experts of ranks; ``by_pass``: drawn anew for every pass of a microbatch."""
 
     @property
     def by_pass(self) -> bool: ...
     def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
-        """What multiplies an even share, [rank of the stage], of those ranks that differ."""
+        """Return each rank's load relative to an even share, [rank of the stage], for ranks that differ."""
         ...
 
 
@@ -269,7 +268,7 @@ def _passed(
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """What turns seconds of a step into rates: its ranks, and its samples, tokens and FLOP per step.
+    """Ranks, samples, tokens and FLOP of a step, which turn its seconds into rates.
 
     ``peak_flops`` is FLOP/s of one GPU at the job's precision.
     """
@@ -283,17 +282,17 @@ class StepCounts:
 
     @property
     def counts(self) -> StepCounts:
-        """These counts alone, without what a subclass adds."""
+        """StepCounts without the fields that a subclass adds."""
         return StepCounts(**{field.name: getattr(self, field.name) for field in fields(StepCounts)})
 
 
 @dataclass(frozen=True, slots=True)
 class Facts(StepCounts):
-    """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
+    """Properties of a job known before it runs: ranks, samples, tokens and FLOP per step, device and memory.
 
     ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``real`` the part of
-    the tokens that are no padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;
-    ``memory`` is bytes of one GPU.  The job's ``precision`` is that of ``peak_flops``; the GPU's peak in bf16 is
+    the tokens that are not padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;
+    ``memory`` is bytes per GPU. The job's ``precision`` is that of ``peak_flops``; the GPU's peak in bf16 is
     ``bf16_flops``, 0 where it has none.
     """
 

@@ -1,4 +1,4 @@
-"""Everything that decides the programs of a step: the model and its slices, the plan, the schedule, how things travel.
+"""Job: model, slices, rank grid, schedule, parallelism and offloading, which decide a step's programs. Pure.
 
 Pure data.
 """
@@ -24,13 +24,13 @@ from simcluster.schedules import Action, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """How the layers of the model are cut: ``counts[s]`` layers in slice (virtual stage) s, in the model's order."""
+    """Partition of the model's layers: ``counts[s]`` layers in slice (virtual stage) s, in the model's order."""
 
     counts: tuple[int, ...]
 
     @classmethod
     def even(cls, layers: int, slices: int) -> Slices:
-        """As many layers in each; InputError where that does not go."""
+        """Return slices of equally many layers; raise InputError if they do not divide."""
         if layers % slices:
             raise InputError(
                 f"{layers} layers do not divide over {slices} slices of equally many; use a multiple of {slices}"
@@ -39,15 +39,15 @@ class Slices:
 
     @classmethod
     def nearly_even(cls, layers: int, slices: int) -> Slices:
-        """As even as it goes, the longer slices first."""
+        """Return slices as even as possible, the longer ones first."""
         return cls(tuple(layers // slices + (number < layers % slices) for number in range(slices)))
 
     @classmethod
     def of_stages(cls, layers: Sequence[int], schedule: Schedule) -> Slices:
-        """``layers[stage]`` layers on each stage, spread over its chunks; a schedule with one copy of the model.
+        """Return slices with ``layers[stage]`` layers per stage, spread over its chunks.
 
-        As evenly as possible: where they do not divide, chunks that are first in the model's order have one more, but
-        those with the embedding or the LM head last, as they have that to do besides.
+        The schedule has one copy of the model. As evenly as possible: where layers do not divide, chunks that are first
+        in the model's order have one more, but those with the embedding or the LM head last, as they have more work.
         """
         route = schedule.routes[0]
         counts = [0] * len(route)
@@ -60,32 +60,32 @@ class Slices:
 
     @property
     def layers(self) -> int:
-        """Layers of the model."""
+        """Number of layers of the model."""
         return sum(self.counts)
 
     def of(self, number: int) -> tuple[int, ...]:
-        """Global numbers of the layers in one slice."""
+        """Return the global numbers of the layers in one slice."""
         first = sum(self.counts[:number])
         return tuple(range(first, first + self.counts[number]))
 
     def whole(self, number: int) -> Pass:
-        """All that one slice holds, with embedding and LM head, as one pass."""
+        """Return all layers of one slice, with embedding and LM head, as one pass."""
         return Pass(self.of(number), number == 0, number == len(self.counts) - 1)
 
     def slice_of(self, layer: int) -> int:
-        """The slice that holds this layer."""
+        """Return the slice that holds a layer."""
         return next(number for number, end in enumerate(accumulate(self.counts)) if layer < end)
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How ZeRO 3 (FSDP) gathers and reduces: in units of ``unit_layers`` layers, ``prefetch`` units ahead of their use.
+    """Options of ZeRO 3 (FSDP): units of ``unit_layers`` layers, gathered ``prefetch`` units ahead of their use.
 
-    ``reshard``: a unit is given up behind its forward and gathered again for its backward.  ``two_lanes``: gathers and
-    reductions do not wait for each other.  ``every_microbatch``: gradients are reduced in each microbatch's backward
-    (also under ZeRO 2), not only in the last one's.  ``by_matrix``: each matrix of a unit by itself, as a list of as
-    many pieces as ranks, which cost the host ``piece`` seconds each; ``again``: all but the last are gathered twice
-    for a backward.
+    ``reshard``: a unit is freed after its forward and gathered again for its backward. ``two_lanes``: gathers and
+    reductions do not wait for each other. ``every_microbatch``: gradients are reduced in each microbatch's backward
+    (also under ZeRO 2), not only in the last one's. ``by_matrix``: each matrix of a unit separately, as a list of one
+    piece per rank, which cost the host ``piece`` seconds each; ``again``: all but the last are gathered twice for a
+    backward.
     """
 
     unit_layers: int = 1
@@ -103,14 +103,14 @@ ZeroStage = Literal[0, 1, 2, 3]
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """How gradients and parameters travel over dp.
+    """Options of communication and optimizer over dp: ZeRO stage, overlap, bytes and times.
 
     ``gradient_bytes`` and ``parameter_bytes`` are per element on the wire; ``bucket_bytes`` is the size from which on a
-    bucket of gradients is sent.  ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
+    bucket of gradients is sent. ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
     which the optimizer's include) are functions of the parameters they touch; ``buffer_seconds`` are what passes over
-    all the gradients that a rank accumulates take ahead of their reduction, and ``copy_seconds`` what ZeRO 3 copies on
-    the GPU for each reduction, functions of parameters too.  ``optimizer`` is None only
-    where times are given.  ``outer``: what workers that train separately sum every so many steps.
+    all the gradients that a rank accumulates take before their reduction, and ``copy_seconds`` what ZeRO 3 copies on
+    the GPU for each reduction, functions of parameters too. ``optimizer`` is None only where times are given.
+    ``outer``: what workers that train separately sum periodically.
     """
 
     zero: ZeroStage
@@ -131,13 +131,13 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What lives in host memory, and what of it travels: see ``offload``.
+    """Activations and optimizer state kept in host memory, and the bytes copied: see ``offload``.
 
-    ``activations`` is the part of the bytes that F keeps of layers, which ``kept`` tells for their numbers, and
-    ``ahead`` how many actions before their use they may come back.  Of the ``optimizer`` every parameter has
-    ``state_bytes``, and gradients and weights of these bytes travel; it goes in buckets of so many parameters
-    (``bucket``), of which ``buffers`` fit on the GPU, or the host moves ``update_bytes`` per parameter at ``host_rate``
-    (B/s, the rank's share).
+    ``activations`` is the part of the bytes that F keeps of layers, which ``kept`` returns for their numbers, and
+    ``ahead`` how many actions before their use they may come back. Every parameter has ``state_bytes`` of ``optimizer``
+    state, and copies of its gradient and weight have these bytes; copies go in buckets of ``bucket`` parameters, of
+    which ``buffers`` fit on the GPU, or the host moves ``update_bytes`` per parameter at ``host_rate`` (B/s, the rank's
+    share).
     """
 
     activations: float = 0.0
@@ -153,11 +153,11 @@ class Offload:
     buffers: int = 2
 
     def buckets(self, parameters: float) -> int:
-        """How many there are of so many parameters."""
+        """Return the number of buckets for this many parameters."""
         return max(1, math.ceil(parameters / self.bucket))
 
     def optimizer_on_gpu(self, parameters: float) -> float:
-        """Bytes of the optimizer's state of so many parameters that the GPU holds."""
+        """Return the bytes of optimizer state on the GPU for this many parameters."""
         match self.optimizer:
             case "none":
                 return parameters * self.state_bytes
@@ -169,7 +169,7 @@ class Offload:
         assert_never(self.optimizer)
 
     def optimizer_in_host(self, parameters: float) -> float:
-        """Bytes that the host holds for them: the state, and gradients that it updates with."""
+        """Return the bytes in host memory for this many parameters: state, and gradients to update with."""
         match self.optimizer:
             case "none":
                 return 0.0
@@ -181,7 +181,7 @@ class Offload:
 
 
 class PassMaker(Protocol):
-    """Makes the segments of a stage's passes; ``segments.Passes`` does from a model's kernels.
+    """Maker of the segments of a stage's passes; ``segments.Passes`` makes them from a model's kernels.
 
     Given times (``simcluster.studies.bench.given_times``) have none: they make whole programs.
     """
@@ -191,7 +191,7 @@ class PassMaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job(Shown):
-    """Everything that decides the stages' programs."""
+    """Model, rank grid, schedule and options that decide the programs of all stages."""
 
     model: Model
     plan: Plan
@@ -211,7 +211,7 @@ class Job(Shown):
     casts: bool = False  # does the first F of a step on a chunk cast its weights?
 
     def forward_only(self) -> Job:
-        """A pass of validation: the forwards of its schedule, in their order, without gradients and optimizer."""
+        """Return the job of a validation pass: the forwards of its schedule, without gradients and optimizer."""
         gathers = self.data_parallel.zero == 3 and self.data_parallel.overlap_gather  # else parameters are there
         data = replace(self.data_parallel, overlap_reduce=False, overlap_gather=gathers)
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.schedule.rows)
@@ -226,26 +226,26 @@ class Job(Shown):
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters: they sum their gradients, or share the state between them."""
+        """Number of ranks that hold the same parameters: they sum gradients, or share optimizer state."""
         return self.plan.replicas
 
     @property
     def alone(self) -> bool:
-        """Does no other rank hold any of a rank's parameters?  Experts may have replicas where the rest has none."""
+        """Whether no other rank holds any of a rank's parameters, its experts included."""
         return self.plan.replicas == 1 and self.plan.expert_replicas == 1
 
     def whole(self, stage: int, chunk: int) -> Pass:
-        """All that a chunk of a stage holds, as one pass."""
+        """Return all layers of a stage's chunk as one pass."""
         number = self.schedule.slice_of(stage, chunk)
         return self.slices.whole(number)
 
 
 def balanced(seconds: Sequence[float], first: float, last: float, slices: int, *, empty_ends: bool = False) -> Slices:
-    """The cut of layers of these times into slices whose longest is shortest.
+    """Partition layers with these times into slices whose longest is as short as possible.
 
-    ``first`` and ``last`` are what the first slice does besides (embedding) and the last (LM head, loss); with
-    ``empty_ends`` these two may do without a layer, every other has one at least.  Among equally good cuts the one that
-    is most even in the other slices.  Raises InputError with too few layers for the slices.
+    ``first`` and ``last`` are the extra times of the first slice (embedding) and of the last (LM head, loss); with
+    ``empty_ends`` these two may have no layers, every other has at least one. Among equally good cuts the one that is
+    most even in the other slices. Raises InputError with too few layers for the slices.
     """
     layers = len(seconds)
     least = [1] * slices

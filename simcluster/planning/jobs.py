@@ -1,6 +1,6 @@
-"""Several jobs on one cluster at once, as if they were one program: their ranks and stages numbered through.
+"""Several jobs on one cluster, combined into one program with consecutive rank and stage numbers.
 
-A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs share is links.  Pure.
+A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs share is links. Pure.
 """
 
 from __future__ import annotations
@@ -22,91 +22,91 @@ from simcluster.traffic.traffic import Fabric, Spread
 
 @dataclass(frozen=True)
 class PlacedFabric:
-    """A cluster as ranks see it: rank r runs on GPU ``gpus[r]``."""
+    """Cluster addressed by rank: rank r runs on GPU ``gpus[r]``."""
 
     fabric: Fabric
     gpus: tuple[int, ...]
 
     @cached_property
     def hosts(self) -> Ints:
-        """The machine of every rank."""
+        """Node number of every rank."""
         return self.fabric.hosts[list(self.gpus)]
 
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
-        """Links from rank to rank, with the fraction of the flow's bytes on each."""
+        """Return the links from rank to rank, with the fraction of the flow's bytes on each."""
         return self.fabric.spread(self.gpus[src], self.gpus[dst], flow)
 
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """Links of many flows from rank to rank."""
+        """Return the links of many flows from rank to rank."""
         gpus = np.array(self.gpus, dtype=np.int64)
         return self.fabric.routes(gpus[src], gpus[dst], flow)
 
     def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats:
-        """Seconds along the links of many ways."""
+        """Return the latency (s) along the links of many routes."""
         return self.fabric.latencies(row, link, fraction, rows)
 
     def spread_latency(self, spread: Spread) -> float:
-        """Seconds along these links."""
+        """Return the latency (s) along these links."""
         return self.fabric.spread_latency(spread)
 
     def loads(self, flows: TreeFlows) -> None:
-        """Unknown: machines are not equal."""
+        """Return None: nodes are not interchangeable here."""
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Numbers of the NVSwitch and NICs of ranks' GPUs."""
+        """Return the numbers of the NVSwitch and NICs of ranks' GPUs."""
         return self.fabric.seats(np.array(self.gpus, dtype=np.int64)[gpus])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """NICs of the rank's GPU."""
+        """Return the NICs of the rank's GPU."""
         return self.fabric.uplinks(self.gpus[gpu])
 
     @property
     def meshed(self) -> bool:
-        """Are the GPUs of a machine linked to each other directly?"""
+        """Whether the GPUs of a node are linked to each other directly."""
         return self.fabric.meshed
 
     def far(self, hosts: Sequence[int] | Ints) -> bool:
-        """Are machines on several sites?"""
+        """Return whether nodes are on several sites."""
         return self.fabric.far(hosts)
 
     def nvswitch(self, gpu: int) -> str:
-        """The NVSwitch of the rank's GPU."""
+        """Return the NVSwitch of the rank's GPU."""
         return self.fabric.nvswitch(self.gpus[gpu])
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """Ways of the ranks to a switch above all of them, and back."""
+        """Return the routes of the ranks to a switch above all of them, and back."""
         return self.fabric.switch_ways([self.gpus[gpu] for gpu in gpus], turn)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Links between the rank's GPU and its host's memory."""
+        """Return the links between the rank's GPU and its host's memory."""
         return self.fabric.host_way(self.gpus[gpu], direction)
 
 
 @dataclass(frozen=True)
 class JointPlan:
-    """The plans of several jobs side by side: job j's ranks and stages come after those of the jobs before it."""
+    """Plans of several jobs combined: job j's ranks and stages come after those of the jobs before it."""
 
     plans: tuple[Plan, ...]
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of all jobs."""
+        """Number of ranks of all jobs."""
         return sum(plan.num_ranks for plan in self.plans)
 
     @property
     def ranks(self) -> list[range]:
-        """The ranks of every job."""
+        """Ranks of every job."""
         ends = np.cumsum([plan.num_ranks for plan in self.plans]).tolist()
         return [range(end - plan.num_ranks, end) for plan, end in zip(self.plans, ends, strict=True)]
 
     @property
     def stages(self) -> list[range]:
-        """The stages of every job."""
+        """Stages of every job."""
         ends = np.cumsum([plan.pp for plan in self.plans]).tolist()
         return [range(end - plan.pp, end) for plan, end in zip(self.plans, ends, strict=True)]
 
     def stage_ranks(self) -> list[Ranks]:
-        """The ranks of every stage of every job."""
+        """Return the ranks of every stage of every job."""
         return [
             ranks + first.start
             for plan, first in zip(self.plans, self.ranks, strict=True)
@@ -114,7 +114,7 @@ class JointPlan:
         ]
 
     def groups(self, axis: str) -> list[Ranks]:
-        """All groups of a communicator, job by job."""
+        """Return all groups of a communicator, job by job."""
         return [
             group + first.start
             for plan, first in zip(self.plans, self.ranks, strict=True)
@@ -123,7 +123,7 @@ class JointPlan:
 
 
 def joint_programs(programs: Sequence[Sequence[StageProgram]], plan: JointPlan) -> list[StageProgram]:
-    """The jobs' stage programs with their stages numbered through."""
+    """Return the stage programs of all jobs, with stages numbered consecutively."""
     return [_shifted(stage, numbers.start) for job, numbers in zip(programs, plan.stages, strict=True) for stage in job]
 
 
@@ -140,7 +140,7 @@ def _shifted(program: StageProgram, by: int) -> StageProgram:
 def joint_disturbances(
     jobs: Sequence[Disturbances], plan: JointPlan, capacities: Mapping[int, Profile]
 ) -> Disturbances:
-    """Return the disturbances of all jobs, ranks numbered through."""
+    """Return the disturbances of all jobs, with ranks numbered consecutively."""
     job_of = [(own, numbers.start) for own, numbers in zip(jobs, plan.ranks, strict=True) for _ in numbers]
 
     def colour(rank: int) -> Hashable:

@@ -1,4 +1,4 @@
-"""Which tensors the activations of a stage are when it holds most: the walk of ``footprint``, by tensor.  Pure."""
+"""Tensors that make up a stage's activations at their peak: the walk of ``footprint``, by tensor. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _State = Literal["F", "again", "in I", "I"]
 
 @dataclass(frozen=True, slots=True)
 class KeptPart:
-    """A tensor of a block that is ``alive`` so many times, of as many layers and microbatches, in bytes each."""
+    """Tensor of a block, with bytes per instance and the number of instances ``alive``."""
 
     block: str
     tensor: str
@@ -32,13 +32,15 @@ class KeptPart:
 
     @property
     def total(self) -> float:
-        """Bytes of all of them."""
+        """Bytes of all instances."""
         return self.bytes * self.alive
 
 
 def kept_parts(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int) -> list[KeptPart]:
-    """What waits for its backward on a rank of the stage when activations and working sets together are most, the
-    largest first.  Even shares of experts, and nothing in the host."""
+    """Return the tensors alive on a rank of the stage when its activations peak, the largest first.
+
+    With even shares of experts, and nothing in host memory.
+    """
     found: Counter[tuple[str, str, float]] = Counter()
     for (state, place), count in _alive_at_peak(blocks, schedule, slices, stage).items():
         shape = _shape(blocks, place)
@@ -62,7 +64,6 @@ def _is_alive(tensor: Tensor, state: _State, *, kept: bool) -> bool:
 def _alive_at_peak(
     blocks: Residencies, schedule: Schedule, slices: Slices, stage: int
 ) -> Counter[tuple[_State, _Place]]:
-    """How many of each block are in which state at the highest level of the stage's row."""
     states: Counter[tuple[_State, _Place]] = Counter()
     found, held, most = states.copy(), 0.0, 0.0
     for action in schedule.rows[stage]:

@@ -1,12 +1,12 @@
-"""The ops of a mixture of experts in a pass: what an MLP's place in a layer becomes.
+"""Ops of a mixture of experts in a pass: router, token dispatch, experts and combine, instead of an MLP.
 
 Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
 split, a gather over the ranks that split one (those of tp, or of etp where it is another number); the experts; the same
-way back; weighed sum and residual add.  Each tp rank sends the tokens of its own part of the sequence.  Backward all of
-it in reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's
-all-to-all dispatcher, core/transformer/moe/token_dispatcher.py); other dispatchers make other calls
-(``expert_dispatch``).  With ``overlap`` the all-to-all to the experts runs beside the shared experts, forward and
-backward, and the one that brings gradients back beside the experts' weight gradients.
+way back; weighed sum and residual add. Each tp rank sends the tokens of its part of the sequence. Backward all of it in
+reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's all-to-all
+dispatcher, core/transformer/moe/token_dispatcher.py); other dispatchers make other calls (``expert_dispatch``). With
+``overlap`` the all-to-all to the experts overlaps with the shared experts, forward and backward, and the one that
+brings gradients back with the experts' weight gradients.
 
 Pure.
 """
@@ -30,7 +30,7 @@ _OUT, _BACK = ("dispatch", "combine_grad"), ("combine", "dispatch_grad")
 
 
 class MixtureOps:
-    """Makes the ops of the mixture of any layer that has one."""
+    """Maker of the ops of a layer's mixture of experts."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class MixtureOps:
         overlap: bool = False,
         dispatch: ExpertDispatch | None = None,
     ) -> None:
-        """``activation_bytes`` of a microbatch's hidden state, gathered over tp; ``dispatch``: how tokens travel."""
+        """Take the ``activation_bytes`` of a hidden state gathered over tp, and how tokens travel (``dispatch``)."""
         plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
         edges = LAYER_KINDS["mixture"].block
@@ -59,11 +59,11 @@ class MixtureOps:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All of it between the norm and the residual add."""
+        """Kernel sections between the norm and the residual add."""
         return self._plain[1].sections
 
     def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
-        """The mixture's turn in a pass."""
+        """Add the ops of the mixture in one phase of a pass."""
         edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
         match phase:
             case "forward" | "recompute":
@@ -121,7 +121,6 @@ class MixtureOps:
         ops.compute(parts.router.backward_of(kind) + edges.entry.backward_of(kind), kind, "router", layer)
 
     def _again(self, ops: OpsInMaking, edges: Block, parts: Mixture, layer: int) -> None:
-        """What of it runs again by itself: norm, shared experts with what they gather and give, activation function."""
         ops.compute(edges.entry.recompute, "recompute", "router", layer)
         if parts.shared.recompute:
             self._gathered(ops, "shared_again", layer)
@@ -142,7 +141,7 @@ class MixtureOps:
         self._travel(ops, name, layer, meanwhile)
 
     def _travel(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
-        """Over ep; with overlap beside what is done ``meanwhile``."""
+        """Add the collective over ep; with overlap, it runs concurrently with the ops of ``meanwhile``."""
         travel = self._travels[name]
         if self._overlap and meanwhile:
             ops.beside(travel.kind, name, travel.size, layer, "ep")

@@ -32,10 +32,10 @@ _FP32, _BF16 = 4.0, 2.0
 
 @dataclass(frozen=True)
 class MuonOptimizer(Optimizer):
-    """Muon on the matrices of layers, which keep one moment, and Adam on all else.
+    """Muon on the matrices of layers, which keep one moment, and Adam on all other parameters.
 
     ``distribute``: matrices are updated by the ranks that hold them as whole "layers", or gathered from parts
-    ("gather") of buckets, or all by each rank ("none").  ``gathered_tp``: they are gathered over the ranks that split
+    ("gather") of buckets, or all by each rank ("none"). ``gathered_tp``: they are gathered over the ranks that split
     them, too.
     """
 
@@ -66,15 +66,15 @@ class MuonOptimizer(Optimizer):
 
     @classmethod
     def state_in_words(cls, recipe: Recipe) -> str:
-        """Say how much less a matrix keeps than other parameters."""
+        """Describe how much less state a matrix keeps than other parameters."""
         return f"; matrices under Muon {recipe.moment:g} less"
 
     def spared_by(self, matrix: WeightMatrix) -> float:
-        """Return the bytes of one of Adam's two moments."""
+        """Return the bytes of one of Adam's two moments of a matrix."""
         return self.job.recipe.moment * matrix.elements
 
     def update(self, layers: Sequence[int]) -> Update:
-        """Return the gathers and the time on the fullest rank; never shorter than Adam's."""
+        """Return the extra gathers and seconds of the fullest rank's update; never shorter than Adam's."""
         seconds, calls = 0.0, list[tuple[str, float]]()
         orthogonalized = cache(self._orthogonalized_seconds)
         for mine in self.held(layers):
@@ -95,7 +95,7 @@ class MuonOptimizer(Optimizer):
         return Update(max(0.0, seconds), "orthogonalize", tuple(calls), called="momentum")
 
     def spared(self, layers: Sequence[int]) -> float:
-        """Return the bytes of a moment of the matrices, less what whole ones are more than an even part."""
+        """Return the saved bytes of matrix moments, less the excess of whole matrices over an even part."""
         found, moment = 0.0, self.job.recipe.moment
         for mine in self.held(layers):
             ranks = self._group(mine)[0]
@@ -119,7 +119,7 @@ class MuonOptimizer(Optimizer):
         return math.fsum(self.job.pass_seconds(elements * size) for size in passes)
 
     def _group(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
-        """Return how many ranks hold the same and split one, and the axes of the latter and of the former."""
+        """Return the ranks that hold the same matrices and that split one, and the axes of the latter and former."""
         plan = self.job.plan
         if mine[0].experts and plan.experts_apart:
             axis = "tp" if plan.expert_tp == plan.tp else "etp"
@@ -127,7 +127,6 @@ class MuonOptimizer(Optimizer):
         return plan.replicas, plan.tp, "tp", "dp"
 
     def _own(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
-        """Return what the fullest rank orthogonalizes."""
         if self.distribute == "none" or ranks == 1:
             return list(held)
         if self.distribute == "layers":

@@ -1,17 +1,17 @@
-"""What lives in host memory instead of the GPU's, and the copies that take it there and back.
+"""Activations and optimizer state in host memory, and the copies between GPU and host.
 
-Activations.  Part of what the layers of a microbatch's F keep goes to the host as soon as F is over, and may come back
-``ahead`` actions before its B (or I) is due, which waits for it.  What would come back before the action behind F is
-over stays: nothing would be gained.  So a B waits max(0, end of the copy - its other inputs are there), and a copy that
-fits beside the computation costs nothing (modelling of activation offload in PipeOffload, arXiv:2503.01328).
+Activations. Part of what the layers of a microbatch's F keep is copied to the host as soon as F is over, and may come
+back ``ahead`` actions before its B (or I) is due, which waits for it. What would come back before the action after F is
+over stays: nothing would be gained. So a B waits max(0, end of the copy - its other inputs are there), and a copy that
+fits in the computation costs nothing (modelling of activation offload in PipeOffload, arXiv:2503.01328).
 
-Optimizer.  "stream": its state lives in host memory and passes through the GPU bucket by bucket: copied in, updated,
+Optimizer. "stream": its state lives in host memory and passes through the GPU bucket by bucket: copied in, updated,
 copied out, the copies of other buckets meanwhile, as ``buffers`` of them fit on the GPU (ZeRO-Infinity,
-arXiv:2104.07857 section 5).  "host": gradients go down, the host's processors update, and new weights come up, again
-bucket by bucket (ZeRO-Offload, arXiv:2101.06840), the update behind the gradient norm; gradients stay on the GPU until
-a step's end, too.
+arXiv:2104.07857 section 5). "host": gradients go down, the host's processors update, and new weights come up, again
+bucket by bucket (ZeRO-Offload, arXiv:2101.06840), the update after the gradient norm; gradients stay on the GPU until a
+step's end, too.
 
-Copies run on a lane for each direction, beside everything else.  Pure.
+Copies run on a lane for each direction, overlapped with everything else. Pure.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ HOST = "host"
 
 
 class Trip(NamedTuple):
-    """Activations of a microbatch on a chunk, by places in a stage's row: made by ``out``, read by ``use``.
+    """Offloading of a microbatch's activations on a chunk, by positions in a stage's row.
 
-    They are away from the end of the action at ``gone`` (of a pair its second) to the end of that at ``call``.
+    They are made by ``out`` and read by ``use``, and away from the end of the action at ``gone`` (of a pair its second)
+    to the end of that at ``call``.
     """
 
     out: int
@@ -45,7 +46,7 @@ class Trip(NamedTuple):
 
 
 def trips(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[Trip]:
-    """What of a stage's row goes to the host, in the order in which it comes back; ``halves`` begin fused pairs."""
+    """Return the offloads of a stage's row in the order in which they come back; ``halves`` begin fused pairs."""
     made: dict[tuple[int, int], int] = {}
     found = []
     for place, action in enumerate(row):
@@ -62,7 +63,7 @@ def trips(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[Trip
 
 
 class OffloadedActivations:
-    """The copies of one stage's activations."""
+    """Builder of the copies of one stage's activations to the host and back."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -77,12 +78,12 @@ class OffloadedActivations:
                 self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
-        """What must be back before the action."""
+        """Return the copies that must be back before an action."""
         trip = self._used.get(action)
         return () if trip is None else (self._need("back", self._row[trip.out], step),)
 
     def after(self, action: Action, step: int) -> None:
-        """The action is over: what it made may go, and what its end has been waited for may come back."""
+        """Add the copies that may begin at the end of an action: its output away, earlier ones back."""
         stage = self._lanes.stage
         if action in self._leaves:
             self._copy("d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step)
@@ -110,8 +111,10 @@ class OffloadedActivations:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Gradients of so many parameters on the rank, complete once ``needs`` have happened; ``tied``: of a tied
-    embedding, complete only when they have been summed between first and last stage."""
+    """Gradients of a number of ``parameters`` on the rank, complete once ``needs`` have happened.
+
+    ``tied``: of a tied embedding, complete only when they have been summed between first and last stage.
+    """
 
     parameters: float
     needs: tuple[Need, ...]
@@ -119,9 +122,9 @@ class Reduced:
 
 
 def stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
-    """The optimizer's state comes in, is updated and goes out again, in buckets.
+    """Add the optimizer update whose state streams through the GPU in buckets: in, updated, out.
 
-    The first may come in when the last backward of the step is over.
+    The first bucket may come in when the last backward of the step is over.
     """
     offload, stage = job.offload, lanes.stage
     count = offload.buckets(parameters)
@@ -143,9 +146,9 @@ def stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float)
 def host_update(
     job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[Reduced], ready: tuple[Need, ...], zeroed: float
 ) -> None:
-    """Gradients go down, the host updates once ``ready`` (the norm is known), the new weights come up.
+    """Add the optimizer update on the host: gradients down, update once ``ready``, new weights up.
 
-    The GPU then sets its gradients to zero, in ``zeroed`` seconds.
+    ``ready`` is when the norm is known. The GPU then sets its gradients to zero, in ``zeroed`` seconds.
     """
     offload, stage = job.offload, lanes.stage
     last: tuple[Need, ...] = ()

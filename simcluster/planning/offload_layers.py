@@ -29,14 +29,14 @@ from simcluster.schedules import Action
 
 
 class LayerWindows(NamedTuple):
-    """The layers of a chunk after which a copy begins: the first, then the last of each window; the bytes of copies."""
+    """Layers of a chunk after which a copy begins (the first, and each window's last), and bytes per copy."""
 
     marks: tuple[int, ...]
     sizes: tuple[float, ...]
 
     @classmethod
     def of(cls, layers: Sequence[int], offload: Offload) -> LayerWindows:
-        """Return the windows of a chunk with these layers; none where nothing can go."""
+        """Return the windows of a chunk with these layers; none if nothing can be offloaded."""
         share = offload.activations * len(layers)
         count = min(math.ceil(share - 1e-9), len(layers) - 1)
         if count < 1:
@@ -47,7 +47,7 @@ class LayerWindows(NamedTuple):
         return cls((layers[0], *(layers[end] for end in ends)), sizes if all(sizes) else ())
 
     def cut(self, work: Pass) -> list[Pass]:
-        """Return a pass in pieces that end after marks, the LM head apart, in the model's order."""
+        """Return a pass in pieces that end after marks, with the LM head separate, in the model's order."""
         pieces: list[list[int]] = [[]]
         for layer in work.layers:
             pieces[-1].append(layer)
@@ -60,11 +60,11 @@ class LayerWindows(NamedTuple):
         return found
 
     def after(self, layer: int) -> int:
-        """Return the number of the mark that a layer is, or -1."""
+        """Return the index of a layer among the marks, or -1."""
         return self.marks.index(layer) if layer in self.marks else -1
 
     def left_by(self, piece: Pass, last: int) -> int:
-        """Return the copy that is over when a forward piece begins, or -1; ``last`` is the chunk's last layer."""
+        """Return the copy that is over when a forward piece begins, or -1; ``last`` is the last layer."""
         if not piece.layers and not piece.lm_head:
             return -1
         return max(self.after(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
@@ -82,8 +82,10 @@ def adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece of an action: the part that ends with it, if one does, the copy that begins behind it, and the copy back
-    that begins before it; -1 for none."""
+    """Piece of an action: the part that ends with it, if any, and the copies around it.
+
+    ``away`` is the copy that begins after it, ``brings`` the copy back that begins before it; -1 for none.
+    """
 
     part: ActionPart
     whole: ActionPart | None
@@ -92,7 +94,7 @@ class _Piece:
 
 
 class LayerOffload:
-    """The ``replicas`` of a stage, with parts cut where activations go to the host layer by layer."""
+    """Replicas of a stage, with action parts cut where activations are offloaded layer by layer."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder, replicas: Replicas | Sharded) -> None:
         self._job, self._lanes, self._replicas = job, lanes, replicas
@@ -119,7 +121,7 @@ class LayerOffload:
         return [piece.part for piece in self._left]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
-        """A part is over (its key is ``made``): start the copies that begin with its end."""
+        """Start the copies that begin at the end of a part, whose key is ``made``."""
         if not self._left:
             return self._replicas.after(action, step, part, made)
         piece, needs = self._left.pop(0), (Need(self._lanes.stage, made),)
@@ -152,7 +154,6 @@ class LayerOffload:
     def _forward(
         self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None
     ) -> _Piece:
-        """Return a piece of F: it waits for the copy of the window before it and frees what that took."""
         chunk = self._wholes[action.chunk]
         over = windows.left_by(part.work, chunk.layers[-1])
         end = windows.after(part.work.layers[-1]) if part.work.layers else -1
@@ -174,7 +175,7 @@ class LayerOffload:
         return _Piece(part, whole, brings=top - 1 if top >= 1 else -1)
 
     def _freed(self, action: Action, step: int, part: ActionPart, windows: LayerWindows, over: int) -> ActionPart:
-        """Return a part that begins when this copy to the host is over, and what it took is free."""
+        """Return a part that begins when this copy to the host is over and its memory is free."""
         if over < 0:
             return part
         freed = MemoryChange("activations", -windows.sizes[over], 0.0)
@@ -182,7 +183,6 @@ class LayerOffload:
         return replace(part, needs=needs, memory=(*part.memory, freed))
 
     def _bring(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
-        """Start the copy back that begins before the next piece, if there is one."""
         number = self._left[0].brings
         if number >= 0:
             self._copy("h2d", action, step, number, (*needs, self._need("away", action, step, number)))
@@ -192,7 +192,7 @@ class LayerOffload:
         return Need(self._lanes.stage, (what, *self._key(forward, step), number))
 
     def _copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Need, ...]) -> None:
-        """Put a copy on the lane of its direction; memory for what comes back is there from its begin."""
+        """Add a copy to the lane of its direction; memory for a copy back is allocated at its begin."""
         windows = self._windows[action.microbatch, action.chunk]
         size = windows.sizes[number]
         memory = (MemoryChange("activations", size, 0.0),) if way == "h2d" else ()

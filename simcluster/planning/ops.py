@@ -1,8 +1,8 @@
-"""What planning produces: for each stage, the ops of its ranks, in order, lane by lane.
+"""Output of planning: the ops of each stage's ranks, in order, lane by lane.
 
-All ranks of a stage run the same ops; only their groups differ.  A *segment* is a stretch of ops that follow each other
-without waiting for anything outside; an *item* is one playing of a segment.  A *lane* is an in-order queue of a rank:
-"main" (the GPU's compute stream with the collectives that block it) and one for each kind of background traffic.
+All ranks of a stage run the same ops; only their groups differ. A *segment* is a sequence of ops that follow each other
+without waiting for anything outside; an *item* is one run of a segment. A *lane* is an in-order queue of a rank: "main"
+(the GPU's compute stream with the collectives that block it) and one for each kind of background traffic.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Directio
 
 
 class Work:
-    """What an op does: what all who play or change ops ask of it, answered for what a rank does by itself.
+    """Work of an op: its group, bytes, duration and slowdown, with defaults for work on one rank alone.
 
-    A new kind (``works``) is a frozen class with the answers that differ.  A field that has the name of an answer is
-    written ``size: float = field()``: else the answer here would be its default.
+    A new kind (``works``) is a frozen class that overrides what differs. A field with the name of a default is written
+    ``size: float = field()``: else the value here would be its default.
     """
 
     __slots__ = ()
@@ -41,43 +41,43 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """How long it is known to take at full speed; -1: that is for links, or others, to say."""
+        """Known duration (s) at full speed; -1 if links or other ranks decide it."""
         return -1.0
 
     @property
     def moves(self) -> str:
-        """What it asks of links: its kind, "" for nothing, in its known seconds."""
+        """Kind of traffic on links, "" for none."""
         return self.kind if self.seconds < 0 else ""
 
     def group(self, stage: int) -> Group | None:
-        """With whom a rank of the stage does it; None: by itself, in its seconds."""
+        """Return the group that does it together with a rank of the stage; None: the rank alone."""
         return self.axis or None
 
     def parties(self, members: int) -> int:
-        """How many of a group's ops have to arrive before it begins."""
+        """Return how many of a group's ops have to arrive before it begins."""
         return members
 
     def presses(self, lane: str) -> bool:
-        """Does it slow down computation, on this lane?  What blocks all its ranks has none beside it."""
+        """Return whether it slows down concurrent computation, on this lane."""
         return self.axis != "" and lane != MAIN
 
     def slowed(self, factor: float, added: float = 0.0, load: float = 1.0) -> Work:
-        """As faults make it: ``factor`` times as long and ``added`` seconds longer, its attention ``load`` times."""
+        """Return it under faults: ``factor`` times as long, ``added`` s longer, its attention ``load`` times."""
         return self
 
     def shifted(self, stages: int) -> Work:
-        """The same where so many other stages come first."""
+        """Return it with stage numbers increased by ``stages``."""
         return self
 
     def free(self) -> Work:
-        """The same in no time, moving nothing: who waits for whom stays.  Of a kind with a field ``seconds``."""
+        """Return it with no duration and no traffic, so that only the waiting remains (kinds with ``seconds``)."""
         return replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
 class MemoryChange(NamedTuple):
-    """Memory that comes or goes on the rank with an op, in bytes: ``start`` as the op starts, ``end`` as it ends.
+    """Memory that an op allocates or frees on its rank, in bytes: ``start`` as it starts, ``end`` as it ends.
 
-    Positive allocates, negative frees.  ``pool`` is what the memory is for: "activations", "parameters" (gathered for
+    Positive allocates, negative frees. ``pool`` is what the memory is for: "activations", "parameters" (gathered for
     use), "gradients" (unsharded, come and go) or "other" (working sets, logits, buffers that come and go).
     """
 
@@ -88,12 +88,12 @@ class MemoryChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op of a segment.
+    """Op of a segment: one kernel sequence, collective, send, copy or host task on one lane.
 
-    ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none).  The op follows the
-    one before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for.
-    Of its ``memory`` the ``routed`` part goes with the rows that visit the rank's experts, of which planning gives each
-    rank an even share.
+    ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none). The op follows the one
+    before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for. The ``routed`` part
+    of its ``memory`` scales with the rows that visit the rank's experts, of which planning gives each rank an even
+    share.
     """
 
     work: Work
@@ -109,7 +109,7 @@ class Op:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
-    """Ops in program order.
+    """Ops in program order that wait for nothing outside once the first has begun.
 
     An op on another lane than the first op's waits for an earlier op, and is joined before the last one (checked here):
     a segment begins with its first op and is over with its last.
@@ -126,13 +126,13 @@ class Segment:
         assert self.ops[-1].lane == lane, self.ops[-1]
 
     def with_works(self, change: Callable[[Op], Work]) -> Segment:
-        """The same ops with other works."""
+        """Return the segment with changed works."""
         ops = zip(self.ops, map(change, self.ops), strict=True)
         return Segment(tuple([op if op.work is work else replace(op, work=work) for op, work in ops]))
 
 
 class Need(NamedTuple):
-    """What must have happened: ``key`` on the rank of ``stage`` with the same place on the other axes.
+    """Dependency on ``key`` having ended on the rank of ``stage`` with the same place on the other axes.
 
     From another stage only a Transfer to this one can be awaited: folding knows ranks that depend on each other by what
     they send and by their groups.
@@ -143,7 +143,7 @@ class Need(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A segment played once.
+    """One run of a segment on a lane.
 
     ``key`` names its end for others, and so does all in ``also``; ``needs`` is what it waits for besides its lane.
     """
@@ -159,7 +159,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """The items of every rank of a stage, lane by lane, each lane in order."""
+    """Items of every rank of a stage, lane by lane, each lane in order."""
 
     stage: int
     lanes: dict[str, list[Item]]

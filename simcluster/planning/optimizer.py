@@ -1,14 +1,14 @@
-"""The spec of an optimizer, and the outer step of workers that train separately.
+"""Optimizer spec (state, cost and traffic of an update), and the outer step of separate workers (DiLoCo).
 
-An optimizer says what its state weighs, what an update takes and sends, and what it is not modelled with.  All methods
-have neutral defaults, those of Adam, which works on one element after the other: a kind of optimizer overrides what
-differs.
+An optimizer defines the bytes of its state, the cost and traffic of an update, and what it is not modelled with. All
+methods have neutral defaults, those of Adam, which works on one element after the other: a kind of optimizer overrides
+what differs.
 
-A worker is a part of the replicas with gradients and an optimizer of its own.  Every so many steps (``every``) each
-rank takes what its part of the parameters has moved since they were last equal (a pseudo-gradient), the workers' are
-summed over the axis "outer", and an outer optimizer with momentum (SGD, Nesterov's) makes the parameters from which all
-continue (DiLoCo, arXiv:2311.08105).  In ``parts``, one at a time, and overlapping with the next steps (``beside``):
-Streaming DiLoCo (arXiv:2501.18512).  Pure.
+A worker is a part of the replicas with separate gradients and optimizer. Every ``every`` steps each rank takes what its
+part of the parameters has moved since they were last equal (a pseudo-gradient), the workers' are summed over the axis
+"outer", and an outer optimizer with momentum (SGD, Nesterov's) makes the parameters from which all continue (DiLoCo,
+arXiv:2311.08105). In ``parts``, one at a time, and overlapping with the next steps (``beside``): Streaming DiLoCo
+(arXiv:2501.18512). Pure.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ LANE = "outer"
 
 @dataclass(frozen=True, slots=True)
 class OuterUpdate:
-    """The schedule and cost of an outer step.
+    """Schedule and cost of the outer optimizer step of separate workers.
 
-    After step s part p of ``parts`` is summed if s + 1 is p x every / parts, modulo ``every``.  A parameter has
-    ``bytes`` on the wire; ``seconds`` is the time of the passes over a number of parameters.  The update is waited for
+    After step s part p of ``parts`` is summed if s + 1 is p x every / parts, modulo ``every``. A parameter has
+    ``bytes`` on the wire; ``seconds`` is the time of the passes over a number of parameters. The update is waited for
     at the end of the step that comes ``beside`` steps later; with 0 at once.
     """
 
@@ -51,12 +51,12 @@ class OuterUpdate:
     seconds: Callable[[float], float]
 
     def due(self, step: int) -> int:
-        """Count the parts that are summed after this step: part p is due at p * every // parts, modulo every."""
+        """Return the number of parts summed after a step: part p is due at p * every // parts, modulo every."""
         due = (step + 1) % self.every
         return -due * self.parts // self.every - -(due + 1) * self.parts // self.every
 
     def put(self, lanes: ProgramBuilder, step: int, parameters: float, gathered: float) -> None:
-        """Add the end of a step of a rank with ``parameters`` of its worker's.
+        """Add the outer step at the end of a step of a rank with ``parameters`` of its worker.
 
         Replicas that each hold all of them whole then gather ``gathered`` bytes of what the others updated.
         """
@@ -80,9 +80,9 @@ class OuterUpdate:
 
 @dataclass(frozen=True, slots=True)
 class UpdateJob:
-    """The job whose parameters an optimizer updates.
+    """Model, rank grid and kernel times that an optimizer's update depends on.
 
-    A bucket of gradients has ``bucket`` elements (infinite: there is one).  ``pass_seconds`` is the time of a kernel
+    A bucket of gradients has ``bucket`` elements (infinite: there is one). ``pass_seconds`` is the time of a kernel
     that moves the given bytes, and ``matmul_seconds`` that of matmuls in 16 bits.
     """
 
@@ -95,16 +95,16 @@ class UpdateJob:
     matmul_seconds: Callable[[Sequence[Kernel]], float] = lambda kernels: 0.0
 
     def adam_seconds(self, elements: float) -> float:
-        """Return the time of Adam's update of elements among others: without a launch."""
+        """Return the seconds of Adam's update of this many elements, without a launch."""
         traffic = self.recipe.update_traffic
         return self.pass_seconds(2 * elements * traffic) - self.pass_seconds(elements * traffic)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update of a stage does in addition to Adam's of all parameters of the rank.
+    """Work of a stage's optimizer update in addition to Adam's of all parameters of the rank.
 
-    Collectives of one ``kind``, named ``called``, come first: ``calls`` of (axis, bytes).  Then comes computation of
+    Collectives of one ``kind``, named ``called``, come first: ``calls`` of (axis, bytes). Then comes computation of
     ``seconds``, named ``name``; if that is negative, Adam's update is shorter.
     """
 
@@ -117,10 +117,10 @@ class Update:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer of a job.
+    """Optimizer of a job: bytes of state saved, and update work added, relative to Adam.
 
     ``MODELLED_WITH`` lists by field of a scenario the values that the optimizer is modelled with; the scenario rejects
-    others by name.  The default allows nothing that splits or moves the optimizer's state.
+    others by name. The default allows nothing that splits or moves the optimizer's state.
     """
 
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
@@ -133,31 +133,31 @@ class Optimizer:
 
     @classmethod
     def of(cls, job: UpdateJob, training: Any) -> Self:
-        """Return the optimizer with the options that the section ``training`` of a scenario has for it."""
+        """Return the optimizer with its options in the section ``training`` of a scenario."""
         return cls(job)
 
     @classmethod
     def state_in_words(cls, recipe: Recipe) -> str:
-        """Say how the state differs from the recipe's bytes per parameter; "" if it does not."""
+        """Describe how the state differs from the recipe's bytes per parameter; "" if it does not."""
         return ""
 
     def spared_by(self, matrix: WeightMatrix) -> float:
-        """Return the bytes of Adam's state that one matrix does without."""
+        """Return the bytes of Adam's state that one matrix does not need."""
         return 0.0
 
     def update(self, layers: Sequence[int]) -> Update:
-        """Return what the update of a stage with these layers does in addition to Adam's."""
+        """Return the work of a stage's update with these layers, in addition to Adam's."""
         return Update()
 
     # --- what follows ---------------------------------------------------------------------------------------------
 
     def spared(self, layers: Sequence[int]) -> float:
-        """Return by how many bytes the state of the fullest rank of a stage is below that of Adam."""
+        """Return how many bytes less state than Adam the fullest rank of a stage has."""
         held = self.unneeded(layers)
         return held.per_replica(self.job.plan) if self.job.zero else held.total
 
     def unneeded(self, layers: Sequence[int]) -> OwnedParameters:
-        """Return the bytes of Adam's state that the matrices of these layers do without on a rank that updates all."""
+        """Return bytes of Adam's state that these layers' matrices do not need on a rank updating all."""
         found = OwnedParameters()
         if type(self).spared_by is Optimizer.spared_by:
             return found
@@ -169,12 +169,12 @@ class Optimizer:
 
     @property
     def unneeded_per_parameter(self) -> float:
-        """Return the bytes of Adam's state per parameter that the whole model does without."""
+        """Bytes of Adam's state per parameter that the whole model does not need."""
         model = self.job.model
         return self.unneeded(range(model.layers)).total / parameters(model).total
 
     def held(self, layers: Iterable[int]) -> list[list[WeightMatrix]]:
-        """Return the matrices of layers on a rank, in order: those of experts last, in a list of their own."""
+        """Return the matrices of layers on a rank, in order; those of experts last, in a separate list."""
         model, plan = self.job.model, self.job.plan
         sizes = {"tp": plan.tp, "ep": plan.ep, "etp": plan.expert_tp}
         known = {model.kinds(layer): layer for layer in layers}
@@ -194,6 +194,6 @@ _resolved = cache(resolve_name)
 
 
 def optimizer_class(word: str) -> type[Optimizer]:
-    """Return the optimizer that a word of ``OPTIMIZERS`` names."""
+    """Return the optimizer class of a name in ``OPTIMIZERS``."""
     found: type[Optimizer] = _resolved(OPTIMIZERS[word])
     return found

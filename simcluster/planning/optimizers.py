@@ -1,4 +1,4 @@
-"""The optimizers that a scenario can name, each by the place of its class, which is imported when it is asked for.
+"""Registry of the optimizers that a scenario can name; each class is imported when first used.
 
 To add one: write a subclass of ``optimizer.Optimizer`` in its own file, and a line in ``OPTIMIZERS``.
 """

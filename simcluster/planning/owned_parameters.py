@@ -1,7 +1,7 @@
-"""Parameters that a rank holds, by who else holds them: they decide what is reduced and gathered over which ranks.
+"""Parameters per rank, split by the group that shares them: common ones over dp, experts over edp.
 
-What all ranks of dp x cp have alike is summed over the axis "dp".  An expert of a mixture is only on one rank of each
-ep group, and its gradients are summed over "edp", the ranks that hold the same experts (MODELLING.md B.1; Megatron-LM
+Parameters that all ranks of dp x cp share are summed over the axis "dp". An expert is only on one rank of each ep
+group, and its gradients are summed over "edp", the ranks that hold the same experts (MODELLING.md B.1; Megatron-LM
 ``expert_data_parallel``); where those are the same ranks, experts count as common.
 
 ``Overheads`` is memory that libraries keep for themselves: NCCL's channels, workspaces, Megatron's and TE's buffers.
@@ -32,10 +32,10 @@ _CHANNELS = 16  # where NCCL's platform is not known: half of the most that it m
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a rank holds besides model state and what its ops bring.
+    """Memory of a rank besides model state and the tensors of its ops: fragmentation and library buffers.
 
     ``fragmentation`` multiplies what comes and goes (activations, working sets, gathered parameters), since that is
-    what an allocator can fail to pack; 1 is none.  ``communication`` and ``workspace`` are bytes of every rank.
+    what an allocator can fail to pack; 1 is none. ``communication`` and ``workspace`` are bytes per rank.
     ``megatron_te``: count what Megatron-Core with Transformer Engine keeps (``kept_by_megatron_te``).
     """
 
@@ -45,17 +45,17 @@ class Overheads:
     megatron_te: bool = False
 
     def buffers(self, model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
-        """Bytes of all buffers on the ranks of a stage with these layers; ``last``: has it the LM head?"""
+        """Return the bytes of all buffers on a rank of a stage with these layers (``last``: with the LM head)."""
         kept = kept_by_megatron_te(model, shape, layers, last=last) if self.megatron_te else 0.0
         return self.communication + self.workspace + kept
 
 
 def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -> float:
-    """NCCL's buffers of one rank over all its groups, in bytes.
+    """Return the bytes of NCCL's buffers of one rank over all its groups.
 
     A group costs channels x (4 MiB Simple + 4.7 MiB LL128 + 0.5 MiB LL) for each of two directions, what arrives and
-    what leaves (NVIDIA/nccl 5067397, src/init.cc and src/transport; trees use the buffers of some more peers, NVLS its
-    own).  The pipeline counts as one group.  Channels are the platform's rings; 16 where none is known.
+    what leaves (NVIDIA/nccl 5067397, src/init.cc and src/transport; trees use the buffers of some more peers, NVLS
+    separate ones). The pipeline counts as one group. Channels are the platform's rings; 16 where none is known.
     """
     channels = platform.graphs(machines).ring.channels if platform else _CHANNELS
     groups = sum(size > 1 for size in (plan.tp, plan.cp, plan.dp, plan.pp))
@@ -63,7 +63,7 @@ def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -
 
 
 def kept_by_megatron_te(model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
-    """What Megatron-Core with Transformer Engine's layers keeps from the first backward on, in bytes.
+    """Return the bytes that Megatron-Core with Transformer Engine keeps from the first backward on.
 
     * A gradient that is never written, for each distinct shape of weight of the stage's ``layers``: wgrad kernels add
       into the fp32 main gradient, and autograd still wants a tensor (TransformerEngine, ``module/base.py``,
@@ -87,32 +87,32 @@ def kept_by_megatron_te(model: Model, shape: RankShape, layers: Sequence[int], *
 
 @dataclass(frozen=True, slots=True)
 class OwnedParameters:
-    """Parameters on one rank: the ``common`` ones that all of dp x cp have, and those of its ``experts``."""
+    """Parameters on one rank: the ``common`` ones that all of dp x cp hold, and those of its ``experts``."""
 
     common: float = 0.0
     experts: float = 0.0
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum of common and expert parameters."""
         return self.common + self.experts
 
     def __add__(self, other: OwnedParameters) -> OwnedParameters:
         return OwnedParameters(self.common + other.common, self.experts + other.experts)
 
     def per_replica(self, plan: Plan) -> float:
-        """The rank's part, where each kind is shared by all ranks that hold it."""
+        """Return the rank's part, where each kind is shared by all ranks that hold it."""
         return self.common / plan.replicas + self.experts / plan.expert_replicas
 
     def calls(self, plan: Plan, element_bytes: float) -> list[tuple[str, float]]:
-        """(axis, bytes) of what is summed over, or gathered from, all ranks that hold it."""
+        """Return (axis, bytes) of the sum over, or gather from, all ranks that hold the parameters."""
         found = [("dp", self.common)] if plan.replicas > 1 and self.common else []
         found += [("edp", self.experts)] if plan.expert_replicas > 1 and self.experts else []
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
 def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
-    """What a rank holds of these layers."""
+    """Return the parameters that a rank holds of these layers."""
     found = OwnedParameters()
     known: dict[tuple[str, ...], OwnedParameters] = {}
     for layer in layers:
@@ -127,15 +127,18 @@ def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameter
 
 
 def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
-    """What a rank holds of these layers, of the embedding (``first``) and of the LM head (``last``)."""
+    """Return the parameters that a rank holds of these layers, the embedding (``first``) and LM head (``last``)."""
     ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
     held = of_layers(model, plan, layers) + ends
     return held + of_predicting(model, plan, first=first) if last and model.mtp_layers else held
 
 
 def of_predicting(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
-    """What a rank with the LM head holds of multi-token prediction: its layers, their projections and norms, and a copy
-    of the embedding unless it is there already, as the ``first`` stage's or as a tied LM head."""
+    """Return the multi-token prediction parameters of a rank with the LM head.
+
+    These are its layers, their projections and norms, and a copy of the embedding unless the rank has it (``first``,
+    tied).
+    """
     table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
     own = table + len(model.predicting) * prediction_parameters(model, plan.tp)
     return of_layers(model, plan, model.predicting) + OwnedParameters(own)

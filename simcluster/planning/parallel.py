@@ -1,7 +1,7 @@
-"""The rank grid: which rank does which part of the model, and who talks to whom.  Pure.
+"""Rank grid: the place of each rank on the parallelism axes, and its communicators. Pure.
 
 ``order`` lists the axes from fastest to slowest: [tp, cp, dp, pp] puts tensor-parallel neighbours on consecutive ranks
-(Megatron's default).  Rank r runs on GPU number r of the cluster, so consecutive ranks share a machine.
+(Megatron's default). Rank r runs on GPU number r of the cluster, so consecutive ranks share a node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ next, and the reduction of gradients is waited for last."""
 
 
 class RankLayout(Protocol):
-    """What lowering needs of a plan, or of several side by side."""
+    """Interface of a rank grid, or of several combined, that lowering uses."""
 
     @property
     def num_ranks(self) -> int: ...
@@ -37,17 +37,17 @@ class RankLayout(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of the axes and the grid of ranks, shape (pp, dp, cp, tp) whatever the order.
+    """Sizes of the parallelism axes and the grid of ranks, with shape (pp, dp, cp, tp) in any order.
 
     ``shard`` is how many of the ranks that hold the same parameters share them where those are sharded (0: all of
-    them); consecutive ones do.  ``copies``, where the model is held more than once, lists the stages that hold the same
+    them); consecutive ones do. ``copies``, where the model is held more than once, lists the stages that hold the same
     parts of it, each stage once: their ranks are replicas, too.
 
     The ranks of a stage, tp x cp x dp for all else, are etp x ep x edp for the experts of a mixture ("parallel
     folding", arXiv:2504.14960; Megatron-Core's ``expert_decoder_rank_generator``): ``etp`` consecutive ones (0: as many
     as tp) split each expert, ``ep`` such groups share the experts, and the same ranks of the next ep groups hold the
-    same ones.  ``workers`` that train apart are as many parts of dp: "dp" and "world" are those of one, and "outer" the
-    ranks with one place in all.  Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide
+    same ones. ``workers`` that train apart are as many parts of dp: "dp" and "world" are those of one, and "outer" the
+    ranks with one place in all. Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide
     these ranks, and for workers that do not divide dp, or have experts apart or a model held twice.
     """
 
@@ -97,62 +97,62 @@ class Plan:
 
     @property
     def num_ranks(self) -> int:
-        """GPUs of the job."""
+        """Number of ranks (GPUs) of the job."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters, of one worker."""
+        """Number of ranks that hold the same parameters, within one worker."""
         return self.dp * self.cp * (len(self.copies[0]) if self.copies else 1) // self.workers
 
     @property
     def expert_tp(self) -> int:
-        """Ranks that an expert is split over."""
+        """Number of ranks that an expert is split over."""
         return self.etp or self.tp
 
     @property
     def expert_replicas(self) -> int:
-        """Ranks that hold the same part of the same experts."""
+        """Number of ranks that hold the same part of the same experts."""
         return self.replicas * self.tp // (self.ep * self.expert_tp)
 
     @property
     def expert_shard_size(self) -> int:
-        """Of these the ranks that share experts between them where parameters are sharded: those of a shard group."""
+        """Number of ranks that share expert parameters between them where those are sharded."""
         return self.shard * self.tp // (self.ep * self.expert_tp) if self.shard else self.expert_replicas
 
     @property
     def experts_apart(self) -> bool:
-        """Do other ranks hold a rank's experts than hold the rest of what it has?"""
+        """Whether a rank's experts are held by other ranks than its other parameters."""
         return self.ep > 1 or self.expert_tp != self.tp
 
     @property
     def shard_size(self) -> int:
-        """Ranks that share parameters between them where those are sharded."""
+        """Number of ranks that share parameters between them where those are sharded."""
         return self.shard or self.replicas
 
     def stages(self) -> Ranks:
-        """Stage (pipeline rank) of every rank, shape (ranks,)."""
+        """Return the stage (pipeline rank) of every rank, shape (ranks,)."""
         stage = np.empty(self.num_ranks, dtype=np.int64)
         for index in range(self.pp):
             stage[self.grid[index].ravel()] = index
         return stage
 
     def stage_ranks(self) -> list[Ranks]:
-        """The ranks of every stage; the same place in two of them is the same place on dp, cp and tp."""
+        """Return the ranks of every stage; equal positions are equal places on dp, cp and tp."""
         return [self.grid[stage].ravel() for stage in range(self.pp)]
 
     def groups(self, axis: str) -> Ranks:
-        """Return all groups of a communicator, shape (groups, size), each in its own order, sorted by first rank."""
+        """Return all groups of a communicator, shape (groups, size), in communication order, sorted by first rank."""
         groups = communicator(axis).groups(self)
         first = groups[:, 0]
         return groups if (first[1:] > first[:-1]).all() else groups[np.argsort(first, kind="stable")]
 
     def peers(self, stage: int, to_stage: int) -> tuple[Ranks, Ranks]:
-        """Ranks of a stage, and the ranks of another stage with the same dp, cp and tp place, in the same order."""
+        """Return the ranks of a stage, and those of another with the same dp, cp and tp places, in the same order."""
         return self.grid[stage].ravel(), self.grid[to_stage].ravel()
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """The rank's place on every axis."""
+        """Return the rank's place on every axis."""
         place = np.argwhere(self.grid == rank)[0]
         return dict(zip(("pp", "dp", "cp", "tp"), (int(index) for index in place), strict=True))
 
@@ -162,10 +162,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """Ranks that communicate with each other.
+    """Kind of communicator: the groups of ranks that communicate, and the stream of their ops.
 
-    Its ops are on ``stream``, where their exposed time is booked, too; ``between_stages``: on "pp" in a job with
-    several stages.  ``groups`` of a plan have shape (groups, size), each in the order in which its ranks communicate.
+    The stream is also where their exposed time is booked; ``between_stages``: on "pp" in a job with several stages.
+    ``groups`` of a plan have shape (groups, size), each in the order in which its ranks communicate.
     """
 
     stream: str
@@ -185,7 +185,7 @@ class Communicator:
 
 
 def communicator(axis: str) -> Communicator:
-    """Return the communicator of that name; InputError with those that there are."""
+    """Return the communicator of a name; raise InputError with similar names if unknown."""
     if axis not in COMMUNICATORS:
         raise InputError(f"there is no communicator {axis!r}{did_you_mean(axis, COMMUNICATORS)}")
     return COMMUNICATORS[axis]
@@ -209,7 +209,6 @@ def spanning(*axes: str) -> Callable[[Plan], Ranks]:
 
 
 def _replicas(plan: Plan) -> Ranks:
-    """Return the groups over every rank that holds the same weights."""
     if not plan.copies:
         return spanning("dp", "cp")(plan)
     together = [np.moveaxis(plan.grid[list(stages)], -1, 0).reshape(plan.tp, -1) for stages in plan.copies]
@@ -217,7 +216,6 @@ def _replicas(plan: Plan) -> Ranks:
 
 
 def _by_place(plan: Plan) -> Ranks:
-    """Return the ranks, shape (pp, -1, ep, etp), by their place in a stage: tp fastest, then cp, dp."""
     return plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
 
 
@@ -230,8 +228,10 @@ def _expert_replicas(plan: Plan) -> Ranks:
 
 
 def _inside(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
-    """Return the function that makes, inside the groups of an axis, those of ranks that share parameters between them,
-    or (``replicas``) of ranks that have the same shard."""
+    """Return the function that makes subgroups of an axis's groups: ranks that share parameters.
+
+    ``replicas``: ranks that have the same shard.
+    """
 
     def groups(plan: Plan) -> Ranks:
         size = plan.shard_size if axis == "dp" else plan.expert_shard_size

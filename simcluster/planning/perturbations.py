@@ -1,4 +1,4 @@
-"""What is not as planned on single ranks and links, as lowering needs it.  Pure."""
+"""Deviations of single ranks and links from the plan (speeds, stalls, capacities), as lowering needs them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simcluster.planning.ops import Item, Op, StageProgram, Work
 
 
 class Computations(NamedTuple):
-    """Computations of a program by item: the key and step of each item, and its number of computations (``counts``)."""
+    """Computations of a program by item: each item's key, step and number of computations (``counts``)."""
 
     keys: Sequence[Hashable]
     steps: Sequence[int]
@@ -43,14 +43,14 @@ class Disturbances:
     retime: Retime = lambda rank, computations, seconds: seconds
 
     def capacities_of(self, links: Sequence[int]) -> dict[int, Profile]:
-        """The profiles of these links, by their places in the list."""
+        """Return the capacity profiles of these links, by their positions in the list."""
         found = enumerate(links) if self.capacities else ()
         return {place: self.capacities[link] for place, link in found if link in self.capacities}
 
     def beside(
         self, colour: Callable[[int], Hashable], program: Callable[[int, StageProgram], StageProgram]
     ) -> Disturbances:
-        """The same with another change of programs behind its own."""
+        """Return the disturbances with another change of programs applied after the present one."""
         first, change = self.colour, self.program
         return replace(
             self,
@@ -73,7 +73,6 @@ class Disturbances:
 
 
 def _with_seconds(item: Item, seconds: Iterator[float]) -> Item:
-    """Return an item whose computations take the next of these seconds."""
 
     def new_work(op: Op) -> Work:
         return op.work if op.work.sensitivity is None else op.work.slowed(0.0, next(seconds))

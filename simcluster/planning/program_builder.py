@@ -1,4 +1,4 @@
-"""A stage's program in the making: its items lane by lane, each segment made once.  Pure."""
+"""Builder of a stage's program: items lane by lane, each distinct segment made once. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcluster.planning.works import Collective, Host
 
 
 class ProgramBuilder:
-    """The lanes of one stage, filled in order."""
+    """Lanes of one stage under construction, filled in order."""
 
     def __init__(self, stage: int, *, pipelined: bool) -> None:
         self.stage = stage
@@ -21,26 +21,26 @@ class ProgramBuilder:
         self._holding_up: tuple[Need, ...] = ()
 
     def put(self, lane: str, item: Item) -> None:
-        """The next item of a lane."""
+        """Append an item to a lane."""
         if lane == MAIN and self._holding_up:
             item = item._replace(needs=item.needs + self._holding_up)
             self._holding_up = ()
         self._items.setdefault(lane, []).append(item)
 
     def end(self, lane: str) -> Callable[[Item], None]:
-        """What puts the next items of a lane, where nothing holds any up: in half the time."""
+        """Return the faster function that appends items to a lane whose items are never held up."""
         return self._items.setdefault(lane, []).append
 
     def hold_up(self, needs: tuple[Need, ...]) -> None:
-        """The next item of the main lane waits for this, too."""
+        """Let the next item of the main lane wait for these needs, too."""
         self._holding_up += needs
 
     def reached(self) -> tuple[Need, ...]:
-        """The end of the last item of the main lane so far; nothing at the very begin."""
+        """Return a need for the end of the main lane's last item so far; empty at the beginning."""
         return tuple(Need(self.stage, item.key) for item in self._items[MAIN][-1:])
 
     def once(self, name: Hashable, make: Callable[[], Segment]) -> Segment:
-        """The segment of that name, made when it is first asked for: equal passes share one."""
+        """Return the segment of a name, made on first use: equal passes share one."""
         known = self._segments.get(name)
         if known is None:
             known = self._segments[name] = make()
@@ -50,15 +50,17 @@ class ProgramBuilder:
         self, kind: str, axis: str, name: str, size: float, lane: str = MAIN,
         *, layer: int = -1, memory: tuple[MemoryChange, ...] = (),
     ) -> Segment:  # fmt: skip
-        """One collective of ``size`` bytes over the rank's group on ``axis``."""
+        """Return one collective of ``size`` bytes over the rank's group on ``axis``."""
         return self.collectives(kind, name, [(axis, size)], lane, layer=layer, memory=memory)
 
     def collectives(
         self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
         *, layer: int = -1, memory: tuple[MemoryChange, ...] = (), issue: float = 0.0,
     ) -> Segment:  # fmt: skip
-        """Collectives of (axis, bytes), one after the other, the host being busy for ``issue`` seconds ahead of each;
-        the memory comes and goes with the last."""
+        """Return collectives of (axis, bytes), one after the other.
+
+        The host is busy for ``issue`` seconds before each; the memory is allocated and freed with the last.
+        """
 
         def make() -> Segment:
             ops = []
@@ -75,11 +77,11 @@ class ProgramBuilder:
         return self.once((kind, name, tuple(calls), lane, layer, memory, issue), make)
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
-        """The segment of that name, with memory that comes as it begins and goes as it ends."""
+        """Return the named segment, with memory allocated as it begins and freed as it ends."""
         return self.once((name, memory), lambda: _holding(segment, memory))
 
     def program(self) -> StageProgram:
-        """What has been put so far."""
+        """Return the program of all items so far."""
         return StageProgram(self.stage, self._items)
 
 

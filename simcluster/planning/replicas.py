@@ -1,19 +1,18 @@
-"""What travels over dp, and the end of a step: gradients reduced, parameters gathered, norm and optimizer.
+"""Data-parallel communication and the end of a step: gradient reduction, parameter gather, norm, optimizer.
 
 Replicas hold the parameters whole (ZeRO 0) or share the optimizer's state between them (ZeRO 1: the reduction is a
-reduce-scatter, the optimizer works on 1/dp of the parameters, and the new ones are gathered).  Reduction all at once
-behind the pipeline or, overlapped, in buckets beside the last backward; the gather behind the optimizer or, overlapped,
-beside the next forward.  Then every step ends
-in the same way (``end_step``): gradients of an embedding that two stages have (tied, or for multi-token prediction) are
-summed between first and last stage, the gradient norm is taken over all ranks that have a part of the gradients, and
-the optimizer runs, on the GPU or on the host (``offload``).
+reduce-scatter, the optimizer works on 1/dp of the parameters, and the new ones are gathered). The reduction comes all
+at once after the pipeline or, overlapped, in buckets during the last backward; the gather after the optimizer or,
+overlapped, during the next forward. Then every step ends in the same way (``end_step``): gradients of an embedding that
+two stages have (tied, or for multi-token prediction) are summed between first and last stage, the gradient norm is
+taken over all ranks that have a part of the gradients, and the optimizer runs, on the GPU or the host (``offload``).
 
-Under ZeRO 2 a rank keeps only its part of the gradients: every microbatch's are reduced behind its backward or,
-overlapped, in buckets beside it (arXiv:1910.02054 section 5.2), and a bucket waits until the last but one has left its
-buffer (DeepSpeed has two, for overlap_comm).  At the end of a step only that part is set to zero, where ZeRO 0 and 1
-clear the whole buffer (Megatron-LM, ``_ParamAndGradBuffer.reset``; Megatron-FSDP overwrites what is unsharded).
-With ``Sharding.every_microbatch`` off they are summed up unsharded and reduced in the last one's backward.  (ZeRO 3 is
-in ``sharded``.)  Pure.
+Under ZeRO 2 a rank keeps only its part of the gradients: every microbatch's are reduced after its backward or,
+overlapped, in buckets during it (arXiv:1910.02054 section 5.2), and a bucket waits until the last but one has left its
+buffer (DeepSpeed has two, for overlap_comm). At the end of a step only that part is set to zero, where ZeRO 0 and 1
+clear the whole buffer (Megatron-LM, ``_ParamAndGradBuffer.reset``; Megatron-FSDP overwrites what is unsharded). With
+``Sharding.every_microbatch`` off they are summed up unsharded and reduced in the last one's backward. (ZeRO 3 is in
+``sharded``.) Pure.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ def end_step(
     job: Job, lanes: ProgramBuilder, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
     norm: tuple[str, ...], reduced: Sequence[Reduced] = (), whole: float = 0.0,
 ) -> None:  # fmt: skip
-    """The end of a step on a rank that has the gradients of ``parameters`` once ``needs`` have happened.
+    """Add the end of a step (norm and optimizer) on a rank with gradients of ``parameters`` after ``needs``.
 
-    ``share``: of the embedding's gradient it has one part in so many; ``norm`` are the axes over which the squares of
-    gradients are added, one after the other.  ``reduced`` lists them in the parts that are complete early; ``whole``
-    counts all gradients that the rank accumulated.
+    The rank has 1/``share`` of the embedding's gradient; ``norm`` are the axes over which the squares of gradients are
+    added, one after the other. ``reduced`` lists them in the parts that are complete early; ``whole`` counts all
+    gradients that the rank accumulated.
     """
     data, stage = job.data_parallel, lanes.stage
     held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
@@ -88,16 +87,16 @@ def block_all(
     lanes: ProgramBuilder, step: int, kind: str, name: str, calls: Sequence[tuple[str, float]],
     needs: tuple[Need, ...] = (), *, part: tuple[object, ...] = (), memory: tuple[MemoryChange, ...] = (),
 ) -> None:  # fmt: skip
-    """Collectives of (axis, bytes), one after the other; the main lane waits for all."""
+    """Add collectives of (axis, bytes), one after the other; the main lane waits for all."""
     segment = lanes.collectives(kind, name, calls, memory=memory)
     lanes.put(MAIN, Item(segment, (name, kind, step, *part), needs, step))
 
 
 @dataclass(frozen=True, slots=True)
 class ActionPart:
-    """A stretch of an action that is one item.
+    """Part of an action that is one item.
 
-    ``needs`` is what of dp it waits for, ``bucket`` its number or -1; ``memory`` comes and goes with it.
+    ``needs`` is what it waits for over dp, ``bucket`` its number or -1; ``memory`` is allocated and freed with it.
     """
 
     work: Pass
@@ -107,7 +106,7 @@ class ActionPart:
 
 
 class Replicas:
-    """What one stage's ranks do together with their replicas."""
+    """Builder of one stage's communication with its data-parallel replicas."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -134,7 +133,7 @@ class Replicas:
         self._sent: list[tuple[object, ...]] = []  # keys of this step's reductions beside the backward
 
     def before(self, step: int) -> None:
-        """What goes ahead of the step's first forward: parameters gathered on the dp lane."""
+        """Add the parameter gathers that precede the step's first forward, on the dp lane."""
         if not self._gathers_ahead:
             return
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
@@ -146,7 +145,7 @@ class Replicas:
                 self._lanes.put("dp", Item(segment, key, needs, step, chunk))
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
-        """The action in one piece, or in the buckets in which it waits for parameters or gives out gradients."""
+        """Return the action whole, or cut into buckets by gathered parameters or reduced gradients."""
         chunk = action.chunk
         buckets = self._buckets[chunk]
         if action.kind == "F" and self._gathers_ahead and self._first_forward[chunk] == action:
@@ -163,7 +162,7 @@ class Replicas:
         return [replace(self._whole[chunk], memory=self._comes(action, [held for _, held in buckets]))]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
-        """A part is over (its key is ``made``): its gradients, if they are complete, go out on the dp lane."""
+        """Add the reduction of a part's gradients if they are complete; ``made`` is the key of the part's end."""
         if self._data.zero == 2 and not self._reduces_beside and self._reduced_after(action):
             held = sum((held for _, held in self._buckets[action.chunk]), OwnedParameters())
             place = (action.chunk, action.microbatch)
@@ -185,7 +184,7 @@ class Replicas:
             self._lanes.put("dp", item)
 
     def finish(self, step: int) -> None:
-        """Everything between the last backward and the next step."""
+        """Add everything between the last backward and the next step."""
         job, data = self._job, self._data
         for *_, item in sorted(self._behind, key=lambda each: each[:2]):
             self._lanes.put("dp", item)
@@ -216,7 +215,6 @@ class Replicas:
         return held.per_replica(self._job.plan) if self._data.zero else held.total
 
     def _reduced_parts(self, step: int) -> list[Reduced]:
-        """The rank's part of every bucket, in the order in which they have been reduced."""
         found = {
             self._reduced(self._last_gradient[chunk], step, number): (self._own(held), work.embedding or work.lm_head)
             for chunk, buckets in self._buckets.items()
@@ -229,7 +227,7 @@ class Replicas:
         ]
 
     def _reduced_after(self, action: Action) -> bool:
-        """Are gradients complete, or sharded, with this action?"""
+        """Return whether gradients are reduced after this action."""
         if action.kind not in ("B", "W") or self._job.alone:
             return False
         each = self._data.zero == 2 and self._data.sharding.every_microbatch
@@ -248,7 +246,7 @@ class Replicas:
         return ActionPart(work, tuple(Need(self._stage, key) for key in before), bucket, self._comes(action, [held]))
 
     def _comes(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
-        """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
+        """Return the memory of gradients that exist only until they are reduced, under ZeRO 2."""
         if action.kind not in ("B", "W") or self._job.alone:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
@@ -257,7 +255,7 @@ class Replicas:
 
 
 def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, OwnedParameters]]]:
-    """The chunks of a stage in buckets of at least bucket_bytes of gradients, in backward order, with parameters."""
+    """Return a stage's chunks in buckets of at least bucket_bytes of gradients, in backward order."""
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     embeds = any(whole.embedding for whole in wholes)
     return {chunk: _cut(job, whole, embeds) for chunk, whole in enumerate(wholes)}

@@ -1,12 +1,12 @@
-"""What comes and goes in memory while a pass runs, block by block: the ops' annotations, and a walk over a stage's row.
+"""Memory that blocks allocate and free during a pass, for the ops' annotations and for a walk over a stage's row.
 
-F leaves what a block keeps, and its backward frees it as soon as the block's own backward is over, as autograd does;
-what recomputation brings back lives in between.  A split backward frees in two steps: I what only I reads, W the rest,
-with the gradients and gathered inputs that I left for it.  Outputs of kernels that die in the block are not counted.
+F leaves what a block keeps, and its backward frees it as soon as that block's backward is over, as autograd does; what
+recomputation brings back lives in between. A split backward frees in two steps: I what only I reads, W the rest, with
+the gradients and gathered inputs that I left for it. Outputs of kernels that die in the block are not counted.
 
 Pool "activations" is what outlives the pass that makes it, "other" what lives inside one pass (recomputed tensors,
-16-bit logits).  Both views, the ops' and the walk's, read the same tensors (``memory.tensors``) in the same order
-(``visits``), so a timeline of ops that never wait peaks where the walk does.  Pure.
+16-bit logits). Both views, the ops' and the walk's, read the same tensors (``memory.tensors``) in the same order
+(``visits``), so a timeline of ops that never wait peaks where the walk does. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREDICTION = "mtp"
 
 
 class Visit(NamedTuple):
-    """A block's turn in a pass; layer -1 for the ends of the model."""
+    """One phase of a block in a pass; layer -1 for embedding and LM head."""
 
     phase: Phase
     block: str
@@ -39,12 +39,12 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Bytes of one block and one microbatch on a rank.
+    """Bytes of one block and one microbatch on a rank, by when they are allocated and freed.
 
     ``kept`` from F on, ``back`` by recomputation; of both, ``kept_for_weights`` and ``back_for_weights`` until W where
-    the backward is split; ``gradients``: what I adds for W; ``working``: logits in the precision of the product.
-    ``temporary``: what else lives inside the backward.  ``again``: recomputation is a visit of its own, before it.
-    ``routed`` is the part of all that which goes with the rows that visit the rank's experts, if there are any.
+    the backward is split; ``gradients``: what I adds for W; ``working``: logits in the precision of the matmul.
+    ``temporary``: what else lives inside the backward. ``again``: recomputation is a separate visit, before it.
+    ``routed`` is the part of all this that scales with the rows that visit the rank's experts, if there are any.
     """
 
     kept: float
@@ -59,7 +59,7 @@ class Residency:
     routed: Residency | None = None
 
     def changes(self, phase: Phase, *, split: bool) -> tuple[MemoryChange, ...]:
-        """What a visit adds as it starts and frees as it ends; ``split``: is its backward split?"""
+        """Return the memory changes of a visit's start and end; ``split``: its backward is I and W."""
         for_weights = self.back_for_weights if split else 0.0
         inside = self.back - for_weights
         brought = 0.0 if self.again else inside
@@ -93,7 +93,7 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Residencies:
-    """Of each block, by name: in layers that recompute, and in those that do not (``shape.recomputes``).
+    """Memory of each block by name, in layers that recompute and in those that do not.
 
     ``layers`` are the names of the blocks of each layer, in forward order.
     """
@@ -105,24 +105,24 @@ class Residencies:
     layers: tuple[tuple[str, ...], ...]
 
     def of(self, block: str, layer: int) -> Residency:
-        """Return that of a block in the layer of this number."""
+        """Return the residency of a block in the layer of this number."""
         return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
 
     def kept(self, layer: int) -> float:
-        """Return the bytes that the forward of a layer keeps of a microbatch."""
+        """Return the bytes that the forward of a layer keeps per microbatch."""
         return sum(self.of(block, layer).kept for block in self.layers[layer])
 
     def runs_again(self, layer: int) -> tuple[str, ...]:
-        """Return the blocks of the layer whose forward runs again, whole, before the backward."""
+        """Return the blocks of the layer whose whole forward is recomputed before the backward."""
         if layer < 0 or not self.shape.recomputes(layer):
             return ()
         return tuple(block for block in self.layers[layer] if self.of(block, layer).again)
 
     def visits(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[Visit]:
-        """Return the blocks that F, B, I or W (``kind``) goes through, in order, over layers and ends of the model.
+        """Return the visits of a pass F, B, I or W (``kind``) in order, over layers and ends of the model.
 
-        Blocks of a layer whose forward runs again do so before the layer's backward.  In front of the LM head are the
-        layers of multi-token prediction, each with its own block before it, and another pass of the LM head for each.
+        Blocks of a layer whose forward runs again do so before the layer's backward. In front of the LM head are the
+        layers of multi-token prediction, each preceded by a projection block, and another pass of the LM head for each.
         """
         behind = tuple(self.model.predicting) if lm_head else ()
         first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(behind)))
@@ -142,7 +142,7 @@ class Residencies:
 
 @lru_cache(maxsize=16)
 def residencies(model: Model, shape: RankShape) -> Residencies:
-    """Return those of all blocks of a model on a rank, which every stage and pass of a job asks for."""
+    """Return the residencies of all blocks of a model on a rank, cached for all stages and passes."""
     layers = tuple(
         tuple(kind.name for kind in kinds_of(model, layer)) for layer in range(model.predicting.stop)
     )  # fmt: skip
@@ -193,7 +193,7 @@ def _residency(
 
 
 class Level(NamedTuple):
-    """Bytes in the pools "activations" and "other" at an instant."""
+    """Bytes in the pools "activations" and "other" at one time."""
 
     activations: float
     other: float
@@ -204,14 +204,14 @@ class Level(NamedTuple):
 
 
 class MemoryProfile(NamedTuple):
-    """A pass: the highest level while it runs, counted from its start, and the activations that it leaves or frees."""
+    """Memory of a pass relative to its start: the peak level, and the activations that it leaves or frees."""
 
     peak: Level
     left: float
 
 
 def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> MemoryProfile:
-    """One pass, visit after visit."""
+    """Compute the memory profile of one pass, visit by visit."""
     known: dict[tuple[int, Phase], tuple[MemoryChange, ...]] = {}  # layers alike share one Residency
     activations = other = 0.0
     peak, most = Level(0.0, 0.0), 0.0
@@ -239,7 +239,7 @@ def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> Memo
 
 
 def peak_of_row(row: Iterable[MemoryProfile]) -> Level:
-    """The highest level while a stage does one pass after the other."""
+    """Return the highest level while a stage runs these passes in order."""
     held = most = 0.0
     found = Level(0.0, 0.0)
     for peak, left in row:

@@ -1,4 +1,4 @@
-"""The ops of a segment in the making.  Pure."""
+"""Builder of the ops of a segment. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Worker = Callable[[Sequence[Kernel]], Compute]
 
 
 class Issue(NamedTuple):
-    """What the host costs (``devices.software.Software``), in seconds.
+    """Host time (s) to issue kernels and collectives (``devices.software.Software``).
 
     To issue one ``kernel``, another ``launch`` of the same call, one ``collective``, and what else a ``microbatch``'s
-    forward takes on a stage, all beside the GPU's work.  The GPU is idle for ``gap`` at each kernel, for ``late`` at
-    each collective over tp that it waits for, and for ``read`` before a microbatch's forward.
+    forward takes on a stage, all overlapped with the GPU's work. The GPU is idle for ``gap`` at each kernel, for
+    ``late`` at each collective over tp that it waits for, and for ``read`` before a microbatch's forward.
     """
 
     kernel: float = 0.0
@@ -38,7 +38,7 @@ NO_TIME = Issue()
 
 
 class LaunchedKernels(NamedTuple):
-    """The kernels that one op launches, one behind the other; ``kind``, ``name`` and ``layer`` are the op's."""
+    """Kernels that one op launches in order; ``kind``, ``name`` and ``layer`` are the op's."""
 
     kind: str
     name: str
@@ -47,7 +47,7 @@ class LaunchedKernels(NamedTuple):
 
 
 class OpsInMaking:
-    """Ops one behind the other; what goes beside the main lane is joined by a later op on it.
+    """Ops of a segment under construction; ops on other lanes are joined by a later op on the main lane.
 
     The last op cannot begin before the host has issued them all.
     """
@@ -64,15 +64,15 @@ class OpsInMaking:
         self.launched: list[LaunchedKernels] = []
 
     def begin_microbatch(self) -> None:
-        """The host reads the microbatch and makes its masks before anything else."""
+        """Add the host time to read the microbatch and make its masks before anything else."""
         self._issued += self._issue.microbatch
 
     def end_forward(self) -> None:
-        """The loss is there: the host averages and scales it before a backward can begin."""
+        """Add the host time to average and scale the loss before a backward can begin."""
         self._idle(self._issue.loss, "loss")
 
     def wait_for_counts(self, layer: int) -> None:
-        """The host waits for what the GPU has just counted; whatever it issued ahead is done by then.
+        """Let the host wait for counts made on the GPU, such as rows per expert.
 
         The next ops cannot begin before it has issued what came so far, nor before it has seen the counts.
         """
@@ -85,7 +85,7 @@ class OpsInMaking:
         self._issued, self._begun = 0.0, self._main
 
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
-        """Kernels on the main lane; nothing if there are none."""
+        """Add kernels on the main lane, if there are any."""
         if kernels:
             launches = sum(kernel.launches for kernel in kernels)
             calls = sum(kernel.calls for kernel in kernels)
@@ -97,19 +97,21 @@ class OpsInMaking:
             self._add(work, "compute", kind, name, layer)
 
     def pass_on(self, kind: str) -> None:
-        """A pass of no layers: what arrives leaves as it is, in no time."""
+        """Add a pass without layers, which takes no time."""
         self._add(Compute(0.0), "compute", kind, "empty", -1)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
-        """A collective over an axis that the main lane waits for."""
+        """Add a collective over an axis that the main lane waits for."""
         self._issued += self._issue.collective
         stream = communicator(axis).stream
         self._idle(self._issue.late if stream == "tp" else 0.0, "late", layer)
         self._add(Collective(kind, axis, size), stream, kind, name, layer)
 
     def beside(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
-        """Add a collective on the lane of its stream, from the end of the last main op on; where there is none yet,
-        from the begin on, which is an op of the host of no time."""
+        """Add a collective on its stream's lane, beginning after the last main op.
+
+        Where there is none yet, it begins after an op of the host of no time.
+        """
         stream = communicator(axis).stream
         if self._main < 0 and stream != "tp":
             self._add(Host(0.0), "host", "launch", "begin", layer)
@@ -119,7 +121,7 @@ class OpsInMaking:
         self._beside.append(len(self._ops) - 1)
 
     def join(self, count: int | None = None) -> None:
-        """The next op on the main lane waits for what goes beside it: all of that, or the first ``count``."""
+        """Let the next main op wait for the collectives that overlap with it: all, or the first ``count``."""
         many = len(self._beside) if count is None else count
         self._joining += tuple(self._beside[:many])
         del self._beside[:many]
@@ -127,11 +129,11 @@ class OpsInMaking:
     def gathered(
         self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int, *, ring: bool = False
     ) -> None:
-        """A product whose operand is gathered piece by piece beside it: each piece of the product waits for its own.
+        """Add a matmul whose operand is gathered in pieces: each piece of the matmul waits for its operand.
 
-        With equal pieces, product g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
-        parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces).  In a ``ring`` every member has a
-        piece, begins with its own, and passes on what it gets from its neighbour, in copies and not in collectives
+        With equal pieces, matmul g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
+        parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces). In a ``ring`` every member has a
+        piece, begins with that, and passes on what it gets from its neighbour, in copies and not in collectives
         (Transformer Engine's userbuffers, CommOverlapP2P; PyTorch's fused_all_gather_matmul).
         """
         begins = not self._ops  # nothing is there for the first to go beside
@@ -155,10 +157,11 @@ class OpsInMaking:
         *,
         ring: bool = False,
     ) -> None:
-        """A product whose result is reduced piece by piece, each as soon as it is there; nobody has joined them yet.
+        """Add a matmul whose result is reduced piece by piece, each piece as soon as it is computed.
 
-        ``reduction`` is the collective's kind, its name and its bytes.  In a ``ring`` a piece is copied to the member
-        whose share it is, the member's own comes last, and what it got it adds up when all is there (``summed``).
+        No op has joined the reductions yet. ``reduction`` is the collective's kind, its name and its bytes. In a
+        ``ring`` a piece is copied to the member whose share it is, the member's own comes last, and it sums what it got
+        (``summed``).
         """
         collective, called, size = reduction
         for number, piece in enumerate(in_pieces(kernel, pieces)):
@@ -167,17 +170,17 @@ class OpsInMaking:
                 self.beside("send_recv" if ring else collective, called, size / pieces, layer)
 
     def summed(self, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
-        """The shares that a ring of copies brought, ``size`` bytes in all, read and added up.
+        """Add the kernel that reads and sums the shares that a ring of copies brought, ``size`` bytes in all.
 
-        (Transformer Engine's reduce_bf16 behind CommOverlapP2PBase's split_overlap_rs; the sum over stacked partial
+        (Transformer Engine's reduce_bf16 after CommOverlapP2PBase's split_overlap_rs; the sum over stacked partial
         results in PyTorch's fused_matmul_reduce_scatter.)
         """
         self.compute((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / pieces)),), kind, name, layer)
 
     def hold(self, begin: int, name: str, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()) -> None:
-        """Memory of a visit of the block ``name``, which began at this op: it grows with the block's main kernels.
+        """Attach memory to a visit's ops from ``begin`` on: allocated at the main kernels of block ``name``.
 
-        A visit without ops grows and frees behind the op before it.  ``routed`` is part of ``changes`` (``ops.Op``).
+        A visit without ops allocates and frees after the op before it. ``routed`` is part of ``changes`` (``ops.Op``).
         """
         own = range(begin, len(self._ops))
         if not own:
@@ -201,11 +204,11 @@ class OpsInMaking:
         return len(self._ops)
 
     def segment(self) -> Segment:
-        """What has been put so far."""
+        """Return the segment of all ops so far."""
         return Segment(tuple(self._ops if self._issued == 0 else self._with_host()))
 
     def _with_host(self) -> list[Op]:
-        """The ops with the host beside them, from the end of the first one, which is issued as the pass begins."""
+        """Return the ops with an overlapped host op, from the end of the first one on."""
         first, last = self._ops[0], self._ops[-1]
         if len(self._ops) == 1:
             assert isinstance(first.work, Compute), first
@@ -231,7 +234,7 @@ class OpsInMaking:
 
 
 def on_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
-    """Return the same ops on other layers; ``number`` has the new layer by the old, and others stay."""
+    """Return the segment on other layers; ``number`` maps old layers to new ones, and others stay."""
     return Segment(tuple([
         Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
            op.routed)

@@ -1,19 +1,19 @@
-"""The ops of one pass of a microbatch through a chunk: per-layer kernels with the tensor-parallel traffic between them.
+"""Ops of one pass of a microbatch through a chunk: kernels per layer, with tensor-parallel traffic between them.
 
-Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.05198 section 4.2.2):
+The traffic (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.05198 section 4.2.2):
 
-* tensor parallel: the row-parallel product of a block is summed over tp (forward), the gradient of the column-parallel
-  product's input likewise (backward): one all-reduce each, of micro_batch x sequence x hidden elements;
-* with sequence parallelism each of them becomes a reduce-scatter, and an all-gather of the same size goes where the
-  sharded tensor enters a block; backward the shard that was kept is gathered once more for the weight gradient, beside
-  the product for the input gradient;
+* tensor parallel: the row-parallel matmul of a block is summed over tp (forward), the gradient of the column-parallel
+  matmul's input likewise (backward): one all-reduce each, of micro_batch x sequence x hidden elements;
+* with sequence parallelism each of them becomes a reduce-scatter, and an all-gather of the same size comes where the
+  sharded tensor enters a block; backward the shard that was kept is gathered once more for the weight gradient,
+  overlapped with the matmul for the input gradient;
 * experts: tokens travel to those they visit, and back (``mixture_ops``);
 * context parallel: keys and values of other ranks around the attention kernel (``context_ops``);
-* vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum), or a gather of all
+* vocabulary parallel loss: three all-reduces of one number per token (maximum, true logit, sum), or a gather of all
   logits;
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
 
-Every op says what memory comes and goes with it (``residency``).
+Every op has the memory that it allocates and frees (``residency``).
 
 Pure.
 """
@@ -44,7 +44,7 @@ Timer = Callable[[Sequence[Kernel]], float]
 
 
 def by_heart(timer: Timer) -> Timer:
-    """The same, of kernels that have been asked for before by heart: those of a layer are in every layer."""
+    """Return the timer with its results cached by kernels, since those of a layer recur in every layer."""
     known: dict[tuple[int, ...], tuple[Sequence[Kernel], float]] = {}  # with the kernels, so that names stay theirs
 
     def found(kernels: Sequence[Kernel]) -> float:
@@ -58,12 +58,12 @@ def by_heart(timer: Timer) -> Timer:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A stretch of a chunk that one segment covers.
+    """Part of a chunk that one segment covers: layers, and perhaps the embedding and LM head.
 
-    ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
-    model are in it (the layers of multi-token prediction go with the LM head); ``boundary`` whether a tensor arrives
-    split over tp and must be gathered first; ``begins`` whether this is where the action begins; ``casts`` whether F
-    casts weights, as in a step's first microbatch.
+    ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` state whether the ends of the
+    model are in it (the layers of multi-token prediction count to the LM head); ``boundary`` whether a tensor arrives
+    split over tp and must be gathered first; ``begins`` whether the action begins here; ``casts`` whether F casts
+    weights, as in a step's first microbatch.
     """
 
     layers: tuple[int, ...]
@@ -75,7 +75,7 @@ class Pass:
 
 
 class Passes:
-    """Makes segments for the ranks of a plan; everything about one layer is computed once and repeated."""
+    """Maker of segments for the ranks of a plan; segments of equal layers are computed once."""
 
     def __init__(
         self,
@@ -91,13 +91,12 @@ class Passes:
         attention: Timer = lambda kernels: 0.0,
         issue: Issue = NO_TIME,
     ) -> None:
-        """``overlap_tensor``: the input gradient's reduction goes beside the weight gradient.
+        """Set how passes overlap: ``overlap_tensor`` lets input-gradient reductions overlap with weight gradients.
 
-        ``overlap_experts``: tokens travel to experts beside shared ones, and gradients beside weight gradients; by
-        which ``dispatch``.
-        ``tensor_pieces``: products and the collectives around them are cut into so many pieces that overlap.
-        ``sensitivity`` and ``attention`` are what ``ops.Compute`` wants to know of kernels besides; ``issue`` what the
-        host needs to issue each.
+        ``overlap_experts``: tokens travel to experts overlapped with shared ones, and gradients with weight gradients;
+        by which ``dispatch``. ``tensor_pieces``: number of overlapping pieces into which matmuls and the collectives
+        around them are cut. ``sensitivity`` and ``attention`` are further fields of ``works.Compute`` by kernels;
+        ``issue`` is the host time to issue each.
         """
         self._work: Worker = lambda kernels: Compute(timer(kernels), sensitivity(kernels), attention(kernels))
         self._issue = issue
@@ -127,11 +126,11 @@ class Passes:
         self._made: dict[Hashable, tuple[Pass, Segment]] = {}  # by what is done, whatever the numbers of its layers
 
     def segment(self, kind: str, part: Pass) -> Segment:
-        """Return F, B, I or W (``kind``) of a stretch.
+        """Return the segment of F, B, I or W (``kind``) of a part of a chunk.
 
-        B recomputes where the mode asks for it, and makes the gradients of inputs and weights.  I does what B does but
+        B recomputes where the mode asks for it, and makes the gradients of inputs and weights. I does what B does but
         for the weight gradients, so nothing hides the reductions over tp; what is gathered for a weight gradient is
-        gathered here, alongside the input gradient as in B, and kept for W.  W has no traffic: matmuls on what F and I
+        gathered here, alongside the input gradient as in B, and kept for W. W has no traffic: matmuls on what F and I
         left on the GPU.
         """
         alike = [(self._residencies.layers[layer], self._shape.recomputes(layer)) for layer in part.layers]
@@ -144,7 +143,7 @@ class Passes:
         return on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
 
     def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
-        """The kernels of a pass ("F", "B", "I" or "W") of a stretch, op by op."""
+        """Return the kernels of a pass ("F", "B", "I" or "W") of a part of a chunk, op by op."""
         return self._ops(kind, part).launched
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
@@ -207,7 +206,6 @@ class Passes:
             self._share_loss(ops)
 
     def _share_loss(self, ops: OpsInMaking) -> None:
-        """What ranks of tp tell each other of logits: three numbers a token, or all."""
         if self._shape.logits == "gathered":
             size = local_sizes(self._model, self._shape).vocab * self._tp * self._shape.element_bytes
             return ops.collective("all_gather", "logits", size * self._token_bytes / _LOSS_BYTES)
@@ -226,9 +224,9 @@ class Passes:
         gathers: float,
         reduces: bool = False,
     ) -> None:
-        """Kernels between a gather of the first one's operand (bytes, 0: none) and a reduction of the last's result.
+        """Add kernels between a gather of the first one's operand (bytes, 0: none) and a reduction of the result.
 
-        Both are waited for, or cut into pieces that overlap with those of these products.
+        Both are waited for, or cut into pieces that overlap with those of these matmuls.
         """
         rest = list(kernels)
         cut = self._pieces > 1
@@ -254,10 +252,10 @@ class Passes:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
     def _shares(self, block: Block, never: str, what: str) -> bool:
-        """Is there nothing to gather or to sum for a block: ``never`` for this one, or because it was, or will be, for
-        the other block of a parallel residual?
+        """Return whether a block has nothing to gather or sum, for ``never`` or due to a parallel residual.
 
-        These two give one "output", whose "grad" both get; with one norm they have one "input", too, and its gradient.
+        The two blocks of a parallel residual give one "output", whose "grad" both get; with one norm they have one
+        "input", too, and its gradient.
         """
         mate = {"output": "attention", "grad": "attention", "input": "mlp", "input_again": "attention",
                 "input_grad": "mlp"}[what]  # fmt: skip
@@ -270,10 +268,10 @@ class Passes:
     def _leave(
         self, ops: OpsInMaking, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, block: Block, layer: int
     ) -> None:
-        """A backward's way out of a block: the column product's input gradient, its sum over tp, its weight gradient.
+        """Add the end of a block's backward: the column-parallel matmul's gradients and their sum over tp.
 
-        What the weight gradient needs is gathered beside the input gradient; the sum goes beside the weight gradient if
-        that is asked for, and piece by piece behind the input gradient's pieces.
+        What the weight gradient needs is gathered during the input gradient; the sum overlaps with the weight gradient
+        if that is asked for, and piece by piece after the input gradient's pieces.
         """
         name, size = block.name, self._gathered(block)
         called = f"{name}_input_grad"
@@ -300,7 +298,7 @@ class Passes:
             ops.collective(*reduction, layer)
 
     def _backward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
-        """From a block's output to its input; an "input_grad" leaves the weight gradients to W."""
+        """Add a block's backward from output to input; an "input_grad" leaves the weight gradients to W."""
         body, name = block.body, block.name
         if name not in self._residencies.runs_again(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:

@@ -1,22 +1,22 @@
-"""ZeRO 3 (FSDP): parameters are sharded over dp too, gathered unit by unit ahead of use, gradients reduced likewise.
+"""ZeRO 3 (FSDP): parameters sharded over dp, gathered unit by unit before use, gradients reduce-scattered.
 
-A use of a unit (``sharded_units``) waits for its all-gather, unless the unit is still there.  The gather may begin when
+A use of a unit (``sharded_units``) waits for its all-gather, unless the unit is still there. The gather may begin when
 the use ``prefetch + 1`` before it is over, also of another pass, so that at most ``prefetch + 1`` units are unsharded
-(``Sharding.reshard``).  Gradients are reduce-scattered behind each stretch of B (or W); a stretch waits until the
+(``Sharding.reshard``). Gradients are reduce-scattered after each stretch of B (or W); a stretch waits until the
 reduction of the last but one is over, as in FSDP2, so that gradients of at most two units are unsharded.
 
 With one lane, gathers and reductions wait for each other in the order in which they are issued: the gather of the unit
-``prefetch`` ahead before a stretch, the reduction of its gradients behind it (PyTorch's BACKWARD_PRE).  With two they
-share the links instead.  HSDP: sharded over ``Plan.shard_size`` ranks, whose shards of the gradients are then summed
-over the ranks that have the same shard.  Experts of a mixture that only some ranks hold are sharded over those alone
+``prefetch`` ahead before a stretch, the reduction of its gradients after it (PyTorch's BACKWARD_PRE). With two they
+share the links instead. HSDP: sharded over ``Plan.shard_size`` ranks, whose shards of the gradients are then summed
+over the ranks that have the same shard. Experts of a mixture that only some ranks hold are sharded over those alone
 ("edp", ``owned_parameters``), with HSDP over those in a shard group: a unit is then gathered and reduced in two calls,
-one behind the other (PyTorch FSDP2 on a mesh of its own for experts, as torchtitan has it: "efsdp").  Without
+one after the other (PyTorch FSDP2 on a separate mesh for experts, as torchtitan has it: "efsdp"). Without
 ``overlap_gather`` nothing is prefetched; without ``overlap_reduce`` computation waits for every reduction.
 
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
 microbatch, or, where embedding and LM head are in different chunks, in the last.
 
-Where each matrix is gathered by itself (``Sharding.by_matrix``) the host makes a list of pieces ahead of every call.
+Where each matrix is gathered separately (``Sharding.by_matrix``) the host makes a list of pieces before every call.
 
 PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); MODELLING.md F.2.
 Pure.
@@ -36,7 +36,7 @@ Key = tuple[object, ...]
 
 
 class Sharded:
-    """What one stage's ranks do together with the ranks that have the other shards (as ``replicas.Replicas``)."""
+    """Builder of one stage's ZeRO 3 gathers and reductions (the counterpart of ``replicas.Replicas``)."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -66,13 +66,13 @@ class Sharded:
         self._experts_reduced = "edp_reduce" if two else self._experts_axis
 
     def before(self, step: int) -> None:
-        """The first units of a step are gathered as soon as they have been updated."""
+        """Add the gathers of a step's first units, as soon as they have been updated."""
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
         for use in range(min(self._window, len(self._uses))):
             self._gather(use, step, needs)
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
-        """The action in its stretches, each with the gather and the reduction that it waits for."""
+        """Return the action in stretches, each with the gather and the reduction that it waits for."""
         order = stretches_of(self._units, action)
         if self._alone:
             return [ActionPart(self._job.whole(self._stage, action.chunk))]
@@ -98,7 +98,7 @@ class Sharded:
         return found
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
-        """A stretch is over (its key is ``made``): its gradients are reduced, and room is made for another unit."""
+        """Add the reduction of a stretch's gradients and the next gather; ``made`` is the key of its end."""
         if self._alone:
             return
         stretch = stretches_of(self._units, action)[part.bucket]
@@ -108,7 +108,7 @@ class Sharded:
             self._gather(self._first_use[action] + part.bucket + self._window, step, (Need(self._stage, made),))
 
     def finish(self, step: int) -> None:
-        """Everything between the last backward and the next step."""
+        """Add everything between the last backward and the next step."""
         plan = self._job.plan
         needs = tuple(Need(self._stage, key) for key in self._reductions[-1:])
         norm = (("shard",) if self._shards > 1 else ()) + (("model",) if plan.tp * plan.pp > 1 else ())
@@ -134,7 +134,7 @@ class Sharded:
         self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
 
     def _reduce(self, action: Action, step: int, index: int, stretch: Stretch, need: Need) -> None:
-        """A unit's gradients: scattered over the shards, then summed over those who have the same shard."""
+        """Add a reduction of a unit's gradients: scattered over the shards, then summed over shard replicas."""
         size = self._bytes(stretch.unit, self._data.gradient_bytes)
         key = self._reduced(action, step, index)
         _, layer = self._place(stretch.unit)
@@ -160,13 +160,13 @@ class Sharded:
             self._lanes.put(self._lane, Item(segment, key, (need,), step, action.chunk))
 
     def _is_new(self, action: Action, stretch: Stretch) -> bool:
-        """Do gradients of its unit come with this stretch?  They are there already if they are summed up unsharded."""
+        """Return whether a stretch allocates gradients of its unit (not if they are accumulated unsharded)."""
         if not self._each_microbatch(stretch) and self._first_gradient[action.chunk] != action:
             return False
         return stretch.unit != self._units.root or stretch.work.lm_head
 
     def _is_reduced(self, action: Action, stretch: Stretch) -> bool:
-        """Are gradients of its unit complete with this stretch?"""
+        """Return whether gradients of its unit are complete after this stretch."""
         if action.kind not in ("B", "W") or not self._units.sizes[stretch.unit]:
             return False
         if not self._each_microbatch(stretch) and self._last_gradient[action.chunk] != action:
@@ -174,9 +174,9 @@ class Sharded:
         return stretch.unit != self._units.root or stretch.work.embedding
 
     def _each_microbatch(self, stretch: Stretch) -> bool:
-        """Are gradients of its unit reduced in every microbatch?
+        """Return whether gradients of its unit are reduced in every microbatch.
 
-        The root's not where its ends are in different chunks: other microbatches come in between.
+        The root's are not where its ends are in different chunks: other microbatches come in between.
         """
         apart = stretch.unit == self._units.root and len(self._units.chunks) > 1
         return self._data.sharding.every_microbatch and not apart
@@ -186,14 +186,13 @@ class Sharded:
         return ("reduced", step, action.chunk, index, action.microbatch)
 
     def _calls(self, unit: int, axis: str, of_experts: str, each: float) -> list[tuple[str, float]]:
-        """(axis, bytes) of gathering or reducing a unit: common parameters over ``axis``, experts over their own."""
+        """Return (axis, bytes) of gathering or reducing a unit: common parameters over ``axis``, experts separately."""
         held, plan = self._units.held[unit], self._job.plan
         experts = held.experts > 0 and plan.expert_shard_size > 1
         common = [(axis, parameters * each) for parameters in self._units.matrices[unit]]
         return [*common, *([(of_experts, held.experts * each)] if experts else [])]
 
     def _summed(self, unit: int, size: float) -> list[tuple[str, float]]:
-        """(axis, bytes) of summing a unit's shards of gradients, ``size`` bytes in all, over the shard groups."""
         held, plan = self._units.held[unit], self._job.plan
         if not held.experts:
             return [("replica", size / self._shards)]

@@ -1,10 +1,10 @@
-"""The units in which ZeRO 3 (FSDP) gathers parameters: which there are on a stage, and when each is used in a step.
+"""Units in which ZeRO 3 (FSDP) gathers parameters: those of a stage, and their uses in a step.
 
-A unit is some layers, the embedding, or the LM head.  Every F and B (or I) of a microbatch uses its units one after the
-other.  Behind a use its unit is given up, but where backward follows forward the last ones stay, as they come next.
+A unit is some layers, the embedding, or the LM head. Every F and B (or I) of a microbatch uses its units one after the
+other. After a use its unit is freed, but where backward follows forward the last ones stay, as they come next.
 
 Tied embeddings on one stage: embedding and LM head (with the final norm) are one unit, the root, there from its first
-to its last use in a step.  Pure.
+to its last use in a step. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simcluster.schedules import Action
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of a chunk, in forward order, and the number of the unit that has its parameters."""
+    """Part of a chunk whose parameters are in one ZeRO 3 unit, with the number of that unit."""
 
     work: Pass
     unit: int
@@ -34,10 +34,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Units of a stage: what a rank would hold of each; the stretches of every chunk; the root's number or -1.
+    """ZeRO 3 units of a stage: a rank's parameters of each, stretches per chunk, and the root's number or -1.
 
     ``sizes`` are the parameters of each that come and go: all but experts that no other rank has; ``matrices`` what is
-    gathered of the common ones, each by itself.
+    gathered of the common ones in separate calls.
     """
 
     held: tuple[OwnedParameters, ...]
@@ -48,13 +48,13 @@ class Units:
 
     @property
     def total(self) -> OwnedParameters:
-        """Of all units."""
+        """Parameters of all units."""
         return sum(self.held, OwnedParameters())
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A unit's turn in F, B or I: is it gathered for it, and given up behind it?"""
+    """Use of a unit in F, B or I: whether it is gathered before and freed after."""
 
     unit: int
     gathered: bool
@@ -63,7 +63,7 @@ class Use:
 
 
 def units_of(job: Job, stage: int) -> Units:
-    """The units of a stage."""
+    """Return the ZeRO 3 units of a stage."""
     model, tp, most = job.model, job.plan.tp, job.data_parallel.sharding.unit_layers
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     tied = (
@@ -108,10 +108,10 @@ def units_of(job: Job, stage: int) -> Units:
 def _matrices(
     job: Job, held: Sequence[OwnedParameters], chunks: Sequence[Sequence[Stretch]]
 ) -> tuple[tuple[float, ...], ...]:
-    """What is gathered of each unit in a call of its own: all that it has, or its layers' matrices one by one.
+    """Return what is gathered of each unit in separate calls: all that it has, or its layers' matrices one by one.
 
-    Norms and biases are then whole on every rank, too small to be sharded; what sums their gradients, a thousandth of
-    all, is left out.
+    Norms and biases are then whole on every rank, too small to be sharded; the sum of their gradients, a thousandth of
+    all, is neglected.
     """
     found: list[tuple[float, ...]] = [(own.common,) for own in held]
     if job.data_parallel.sharding.by_matrix:
@@ -122,7 +122,7 @@ def _matrices(
 
 
 def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
-    """The stretches of an action, in the order in which it goes through them."""
+    """Return the stretches of an action in the order in which it runs them."""
     forward = units.chunks[action.chunk]
     if action.kind == "F":
         return forward
@@ -132,7 +132,7 @@ def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
 
 
 def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
-    """Every use of a unit in a step, in order."""
+    """Return every use of a unit in a step, in order."""
     row = [action for action in job.schedule.rows[stage] if action.kind != "W"]
     window, reshard = window_of(job), job.data_parallel.sharding.reshard
     found: list[Use] = []
@@ -152,17 +152,17 @@ def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
 
 
 def window_of(job: Job) -> int:
-    """Units that are unsharded at once."""
+    """Return the number of units that are unsharded at once."""
     data = job.data_parallel
     return (data.sharding.prefetch if data.overlap_gather else 0) + 1
 
 
 def unsharded_peak(job: Job, stage: int) -> float:
-    """Bytes at most of what is whole on a rank for a while though ZeRO 2 or 3 shards it.
+    """Return the peak bytes of temporarily unsharded parameters and gradients on a rank under ZeRO 2 or 3.
 
-    Under ZeRO 3 parameters in use or ahead of it: of ``prefetch + 1`` consecutive uses, or of all units, if they stay
-    after forward.  Gradients that are made and, where reductions run beside the backward, those on their way; all of
-    the stage, where they are summed up unsharded over microbatches.  Reached where communication keeps up.
+    Under ZeRO 3 parameters in use or prefetched: of ``prefetch + 1`` consecutive uses, or of all units, if they stay
+    after forward. Gradients that are made and, where reductions overlap with the backward, those on their way; all of
+    the stage, where they are summed up unsharded over microbatches. Reached where communication keeps up.
     """
     data, ranks = job.data_parallel, job.plan.shard_size
     if ranks == 1:

@@ -1,8 +1,8 @@
-"""The program of every stage: the schedule's actions as items, with what crosses stages and what travels over dp.
+"""Program of every stage: the schedule's actions as items, with sends between stages and traffic over dp.
 
-One step of a stage: its row of the schedule, a send behind every F and every B (or I, where the schedule splits the
-backward) that has a neighbour (``boundaries``), and pairs [F|B] one after the other or overlapping (``Pairs``).
-Before, during and after it, the replicas of the stage communicate and run the optimizer (``replicas``).  Pure.
+One step of a stage: its row of the schedule, a send after every F and every B (or I, where the schedule splits the
+backward) that has a neighbour (``boundaries``), and pairs [F|B] one after the other or overlapping (``Pairs``). Before,
+during and after it, the replicas of the stage communicate and run the optimizer (``replicas``). Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simcluster.schedules import Action
 
 @collector_off()
 def stage_programs(job: Job) -> list[StageProgram]:
-    """Return the items of every stage, in order, lane by lane."""
+    """Return the program of every stage of a job: items in order, lane by lane."""
     return [_Stage(job, stage).program() for stage in range(job.plan.pp)]
 
 
@@ -136,7 +136,7 @@ Parts = Sequence[tuple[ActionPart, Segment]]
 
 
 class Piece(NamedTuple):
-    """Consecutive ops of a half on one lane.
+    """Consecutive ops of a fused pair's half on one lane.
 
     ``waits`` are the places of the earlier pieces of the half that it waits for, besides the piece before it on its
     lane.
@@ -148,9 +148,9 @@ class Piece(NamedTuple):
 
 
 class Half(NamedTuple):
-    """One half of a pair, assembled part by part.
+    """One half of a fused pair, assembled part by part.
 
-    It has its pieces, what the first piece of a part waits for of the replicas, and the parts by their last pieces.
+    It has its pieces, the needs of the first piece of each part, and the parts by their last pieces.
     """
 
     pieces: list[Piece]
@@ -158,7 +158,7 @@ class Half(NamedTuple):
     ends: dict[int, ActionPart]
 
     def add(self, pieces: Sequence[Piece], part: ActionPart) -> None:
-        """Append the next part."""
+        """Append the pieces of the next part."""
         begin = len(self.pieces)
         lane = self.pieces[-1].lane if begin else MAIN
         behind = (begin - 1,) if (lane, pieces[0].lane) != (MAIN, MAIN) and begin else ()
@@ -170,7 +170,7 @@ class Half(NamedTuple):
 
 
 class Pairs:
-    """Adds the fused pairs of a stage, with both halves overlapping.
+    """Builder of a stage's fused pairs [F|B] with overlapping halves.
 
     ``after`` is called with the action, step and key of every part that ends.
     """
@@ -256,7 +256,7 @@ def _would_wait(piece: Piece) -> bool:
 
 
 def _lane(op: Op) -> str:
-    """Return the lane of an op; a blocking collective overlaps with the other half on a lane of pairs alone.
+    """Return the lane of an op; a blocking collective overlaps with the other half on a separate lane of pairs.
 
     On a lane that has ops inside of segments, too, these would come first.
     """
@@ -266,7 +266,6 @@ def _lane(op: Op) -> str:
 
 
 def _waits(ops: Sequence[Op], lanes: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return what every op waits for: as before, and the previous op of the main lane if one of the two has left it."""
     found = []
     main = -1
     for index, op in enumerate(ops):

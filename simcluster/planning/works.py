@@ -1,4 +1,4 @@
-"""What ops do, kind by kind: computation, what a group does together, sends and receives, copies, the host's work."""
+"""Kinds of work of ops: computation, collectives, sends and receives, copies, and host work."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from simcluster.planning.ops import Direction, Group, Work
 
 @dataclass(frozen=True, slots=True)
 class Compute(Work):
-    """Kernels on one GPU at full speed, in seconds; ``sensitivity`` is how much they feel of communication beside them.
+    """Kernels on one GPU at full speed (s), and their ``sensitivity`` to concurrent communication.
 
-    1 is in full: they take (1 + pressure) x seconds beside a communication of that pressure (interference.py).
+    Of sensitivity 1 they take (1 + pressure) x seconds during a communication of that pressure (interference.py).
     ``attention`` is the part of the seconds that grows with the squares of the lengths of documents (faults/data.py).
     """
 
@@ -27,9 +27,9 @@ class Compute(Work):
 
 @dataclass(frozen=True, slots=True)
 class Collective(Work):
-    """``kind`` of ``size`` bytes (the full buffer) over the rank's group on ``axis``.
+    """Collective of type ``kind`` with ``size`` bytes (the full buffer) over the rank's group on ``axis``.
 
-    ``load`` times as many travel: more than the library, which chooses by the size, was told of.
+    ``load`` times as many travel: more than the library, which chooses by the size, knows of.
     """
 
     kind: str = field()
@@ -43,7 +43,7 @@ class Collective(Work):
 
 @dataclass(frozen=True, slots=True)
 class Timed(Work):
-    """A collective over the rank's group on ``axis`` of known duration: it waits for all, then takes ``seconds``."""
+    """Collective over the rank's group on ``axis`` of known duration: it waits for all, then takes ``seconds``."""
 
     axis: str = field()
     seconds: float = field()
@@ -51,10 +51,10 @@ class Timed(Work):
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Work):
-    """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
+    """Send of ``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
 
-    ``seconds``, if not -1, is its known duration: then no link is used.  ``rendezvous``: it begins when the receiver
-    has posted its Receive, too; otherwise the receiver is always ready.
+    ``seconds``, if not -1, is its known duration: then no link is used. ``rendezvous``: it begins when the receiver has
+    posted its Receive, too; otherwise the receiver is always ready.
     """
 
     kind = "send"
@@ -78,10 +78,10 @@ class Transfer(Work):
 
 @dataclass(frozen=True, slots=True)
 class Receive(Work):
-    """The receiver's side of a Transfer at a rendezvous, from the rank of ``from_stage`` with the same place.
+    """Receiver's side of a Transfer at a rendezvous, from the rank of ``from_stage`` with the same place.
 
-    The key of its item is ("receive", the key of the sender's item); both items have no other op.  It leaves no span of
-    its own: what the receiver sees of a transfer belongs to the op that waits for it.
+    The key of its item is ("receive", the key of the sender's item); both items have no other op. It leaves no span:
+    what the receiver sees of a transfer belongs to the op that waits for it.
     """
 
     joins = True
@@ -99,11 +99,11 @@ class Receive(Work):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Work):
-    """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
+    """Copy of ``size`` bytes between the GPU and its host's memory, over the rank's links (``Cluster.host_way``).
 
-    ``direction`` is "d2h" to the host, "h2d" from it, "storage" or "peers" from there on.  A copy engine or the host's
-    NIC does it: no SM is taken, nor is HBM counted.  It goes no faster than ``bound`` (B/s).  ``seconds``, if not -1,
-    is its known duration: then no link is used.
+    ``direction`` is "d2h" to the host, "h2d" from it, "storage" or "peers" from there on. A copy engine or the host's
+    NIC does it: no SM is taken, nor is HBM counted. It goes no faster than ``bound`` (B/s). ``seconds``, if not -1, is
+    its known duration: then no link is used.
     """
 
     kind = "copy"

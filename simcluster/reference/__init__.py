@@ -1,1 +1,1 @@
-"""The reference interpreter: the plain meaning of a step, which everything faster is compared with."""
+"""Reference simulator of a step in plain SimPy, with which the fast engines are compared to the bit."""

@@ -1,4 +1,4 @@
-"""What an op does with other ranks: who takes part, what moves over which links, and what it does to computation."""
+"""Communication of an op in the reference: members, traffic on links, and effect on concurrent computation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 
 class InRounds(NamedTuple):
-    """A collective to be simulated round by round: its description, bytes, and the pace of a hop, if NCCL sets one."""
+    """Collective to simulate round by round: its phases, bytes, and the pace of a hop, if NCCL sets one."""
 
     phases: Sequence[Phase]
     size: float
@@ -28,7 +28,7 @@ class InRounds(NamedTuple):
 
 
 class GroupsAndRoutes:
-    """The groups and routes of a job, asked op by op: every rank and every link is simulated."""
+    """Groups and routes of a job for the reference, which simulates every rank and every link."""
 
     def __init__(self, plan: RankLayout, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
         self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
@@ -41,18 +41,18 @@ class GroupsAndRoutes:
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
-        """The stage of every rank, and its place there."""
+        """Stage of every rank, and its place there."""
         stages = enumerate(self._stage_ranks)
         return {rank: (stage, place) for stage, ranks in stages for place, rank in enumerate(ranks)}
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks to simulate."""
+        """Ranks to simulate."""
         return range(self._plan.num_ranks)
 
     @cached_property
     def capacity(self) -> list[float]:
-        """B/s by link."""
+        """Capacity of every link (B/s)."""
         found: list[float] = self._cluster.capacity.tolist()
         return found
 
@@ -65,7 +65,7 @@ class GroupsAndRoutes:
         return self._stage_ranks[stage][self._places[rank][1]]
 
     def members(self, node: Node) -> tuple[int, ...]:
-        """Return the simulated ranks that take part, in the group's order; of a send the sender first."""
+        """Return the simulated ranks of an op's group, in the group's order; of a send the sender first."""
         group = node.op.work.group(node.stage)
         assert group is not None, node.op
         if not isinstance(group, str):
@@ -78,7 +78,7 @@ class GroupsAndRoutes:
         return self._groups[group][node.rank]
 
     def traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
-        """Return the activities that move it, one after the other."""
+        """Return the traffic of a communication among these members, as activities run in order."""
         if not work.moves:
             return (Traffic((), 0.0, 1, work.seconds),)
         if (work, members) not in self._traffics:
@@ -96,14 +96,14 @@ class GroupsAndRoutes:
         return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
     def rounds(self, work: Work, members: tuple[int, ...]) -> InRounds:
-        """Return the same for simulating it round by round."""
+        """Return a collective's phases, bytes and pace, for simulating it round by round."""
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
         phases = phases_of(method, group, work.moves)
         return InRounds(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
-        """Return how much longer concurrent computation of sensitivity 1 takes; 0 for what blocks its ranks anyway."""
+        """Return the relative slowdown of concurrent compute of sensitivity 1; 0 for blocking communication."""
         work, interference = op.work, self._interference
         if interference is None or not work.presses(op.lane):
             return 0.0
@@ -112,16 +112,16 @@ class GroupsAndRoutes:
         return interference.pressure(Beside(len(hosts) > 1, sent, work.moves in RELAYED))
 
     def drag(self, op: Op) -> float:
-        """Return how much longer it takes itself while one of its ranks computes."""
+        """Return the relative slowdown of a communication while one of its ranks computes."""
         return self._interference.drag if self._interference and op.work.presses(op.lane) else 0.0
 
     def _sent(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return B/s that a GPU sends while the group has all links to itself."""
+        """Return the rate (B/s) at which a GPU sends while the group has all links to itself."""
         size, alone = work.size, self.alone_seconds(work, members)
         if work.axis:
             size *= work.load * bus_factor(cast(Any, work.moves), len(members))
         return size / alone if alone > 0 else 0.0
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return the seconds of it with all links to itself."""
+        """Return the seconds of a communication with all links to itself."""
         return sum(traffic.alone_seconds(self.capacity) for traffic in self.traffics(work, members))

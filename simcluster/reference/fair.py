@@ -1,9 +1,9 @@
-"""Max-min fair rates of flows over links, computed from scratch: the meaning of a shared link.
+"""Max-min fair rates of flows over shared links, computed from scratch: the definition that engines must match.
 
-Every activity moves at its own bound or crosses a bottleneck link: one that is full and on which no flow is faster
-(Bertsekas & Gallager, Data Networks, 6.5.2).  Written as *levels*: a link's level is the rate at which it holds back
-those whom nothing else holds back further, and an activity's rate is the lowest level on its way.  One set of levels
-fits together, and going over all links until none changes finds it, from the lowest level up.
+Every activity moves at its bound or crosses a bottleneck link: one that is full and on which no flow is faster
+(Bertsekas & Gallager, Data Networks, 6.5.2). Written as *levels*: a link's level is the rate at which it limits the
+activities that nothing else limits further, and an activity's rate is the lowest level on its route. Exactly one set of
+levels is consistent, and iterating over all links until none changes finds it, from the lowest level up.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from simcluster.traffic.fairness import Usage
 
 
 class Demand(NamedTuple):
-    """What an activity asks of the links: its flows on each, and the most B/s that one of them reaches."""
+    """Bandwidth demand of an activity: its flows on each link, and the most B/s that one of them reaches."""
 
     usage: Usage
     bound: float = math.inf
 
 
 def fair_rates(demands: Sequence[Demand], capacity: Mapping[int, float]) -> list[float]:
-    """Max-min fair rate per flow (B/s) of every activity; ``capacity`` is B/s by link number."""
+    """Compute the max-min fair rate per flow (B/s) of every activity; ``capacity`` is B/s by link number."""
     users: dict[int, list[int]] = {}
     for number, demand in enumerate(demands):
         for link, _ in demand.usage:
@@ -48,10 +48,10 @@ def fair_rates(demands: Sequence[Demand], capacity: Mapping[int, float]) -> list
 
 
 def level_of(capacity: float, users: Iterable[tuple[float, float]]) -> float:
-    """The level of a link of this capacity (B/s), whose users want so much (B/s) for each of so many flows.
+    """Return the rate level of a link: ``users`` are the wanted rate (B/s) of each activity and its flows.
 
-    Those who want less than an equal share of what is left get it, the lowest first, all of one rate at once; the share
-    never falls on the way.  Infinite where the link holds nobody back.
+    Those that want less than an equal share of the remaining capacity get it, the lowest first, all of one rate at
+    once; the share never falls on the way. Infinite where the link limits no activity.
     """
     rest = sorted(users)
     left, share = capacity, capacity / math.fsum(flows for _, flows in rest)

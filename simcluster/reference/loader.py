@@ -1,12 +1,12 @@
-"""The loader of training data, as processes: how late the batches of a job's hosts are.
+"""Simulation of the training data loader as processes: delays of the batches of a job's hosts.
 
-On each host so many workers load batches, each one at a time, into a queue that holds ``prefetch``; one that is done
-while the queue is full keeps its batch until there is room.  Workers begin evenly spread over the time of a batch, as
-they are once they have run for a while.  A step begins by taking a batch on every host, waits for the last of them,
-and then takes its own seconds.  Without a queue a host loads a batch when it is asked for.
+On each host ``workers`` load batches, each one at a time, into a queue that holds ``prefetch``; one that is done while
+the queue is full keeps its batch until there is room. Workers begin evenly spread over the time of a batch, as they are
+once they have run for a while. A step begins by taking a batch on every host, waits for the last of them, and then
+takes its compute seconds. Without a queue a host loads a batch when it is requested.
 
-So in the long run a step takes max(T, L/W) with T its own seconds, L those of a batch, W workers and a queue, else
-T + L.  All times are seconds.
+So in the long run a step takes max(T, L/W) with T its compute seconds, L those of a batch, W workers and a queue, else
+T + L. All times are seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simcluster.reference.network import Process
 
 
 class HostLoader:
-    """The workers and the queue of one host; ``takes[number]`` are the seconds of its batches, in their order."""
+    """Loader workers and queue of one host; ``takes[number]`` is the load time (s) of each batch."""
 
     def __init__(self, env: simpy.Environment, takes: Floats, workers: int, prefetch: int) -> None:
         self._env, self._takes = env, takes.tolist()
@@ -28,7 +28,6 @@ class HostLoader:
             env.process(self._work(worker / workers * float(takes.mean())))
 
     def _load(self) -> Process:
-        """The next batch."""
         number, self._next = self._next, self._next + 1
         yield self._env.timeout(self._takes[number])
 
@@ -40,12 +39,12 @@ class HostLoader:
             yield self._queue.put(True)
 
     def take(self) -> Process:
-        """A batch, once there is one."""
+        """Wait for the next batch."""
         yield self._env.process(self._load()) if self._queue is None else self._queue.get()
 
 
 def late_batches(takes: Floats, workers: int, prefetch: int, step: float) -> Floats:
-    """How late each host's batch is for each step of so many seconds, [host, step], from the first on.
+    """Return the delay (s) of each host's batch for each step of ``step`` seconds, [host, step].
 
     ``takes[host, number]`` are the seconds that loading a batch takes.
     """

@@ -1,8 +1,8 @@
-"""Links shared by what moves over them, solved anew at the end of every instant at which something changed.
+"""Fluid network of the reference: transfers share links max-min fairly, resolved at the end of every instant.
 
-An activity is a transfer, or a ring whose hops advance together.  It first pays its latency, occupying nothing, then
-moves ``rounds`` times ``round_bytes`` on every flow at its max-min fair rate.  (SimGrid's rule for latency:
-MODELLING.md C.2.)
+An activity is a transfer, or a ring whose hops advance together. It first pays its latency, occupying nothing, then
+moves ``rounds`` times ``round_bytes`` on every flow at its max-min fair rate. (SimGrid's rule for latency: MODELLING.md
+C.2.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
 
 
 def process_events(env: simpy.Environment) -> int:
-    """Simulate until nothing is due any more, or the clock leaves what its grid keeps exact; return the events due."""
+    """Simulate until no event is left, or the clock leaves its exact grid; return the number of events."""
     until, events = exact_until(), 0
     while env.peek() < until:
         env.step()
@@ -34,13 +34,13 @@ def process_events(env: simpy.Environment) -> int:
 
 
 class AtEndOfInstant:
-    """An action that is taken once at the end of every instant at which it was asked for."""
+    """Action that runs once at the end of every instant at which it was requested."""
 
     def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
         self._env, self._action, self._asked = env, action, False
 
     def ask(self) -> None:
-        """Take the action when all else of this instant is over."""
+        """Request the action for the end of this instant."""
         if self._asked:
             return
         self._asked = True
@@ -58,7 +58,7 @@ Process = Generator[simpy.Event, None, None]
 
 
 class FluidTransfer:
-    """A transfer under way: ``remaining`` rounds as of the instant ``updated``, to be over at ``end``.
+    """Transfer in flight: ``remaining`` rounds as of the time ``updated``, expected to end at ``end``.
 
     A round takes ``drag`` times as long as the links allow, because of computation on its GPUs.
     """
@@ -72,7 +72,7 @@ class FluidTransfer:
         self.changed = env.event()
 
     def reckon(self, now: float) -> None:
-        """What has been done until now, and when it will be over at the rate and the drag of now."""
+        """Update the rounds done until ``now``, and the end at the present rate and drag."""
         if now > self.updated and self.round_seconds > 0:
             self.remaining = max(0.0, self.remaining - (now - self.updated) / self.round_seconds)
         self.updated = now
@@ -86,7 +86,7 @@ class FluidTransfer:
 
 
 class FluidNetwork:
-    """The links at work: ``capacity`` is B/s by number, ``profiles[link]`` what multiplies that as time goes on."""
+    """Links in use: ``capacity`` is B/s by number, ``profiles[link]`` multiplies it over time."""
 
     def __init__(self, env: simpy.Environment, capacity: Sequence[float], profiles: Mapping[int, Profile]) -> None:
         self._env, self._capacity, self._profiles = env, capacity, profiles
@@ -115,14 +115,14 @@ class FluidNetwork:
         self._share.ask()
 
     def set_drag(self, activity: FluidTransfer, drag: float) -> None:
-        """From this instant on its rounds take ``drag`` times as long; what it does not use is not given to others."""
+        """Set the factor on a transfer's round time from now on; bandwidth it does not use stays idle."""
         activity.drag = drag
         if activity in self._moving and activity.rate >= 0:
             activity.reckon(self._env.now)
             self._tell(activity)
 
     def _share_out(self) -> None:
-        """The rates of all, from this instant on."""
+        """Set the rates of all transfers from this instant on."""
         now = self._env.now
         used = {link for activity in self._moving for link, _ in activity.traffic.usage}
         capacity = {link: self._capacity[link] for link in used}
@@ -140,7 +140,7 @@ class FluidNetwork:
         event.succeed()
 
     def _follow(self) -> Process:
-        """Share out anew whenever a link's capacity changes while something is under way."""
+        """Recompute rates whenever a link's capacity changes while a transfer is in flight."""
         while self._started:
             change = min(profile.after(self._env.now) for profile in self._profiles.values())
             if change == math.inf:

@@ -1,4 +1,4 @@
-"""The ops of all simulated ranks as a graph: one node per op, with the nodes that must be over before it may begin."""
+"""Dependency graph of the ops of all simulated ranks: a node per op, with the nodes it waits for."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Lanes = Mapping[tuple[int, str], list["Node"]]
 
 @dataclass(eq=False)
 class Node:
-    """An op of one rank; times in seconds.
+    """Op of one rank in the dependency graph; times in seconds.
 
-    ``number`` counts nodes rank by rank, in the order of the rank's program.  ``ready`` is when it could have begun
-    alone, ``start`` when all members of its communication were there and ``end`` when it was over; ``last`` is the
-    member that arrived last (itself, of what is no communication).  ``key`` is the op's name among those of its rank,
-    equal on all ranks that do the same op together.  The nodes ``before`` include the one before it on its lane.
+    ``number`` counts nodes rank by rank, in the order of the rank's program. ``ready`` is when it could have begun
+    alone, ``start`` when all members of its communication had arrived and ``end`` when it was over; ``last`` is the
+    member that arrived last (the node itself without communication). ``key`` is the op's name among those of its rank,
+    equal on all ranks that do the same op together. The nodes ``before`` include the one before it on its lane.
     """
 
     number: int
@@ -35,10 +35,10 @@ class Node:
 
 
 def lanes_of(programs: Mapping[int, StageProgram], peer: Callable[[int, int], int]) -> Lanes:
-    """Return the nodes of every simulated rank, lane by lane, each in order; ``programs`` has the ranks' programs.
+    """Return the nodes of every simulated rank, lane by lane, in order; ``programs`` has each rank's program.
 
     An op follows the one before it on its lane, those of its segment that it names, and what its item needs: an item of
-    its own rank, or of the rank with the same place in another stage, ``peer(rank, stage)``.
+    the same rank, or of the rank with the same place in another stage, ``peer(rank, stage)``.
     """
     lanes: dict[tuple[int, str], list[Node]] = {}
     over: dict[tuple[int, Hashable], Node] = {}  # by rank and the key of an item: its last node

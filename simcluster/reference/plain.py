@@ -1,19 +1,19 @@
-"""The plain meaning of a step: every op of every rank, simulated by one SimPy process per lane.
+"""Reference simulation of a step: every op of every rank, with one SimPy process per lane.
 
-The life of an op.  A lane is an in-order queue of a rank.  Its next op waits until all that stand *before* it are over:
-then it is *ready*.  A computation or the host's work *starts* at once and *ends* after its seconds.  What several ranks
-do together waits, too, until all of them have arrived: then it starts for all, moves its activities over the network
-one after the other, and ends for all at the same instant.  The next op of the lane, and whoever waits for this one, go
-on at that instant.
+The life of an op. A lane is an in-order queue of a rank. Its next op waits until all nodes *before* it are over: then
+it is *ready*. A computation or the host's work *starts* at once and *ends* after its seconds. What several ranks do
+together waits, too, until all of them have arrived: then it starts for all, moves its activities over the network one
+after the other, and ends for all at the same instant. The next op of the lane, and the ops that wait for this one,
+continue at that instant.
 
-The life of a communication.  While it moves it presses on its ranks: a computation on one of them takes
-(1 + sensitivity x pressure) times as long, of several pressures the strongest (``devices.interference``), times what
-the rank's own speed says at that time.  Where computation drags communication, a round takes (1 + drag) times as long
-while one of its ranks computes.  Whatever changes, what is left goes on at its new rate, from the end of the instant
-on: what happens at one instant has no order.
+The life of a communication. While it moves it slows down its ranks: a computation on one of them takes (1 + sensitivity
+x pressure) times as long, with the strongest of several pressures (``devices.interference``), times the rank's speed
+factor at that time. Where computation drags communication, a round takes (1 + drag) times as long while one of its
+ranks computes. After any change, the rest continues at its new rate from the end of the instant on: what happens at one
+instant has no order.
 
-Simplest code that is right.  Nothing here is fast; what is fast is compared with this, to the bit.  Of ranks that are
-equal one may be simulated for all: then ``communication`` answers for classes of ranks and links.
+The simplest code that is right. Nothing here is fast; what is fast is compared with this, to the bit. One of several
+equal ranks may be simulated for all: then ``communication`` answers for classes of ranks and links.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from simcluster.topology import Cluster
 
 
 class Left(NamedTuple):
-    """What is left of a computation: seconds at full speed, since when, and what multiplies them."""
+    """Remaining work of a computation: seconds at full speed, since when, and the factor on them."""
 
     seconds: float
     since: float
@@ -43,11 +43,11 @@ class Left(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When it will be over if nothing changes."""
+        """Time at which it will be over if nothing changes."""
         return self.since + (self.seconds if self.factor == 1.0 else on_grid(self.seconds * self.factor))
 
     def at(self, now: float, factor: float) -> Left:
-        """What is left from this instant on, under another factor."""
+        """Return the remaining work at time ``now``, under another factor."""
         if factor == self.factor:
             return self
         return Left(max(0.0, self.seconds - on_grid((now - self.since) / self.factor)), now, factor)
@@ -55,7 +55,7 @@ class Left(NamedTuple):
 
 @dataclass(eq=False)
 class CommunicationInFlight:
-    """A communication that moves: what it presses, what computation beside it drags, and its present activity."""
+    """Communication in flight: its pressure on compute, compute's drag on it, and its transfer."""
 
     pressure: float
     drag: float
@@ -64,12 +64,12 @@ class CommunicationInFlight:
     dragged: bool = False
 
     def factor(self) -> float:
-        """How many times as long its rounds take at present."""
+        """Return the present factor on the time of its rounds."""
         return 1.0 + self.drag if self.dragged else 1.0
 
 
 class Rank:
-    """A GPU at work: what moves on it and presses, how much computes on it, and who waits to hear of a change."""
+    """GPU in the simulation: its communications in flight, running computations, and their mutual slowdown."""
 
     def __init__(self, env: simpy.Environment, network: FluidNetwork, slowness: float, speed: Profile) -> None:
         self._env, self._network, self.slowness, self.speed = env, network, slowness, speed
@@ -79,11 +79,11 @@ class Rank:
         self._end_of_instant = AtEndOfInstant(env, self._settle)
 
     def tell(self) -> None:
-        """Something changes here: at the end of this instant all hear of it."""
+        """Announce a change on this rank at the end of the instant."""
         self._end_of_instant.ask()
 
     def factor(self, sensitivity: float) -> float:
-        """How many times as long a computation takes from now on."""
+        """Return the factor on the time of a computation of this sensitivity from now on."""
         pressure = max((flight.pressure for flight in self.flights), default=0.0)
         return (1.0 + sensitivity * pressure) * self.speed.at(self._env.now)
 
@@ -100,7 +100,7 @@ class Rank:
 
 @dataclass
 class Communication:
-    """A communication that ranks arrive at: ``over`` comes when it has moved all."""
+    """Meeting of ranks for one communication; the event ``over`` marks its end."""
 
     over: simpy.Event
     there: list[Node] = field(default_factory=list)
@@ -108,11 +108,11 @@ class Communication:
 
 
 class StepSimulation:
-    """Simulates the nodes of a job on a cluster; when it is made, all is over and every node has its times.
+    """Simulation of the nodes of a job on a cluster; complete once constructed, with times in every node.
 
-    ``slowness[rank]`` multiplies the rank's computations always, ``speeds[rank]`` as time goes on; ``capacities[link]``
-    multiplies a link's capacity as time goes on.  ``in_steps``: collectives go round by round.
-    Raises DeadlockError when ops are left that can never begin.
+    ``slowness[rank]`` multiplies the rank's computations always, ``speeds[rank]`` over time; ``capacities[link]``
+    multiplies a link's capacity over time. ``in_steps``: collectives are simulated round by round. Raises DeadlockError
+    when ops are left that can never begin.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class StepSimulation:
             self._over[node].succeed()
 
     def _compute(self, node: Node, seconds: float, sensitivity: float) -> Process:
-        """Compute at the rate of every moment; at an instant the last word counts."""
+        """Compute at a rate that follows pressure and speed; of changes at one instant the last counts."""
         env, rank = self._env, self._ranks[node.rank]
         before = now = Left(on_grid(seconds * rank.slowness), env.now, 1.0)
         settled = env.now  # ``before`` is what was left as of all instants before this one
@@ -185,7 +185,7 @@ class StepSimulation:
         rank.tell()
 
     def _communicate(self, node: Node) -> Process:
-        """Arrive; the last to come begins what all wait for."""
+        """Arrive at a communication; the last member to arrive starts it."""
         members = self._communication.members(node)
         work, (key, index) = node.op.work, node.key
         if work.joins and isinstance(key, tuple):
@@ -211,7 +211,7 @@ class StepSimulation:
             yield from steps.enter(members.index(node.rank))
 
     def _move(self, meeting: Communication, members: tuple[int, ...]) -> Process:
-        """The communication from its last arrival to its end."""
+        """Simulate a communication from its last arrival to its end."""
         op = next(node.op for node in meeting.there if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]
         flight = CommunicationInFlight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
@@ -227,7 +227,7 @@ class StepSimulation:
         meeting.over.succeed()
 
     def _explain(self, stuck: Sequence[Node]) -> str:
-        """What the lanes that never ended wait for."""
+        """Return a message that lists what the lanes that never ended wait for."""
         lines = [
             f"  rank {node.rank} {node.op.lane}: {node.op.kind} {node.op.name} waits for "
             + (", ".join(f"rank {other.rank} {other.op.kind} {other.op.name}" for other in node.before

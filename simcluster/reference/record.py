@@ -1,4 +1,4 @@
-"""The record of a simulated step: its ops and their times, column by column.
+"""Record of a simulated step: ops and their times, as columns.
 
 Timelines, memory, waits and the critical path read nothing else: all ops at once, or the simulated ranks one by one.
 Both engines make it: the reference from its nodes, the compiled engine from its tables.
@@ -20,10 +20,10 @@ from simcluster.traffic.traffic import Traffic
 
 
 class Label(NamedTuple):
-    """What an op shows on the timeline; equal ops share one.
+    """Timeline label of an op (stream, kind, name, bytes); equal ops share one.
 
-    ``bytes`` of a communication; ``axis`` of its group, "" for none.  ``traffics`` is what it moves over links, empty
-    where that is nothing or takes a given time.  ``sensitivity`` is None unless it is a computation.
+    ``bytes`` of a communication; ``axis`` of its group, "" for none. ``traffics`` is what it moves over links, empty
+    where that is nothing or takes a given time. ``sensitivity`` is None unless it is a computation.
     """
 
     stream: str
@@ -38,8 +38,10 @@ class Label(NamedTuple):
 
 
 class OpTimes(NamedTuple):
-    """Seconds per op: when it could have begun alone, began and ended; ``last`` is the op that arrived last at its
-    meeting (of several the one of the lowest rank), the op itself elsewhere."""
+    """Times per op (s): when it could have begun alone, began and ended, and the op that arrived last.
+
+    ``last`` is the last arrival at the op's meeting (of several the one of the lowest rank), else the op itself.
+    """
 
     ready: Floats
     start: Floats
@@ -48,7 +50,7 @@ class OpTimes(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What ops wait for besides the op before them on their lane: those of op i are op[first[i]:first[i + 1]]."""
+    """Dependencies besides the previous op on the lane: those of op i are op[first[i]:first[i + 1]]."""
 
     first: Ints
     op: Ints
@@ -56,13 +58,13 @@ class Waits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Ops:
-    """Columns over ops.
+    """Columns over all ops of the simulated ranks.
 
     ``label`` is the place of the op's label in ``labels`` (-1: it leaves no span, as a receive), ``meeting`` the number
     of its meeting (-1 for none; ops with the same number meet) and ``parties`` how many simulated ops meet there (1
-    without a meeting).  ``seconds`` is how long an op without a meeting takes on its rank with nothing concurrent (its
-    slowness included, changes of speed excluded; 0 for communication).  ``receives`` are transfer ops, and the ops on
-    the receiver that wait for them.  Ops of a lane are numbered in their order.  ``speeds`` are profiles of ranks whose
+    without a meeting). ``seconds`` is how long an op without a meeting takes on its rank with nothing concurrent (its
+    slowness included, changes of speed excluded; 0 for communication). ``receives`` are transfer ops, and the ops on
+    the receiver that wait for them. Ops of a lane are numbered in their order. ``speeds`` are profiles of ranks whose
     speed changes.
     """
 
@@ -87,18 +89,18 @@ class Ops:
 
     @cached_property
     def lanes(self) -> list[Ints]:
-        """The ops of every lane, in order."""
+        """Ops of every lane, in order."""
         ends = np.cumsum(np.bincount(self.lane, minlength=len(self.lane_rank)))
         return np.split(np.argsort(self.lane, kind="stable"), ends[:-1])
 
     @cached_property
     def before(self) -> Ints:
-        """The op before each on its lane, -1 for the first ones."""
+        """Previous op of each op on its lane, -1 for the first ones."""
         return _before(self.lane, np.concatenate(self.lanes))
 
     @cached_property
     def waits(self) -> Waits:
-        """What ops wait for."""
+        """Dependencies of ops besides the previous op on their lanes."""
         return self.make_waits()
 
 
@@ -128,12 +130,12 @@ class RankOps:
 
     @cached_property
     def in_lanes(self) -> Ints:
-        """The ops lane by lane, each lane in order."""
+        """Ops lane by lane, each lane in order."""
         return np.argsort(self.lane, kind="stable")
 
     @cached_property
     def before(self) -> Ints:
-        """The op before each on its lane, -1 for the first ones."""
+        """Previous op of each op on its lane, -1 for the first ones."""
         return _before(self.lane, self.in_lanes)
 
 
@@ -146,7 +148,7 @@ def _before(lane: Int32s, order: Ints) -> Ints:
 
 
 class RankTimes(NamedTuple):
-    """Times of a rank's ops, followed by those of the messages that it receives: ready, start and end (s).
+    """Times (s) of a rank's ops, followed by those of the messages that it receives: ready, start and end.
 
     ``last`` is the rank whose op arrived last at the op's meeting, or that sent the message.
     """
@@ -158,7 +160,7 @@ class RankTimes(NamedTuple):
 
 
 class RankRecord(NamedTuple):
-    """A simulated rank; its ``times`` are valid until the next one is asked for."""
+    """Record of one simulated rank; its ``times`` are valid until the next one is requested."""
 
     rank: int
     stage: int
@@ -168,7 +170,7 @@ class RankRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What an engine found: when every lane was over (s; 0 for one without ops), and the times of all ops on demand.
+    """Result of an engine: end of every lane (s; 0 for one without ops), and times of all ops on demand.
 
     ``events`` counts what the engine processed, ``engine`` is its name and ``why`` the reason for that choice.
     """
@@ -194,7 +196,7 @@ class Record:
 
     @cached_property
     def times(self) -> OpTimes:
-        """When each of them was ready, began and ended."""
+        """Times at which each op was ready, began and ended."""
         return self.make_times()
 
 

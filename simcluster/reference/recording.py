@@ -1,4 +1,4 @@
-"""The record of a step that the reference simulates, made of its nodes."""
+"""Record of a step that the reference simulates, made from its nodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ def _ops(
     slowness: Sequence[float],
     speeds: Mapping[int, Profile],
 ) -> Ops:
-    """Return the columns of all nodes."""
     places: dict[Label, int] = {}
     known: dict[Hashable, int] = {}  # by identity of the op and what it moves
 
@@ -124,7 +123,6 @@ def _seconds(node: Node, slowness: Sequence[float]) -> float:
 
 
 def _waits(nodes: Sequence[Node], lanes: Lanes) -> Waits:
-    """Return what nodes wait for besides the node before them on their lane."""
     previous = {node: earlier for ops in lanes.values() for earlier, node in pairwise(ops)}
     others = [[other.number for other in node.before if other is not previous.get(node)] for node in nodes]
     first = np.cumsum([0, *map(len, others)])

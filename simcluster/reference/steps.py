@@ -1,8 +1,8 @@
-"""A collective played round by round: every hop of every round is a transfer of its own on the network.
+"""Collectives simulated round by round: every hop of every round is a separate transfer.
 
-A rank begins at its own arrival and is over when its last hop is.  A hop begins when both its ranks have arrived (a
-receiver offers its buffer then), and its source sends round k + 1 of a channel when it has finished sending and
-receiving round k of it (MODELLING.md D.6).
+A rank begins at its arrival and is over when its last hop is. A hop begins when both its ranks have arrived (a receiver
+offers its buffer then), and its source sends round k + 1 of a channel when it has finished sending and receiving round
+k of it (MODELLING.md D.6).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
 class CollectiveInRounds:
-    """One instance of a collective in rounds over the GPUs of a group; ``enter(position)`` is a rank's part in it."""
+    """One collective in rounds over the GPUs of a group; ``enter(position)`` runs one rank's part."""
 
     def __init__(
         self, env: simpy.Environment, network: FluidNetwork, fabric: Fabric, gpus: Sequence[int], rounds: InRounds
@@ -30,7 +30,7 @@ class CollectiveInRounds:
         ]
 
     def enter(self, position: int) -> Process:
-        """Go through all blocks in which the rank at this position has something to do."""
+        """Run all blocks in which the rank at this position takes part."""
         for block in self._blocks:
             if position in block.arrived:
                 block.arrived[position].succeed()
@@ -38,7 +38,7 @@ class CollectiveInRounds:
 
 
 class _Block:
-    """Rounds that repeat the same hops: a process for each hop."""
+    """Rounds that repeat the same hops, with one process per hop."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""A scenario's step: planned, folded, simulated."""
+"""Simulation of a scenario's step: planning, folding of equal ranks, and choice of an engine."""

@@ -1,4 +1,4 @@
-"""The groups and routes of a job on classes of equal ranks and links: one rank of each class is simulated."""
+"""Groups and routes of a job on classes of equal ranks and links: one rank per class is simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simcluster.traffic.traffic import Traffic
 
 
 class FoldedGroups(GroupsAndRoutes):
-    """Groups of representatives, and traffic on classes of links."""
+    """Groups of representative ranks, and traffic on classes of links."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class FoldedGroups(GroupsAndRoutes):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The representatives."""
+        """Representative ranks."""
         return self._classes.rank_representatives
 
     @cached_property
     def capacity(self) -> list[float]:
-        """B/s by class of links."""
+        """Capacity per class of links (B/s)."""
         links = np.array(self._classes.link_representatives, dtype=np.int64)
         found: list[float] = self._cluster.link_capacity.of(links).tolist()
         return found
@@ -56,7 +56,7 @@ class FoldedGroups(GroupsAndRoutes):
         return self._classes.rank_representatives[self._classes.of_rank[super().peer(rank, stage)]]
 
     def members(self, node: Node) -> tuple[int, ...]:
-        """Return the representatives that take part, in the group's order; of a send the sender first."""
+        """Return the representatives of an op's group, in the group's order; of a send the sender first."""
         group = node.op.work.group(node.stage)
         if not isinstance(group, str):
             return super().members(node)
@@ -81,11 +81,11 @@ class FoldedGroups(GroupsAndRoutes):
         )
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
-        """Return how much longer concurrent computation of sensitivity 1 takes; all members of the group count."""
+        """Return the relative slowdown of concurrent compute of sensitivity 1, counting all members."""
         return super().pressure(op, self._communicators.ranks(self._number(op.work, members[0])))
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return the seconds of it with all links to itself, other groups of its class away as well."""
+        """Return the seconds of a communication with all links to itself, without its class's others."""
         if not work.moves:
             return super().alone_seconds(work, members)
         number = self._number(work, members[0])

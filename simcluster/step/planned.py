@@ -1,4 +1,4 @@
-"""A planned scenario, times of parts of its step, its equal ranks, and its tables for the compiled engine.
+"""Planned step of a scenario: its job, programs, equal ranks, and tables for the compiled engine.
 
 ``FOLDING`` lists the scenarios that folding is proved for (tests/test_drawn.py); all others are simulated rank by rank.
 """
@@ -64,14 +64,14 @@ FOLDING = Scope(
 
 @dataclass(frozen=True, slots=True)
 class OwnTimes:
-    """What passes and sends of a job take on its cluster, without faults."""
+    """Simulated pass and send times of a job on its cluster, without faults."""
 
     job: Job
     cluster: Cluster
     methods: Methods
 
     def cut(self) -> Slices:
-        """The layers cut so that the slowest slice's F and B are as short as they can be."""
+        """Return layers partitioned so that the slowest slice's F and B are as short as they can be."""
         model, schedule, passes = self.job.model, self.job.schedule, self.job.passes
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
         parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
@@ -84,7 +84,7 @@ class OwnTimes:
                         empty_ends=schedule.may_have_empty_ends)  # fmt: skip
 
     def of_schedule(self) -> tuple[Times, float]:
-        """F, I and W of each stage's first chunk, and the slowest send to the next stage."""
+        """Return the times of F, I and W of each stage's first chunk, and of the slowest send."""
         job = self.job
         parts = [
             replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
@@ -99,7 +99,6 @@ class OwnTimes:
         return costs, self._longest_send()
 
     def _longest_send(self) -> float:
-        """The longest time from one stage to the next, one boundary after the other."""
         programs, pp = [], self.job.plan.pp
         for stage in range(pp):
             items = []
@@ -111,7 +110,6 @@ class OwnTimes:
         return max((time for times in self._seconds(programs) for time in times), default=0.0)
 
     def _part_seconds(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
-        """Seconds of the segments of each stage, one after the other."""
         programs = []
         for stage, mine in enumerate(segments):
             items = [Item(segment, number, microbatch=number) for number, segment in enumerate(mine)]
@@ -119,7 +117,6 @@ class OwnTimes:
         return self._seconds(programs)
 
     def _seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
-        """Return how long each item takes on its stage's slowest rank; items are known by their microbatch."""
         plan, cluster = self.job.plan, self.cluster
         capacity, slowness = cluster.link_capacity, [1.0] * plan.num_ranks
         folding = Symmetry(programs, plan, cluster, self.methods).folding(capacity, slowness)
@@ -146,8 +143,10 @@ Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How a job's collectives are simulated: by which methods, in flow or in ``steps``; ``interference`` is what
-    communication does to concurrent computation, None for nothing."""
+    """How collectives are simulated: methods, in ``steps`` or in flow, and ``interference`` with computation.
+
+    In flow or in ``steps``; ``interference`` is the effect of communication on concurrent computation, None for none.
+    """
 
     methods: Methods
     steps: bool = False
@@ -156,8 +155,10 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a scenario's faults do not change: the job, its stages' programs, how its collectives are done, and which
-    ranks are equal; and what is known of the job under its own ``faults``."""
+    """Job, facts, stage programs and equal ranks of a scenario, independent of its present faults.
+
+    ``faults`` are those for which ``facts`` hold.
+    """
 
     job: Job
     facts: Facts
@@ -170,8 +171,10 @@ class Planned:
 @collector_off()
 @phase("planning")
 def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> Planned:
-    """Plan the scenario, whatever faults it has, with its programs changed if a change is given; or, where it does not
-    train, the forward passes of one step alone."""
+    """Plan a scenario's job and stage programs, optionally changed; if not ``trains``, one step's forward passes.
+
+    Faults have no effect here. ``trains=False`` plans the forward passes of one step alone.
+    """
     estimated(scenario.name, estimated_seconds(scenario))
     job, facts = plan_job(scenario, scenario.cluster.device)
     job = job if trains else job.forward_only()
@@ -179,15 +182,14 @@ def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> P
 
 
 def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence[StageProgram]) -> Planned:
-    """The plan of a scenario whose job and programs are known."""
+    """Return the plan of a scenario whose job and programs are known."""
     choices = choices_of(scenario)
     symmetry = Symmetry(programs, job.plan, scenario.cluster.built, choices.methods)
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 
 
 class FoldedStep(NamedTuple):
-    """A step before the clock starts: the cluster and the ranks with the faults that the scenario has now, and which
-    ranks, groups and links are equal."""
+    """Step ready to simulate: cluster and disturbances under the present faults, and equal ranks and links."""
 
     cluster: Cluster
     disturbances: Disturbances
@@ -217,7 +219,7 @@ def fold(
 
 @phase("preparing")
 def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> JobTables:
-    """Return the tables of a folded step."""
+    """Return the compiled engine's tables of a folded step."""
     return tabulate(
         planned.programs,
         planned.job.plan,
@@ -232,14 +234,14 @@ def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> Job
 
 
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
-    """Everything that is known before the clock starts."""
+    """Return the scenario's job and the facts known before simulation."""
     job = by_own_times(scenario, job_of(scenario, device))
     job = replace(job, saved=saved_of(scenario, job)) if scenario.checkpoint else job
     return job, facts_with_memory(scenario, device, job)
 
 
 def by_own_times(scenario: Scenario, job: Job) -> Job:
-    """The scenario's job with the cut and the schedule that the times of the run make, where it asks for them."""
+    """Return the job with layers and schedule optimized for its simulated times, where the scenario asks for it."""
     cut = scenario.pipeline.layers_per_stage == "auto"
     if not cut and not goes_by_own_times(scenario):
         return job
@@ -252,7 +254,7 @@ def by_own_times(scenario: Scenario, job: Job) -> Job:
 
 
 def choices_of(scenario: Scenario) -> Choices:
-    """Return how the scenario's collectives are simulated."""
+    """Return the simulation options of the scenario's collectives."""
     in_steps = scenario.collectives.detail == "steps"
     return Choices(
         methods=methods_of(scenario),

@@ -1,4 +1,4 @@
-"""A planned step as the reference simulates it: its meaning, rank by rank."""
+"""Simulation of a planned step by the reference, rank by rank."""
 
 from __future__ import annotations
 

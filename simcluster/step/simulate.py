@@ -1,4 +1,4 @@
-"""The entry point: a scenario in, a result out.
+"""Entry point of simulation: a scenario in, a result out.
 
 A step is planned (``step.planned.plan``: the job and the programs of its stages), folded (which ranks are equal, with
 its faults), simulated (``step.simulation``: when each op begins and ends), and measured on demand (``Result``).
@@ -25,7 +25,7 @@ BEFORE = 100
 
 
 def loading_of(scenario: Scenario, step: float) -> Loading | None:
-    """The loader of a scenario whose step takes so many seconds without it; None if it has none."""
+    """Return the data loader's delays for a step of ``step`` seconds without it; None if there is no loader."""
     loader = scenario.data.loader if scenario.data else None
     if loader is None:
         return None
@@ -50,14 +50,14 @@ def simulate(
     folded: bool = True,
     engine: Engine | None = None,
 ) -> Result:
-    """Simulate the scenario's steps; a scenario is a built-in name, a path, a dict, a Scenario or what was made of one.
+    """Simulate a scenario's steps; a scenario is a built-in name, a path, a dict, a Scenario or a Result.
 
     ``schedule`` replaces the scenario's: a Schedule, or a function (stages, microbatches, chunks) that returns one;
-    InputError, with the place marked, if it is broken.  ``folded=False`` simulates every rank, with the same result to
-    the bit; a small step is simulated both ways, and these are compared (``step.simulation``).  ``engine``
-    replaces the scenario's: "simpy" simulates equal ranks once by the reference, "compiled" by the compiled engine,
-    "auto" by the one that suits the number of ops; "reference", every rank by the reference, is the plain meaning of a
-    step, which all others equal (``simcluster.reference.plain``).
+    InputError, with the place marked, if it is broken. ``folded=False`` simulates every rank, with the same result to
+    the bit; a small step is simulated both ways, and these are compared (``step.simulation``). ``engine`` replaces the
+    scenario's: "simpy" simulates equal ranks once by the reference, "compiled" by the compiled engine, "auto" by the
+    one that suits the number of ops; "reference", every rank by the reference, is the plain meaning of a step, which
+    all others equal (``simcluster.reference.plain``).
     """
     scenario = scenario_of(scenario, "simulate")
     if schedule is not None:
@@ -68,7 +68,7 @@ def simulate(
 
 
 def result_of(given: ResultLike, caller: str) -> Result:
-    """Return the result that ``caller`` was given, or that of the scenario, simulated now as a part of a study."""
+    """Return the given result, or simulate the given scenario as a part of a study and return its result."""
     if isinstance(given, Result):
         return given
     takes = "a result or a scenario (a shipped name, a path, a dict, a Scenario)"

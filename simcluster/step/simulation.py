@@ -1,6 +1,7 @@
-"""A planned step, simulated by the engine that the scenario names or that suits its number of ops.
+"""Simulation of a planned step by the engine that the scenario names or that suits its number of ops.
 
-Where that is cheap, every rank is compared with its representative. A step that cannot end is explained."""
+Where that is cheap, every rank is compared with its representative. A deadlock is explained.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ SIMPY_SECONDS = 0.5
 
 
 class ChosenEngine(NamedTuple):
-    """The name of an engine, and the reason for it."""
+    """Name of an engine, and the reason for choosing it."""
 
     engine: Literal["simpy", "compiled", "reference"]
     why: str
@@ -109,7 +110,7 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> C
     """Return the engine for a step with this number of ops on simulated ranks.
 
     ``auto`` takes SimPy for a ``single`` step (``simulate``, ``simcluster run``) where that needs less than
-    ``SIMPY_SECONDS``.  Studies simulate many steps: they take the compiled engine whatever the size.
+    ``SIMPY_SECONDS``. Studies simulate many steps: they take the compiled engine whatever the size.
     """
     if asked == "simpy" or asked == "compiled" or asked == "reference":
         return ChosenEngine(asked, f"engine: {asked}")
@@ -137,8 +138,10 @@ def ops_of(program: StageProgram) -> Iterator[Op]:
 
 
 class SimulatedStep(NamedTuple):
-    """The record of a step, the classes of ranks and links that it is of, with B/s per class of links, and what is
-    known of the job; ``hop_by_hop``: collectives went round by round."""
+    """Record of a step with its equal ranks, B/s per class of links, and facts; ``hop_by_hop``: in rounds.
+
+    ``capacity`` is in B/s per class of links; ``hop_by_hop``: collectives were simulated round by round.
+    """
 
     record: Record
     folding: Folding
@@ -154,7 +157,7 @@ def simulate_step(
     folded: bool,
     single: bool,
 ) -> SimulatedStep:
-    """Simulate a planned step on the finest grid that its times are exact on: see ``fold``.
+    """Simulate a planned step on the finest time grid on which its times are exact.
 
     ``single`` is passed to ``choose_engine``.
     """
@@ -188,10 +191,7 @@ def simulate_step(
 
 
 def _require_begun(scenario: Scenario, unlike: int) -> None:
-    """InputError if so many ranks that differ take longer than is begun unasked; the loader has counted one a stage.
-
-    Only a step that is folded shows which ranks the network makes different, as one that is oversubscribed does.
-    """
+    """Raise InputError if simulating this many differing ranks takes longer than is begun unasked."""
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
     seconds = estimated_seconds(scenario, unlike=unlike)

@@ -1,1 +1,1 @@
-"""Accelerator: ranks, groups and links that are equal, as an equitable partition; one plays for its class."""
+"""Accelerator: classes of equal ranks, groups and links (an equitable partition), of which one is simulated."""

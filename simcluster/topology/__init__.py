@@ -1,11 +1,11 @@
-"""Clusters as graphs of GPUs, NICs, switches and links: builders, and routes of one flow or many.
+"""Clusters as graphs of GPUs, NICs, switches and links: builders, and routes of flows.
 
-A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES.  Reading order:
-``spec``, ``cluster`` (what comes out), ``draft`` (what builders write), ``uniform`` (the smallest ones),
-``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any fabric), ``machines``, ``explicit``,
-``sites`` (several of them); ``wiring`` says what is asked of any of them, from the graph (``routing``); of equal
-machines on trees ``regular`` says it in closed form, many flows at once (``paths``; links as ``numbering`` has them),
-and the graph is made only if it is asked for.
+A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES. Reading order:
+``spec``, ``cluster`` (the built graph), ``draft`` (what builders write), ``uniform`` (the smallest ones),
+``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any node on any fabric), ``machines``, ``explicit``, ``sites``
+(several of them); ``wiring`` answers queries on any of them from the graph (``routing``); of equal nodes on trees
+``regular`` answers in closed form, many flows at once (``paths``; links as ``numbering`` has them), and the graph is
+made only on demand.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What collectives and sends put on links, and the max-min fair rates that come of it.  Pure."""
+"""Traffic of collectives and sends on links, and the resulting max-min fair rates. Pure."""
