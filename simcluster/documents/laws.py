@@ -14,7 +14,7 @@ from simcluster.documents.spec import Spec
 _LONGEST_TABLE = 100_000
 
 Spread = Annotated[float, Field(strict=False, ge=0, le=10)]
-"""The sigma or scale of a law."""
+"""The sigma or scale of a distribution."""
 
 
 class Histogram(Spec):
@@ -29,7 +29,7 @@ class Histogram(Spec):
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
     """Frequency of each value; default: equal."""
     typical: Annotated[float, Field(gt=0)] = 1.0
-    """The value that counts as 1: with 250, durations in us around 250 give factors."""
+    """Value that counts as factor 1: with 250, durations of about 250 us become factors."""
 
     @model_validator(mode="after")
     def _as_many(self) -> Histogram:

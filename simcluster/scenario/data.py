@@ -47,15 +47,15 @@ class LoaderSpec(Spec):
     """The data loader of every host: processes and a queue of batches; give one of ``batch`` and ``rate``."""
 
     batch: Seconds | None = None
-    """Time in which one worker loads what the ranks of a host need for a step."""
+    """Time in which one worker loads a host's data of one step."""
     rate: TokensPerSecond | None = None
     """Tokens that one worker loads per second, instead of batch."""
     workers: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
-    """Processes that load."""
+    """Loader processes per host."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10_000)] = 2
-    """Batches that wait in the queue; 0: every step waits for its batch."""
+    """Batches that are loaded ahead; 0: every step waits for its batch."""
     jitter: Factors | None = None
-    """Law of factors on the time of each batch of each host."""
+    """Distribution of random factors on the time of each batch on each host."""
 
     @model_validator(mode="after")
     def _one_time(self) -> LoaderSpec:
@@ -96,17 +96,17 @@ class Data(Spec):
     """Training data: documents, packing, and the loader."""
 
     documents: Lengths | None = None
-    """Law of the documents' lengths, in tokens; default: every sequence is one document."""
+    """Distribution of document lengths, in tokens; default: every sequence is one document."""
     packing: Packing = "cut"
-    """Rule by which documents are packed into sequences, as in the fault sequence_lengths, which this section makes."""
+    """How documents are packed into sequences, as in the fault sequence_lengths, which this section creates."""
     mask: Literal["document", "none"] = "document"
-    """Does attention stay inside documents, or cost what a whole sequence does (none)?"""
+    """Attention mask: within documents (document), or over whole packed sequences (none)."""
     unique: Tokens | None = None
-    """Tokens that there are; a run that trains on more reads them again (epochs)."""
+    """Tokens of the data set; a run that trains on more repeats them (epochs)."""
     seed: Number = 0
-    """Number of the stream of draws, in addition to the scenario's seed."""
+    """Seed of these draws, in addition to the scenario's seed."""
     loader: LoaderSpec | None = None
-    """What brings batches to the hosts; default: they are there when they are needed."""
+    """The data loader of each host; default: batches are always ready."""
 
     @model_validator(mode="after")
     def _of_documents(self) -> Data:
@@ -159,23 +159,23 @@ def same(one: SequenceLengths, other: SequenceLengths) -> bool:
 
 
 NOT_OF_THE_STEP = ("name", "measured", "run", "memory", "engine", "steps", "seed", "replicas")
-"""Sections and fields by which the step of a scenario stays what it is: names, what it is asked, how it is played."""
+"""Sections and fields that leave the simulated step unchanged: names, measurements, and how it is simulated."""
 _NAMED = 3
-"""Changes that a sentence names."""
+"""Most changes that a sentence names."""
 
 
 class Measured(Spec):
     """A measurement of this scenario, shown next to the prediction and never used for it: step_time or tokens_per_s."""
 
     step_time: Seconds | None = None
-    """Measured time of a step."""
+    """Measured step time."""
     tokens_per_s: (
         Annotated[float, BeforeValidator(lambda value: parse_count(value, "tokens_per_s")), NUMBER_OR_TEXT] | None
     ) = None
     """Measured tokens per second of the whole job, instead of step_time."""
     source: str = ""
     changed: tuple[str, ...] | None = None
-    """Keys that differ from the measured run (overrides are put here); then the step is not compared with it."""
+    """Keys that differ from the measured run (overrides are recorded here); the step is then not compared with it."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:

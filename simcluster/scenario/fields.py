@@ -43,10 +43,10 @@ class ClusterSpec(Spec):
     """The cluster of a job."""
 
     topology: AnyTopology
-    """A built-in topology by name, the path of a topology file, or the topology itself; its parameters may be given
-    next to it."""
+    """A built-in topology by name, the path of a topology file, or an inline topology; its parameters may be set next
+    to it."""
     scale: Scale = Scale()
-    """Factors by which parts of the cluster are faster or slower, for what-if; 1 changes nothing."""
+    """Factors on the speed of parts of the cluster, for what-if questions; 1 changes nothing."""
 
     def with_scale(self, scale: Scale) -> ClusterSpec:
         """The same cluster with other factors (a copy would take along what was ``built`` with the old ones)."""
@@ -77,41 +77,41 @@ class ScenarioFields(Spec):
     """The sections and values of a scenario, each checked by itself."""
 
     name: Annotated[str, AfterValidator(one_line)] = "scenario"
-    """Title of the scenario in tables and pictures; default: the file's name."""
+    """Title of the scenario in tables and figures; default: the file's name."""
     cluster: ClusterSpec
     """The nodes and the network that the job runs on."""
     gpus: Count = 0  # left out: ``Scenario`` puts the cluster's number in its place, as it does for parallel.dp
-    """GPUs of the cluster that the job takes, node by node; default: all."""
+    """GPUs of the cluster that the job uses, node by node; default: all."""
     model: Model
-    """The transformer that is trained: a preset by name, the path of a config.json, or its own numbers."""
+    """The transformer that is trained: a preset by name, the path of a config.json, or its dimensions."""
     parallel: Parallel = Parallel()
-    """How the job is split over its GPUs: tp x cp x dp x pp."""
+    """Parallelism: how the job is split over its GPUs, tp x cp x dp x pp."""
     pipeline: Pipeline = Pipeline()
-    """The pipeline schedule, and which stage holds what."""
+    """The pipeline schedule, and the layers of each stage."""
     training: Training
-    """Batch, number formats, and what is kept for backward."""
+    """Batch, number formats, optimizer, and activation recomputation."""
     data: Data | None = None
-    """Documents, how they are packed into sequences, the number of tokens, and the loader."""
+    """Training documents, their packing into sequences, the number of tokens, and the data loader."""
     memory: Memory = Memory()
-    """Memory of a GPU besides model state and activations, and what is offloaded."""
+    """GPU memory in addition to model state and activations, and offloading."""
     overlap: Overlap = Overlap()
-    """Communication that overlaps with compute."""
+    """Which communication overlaps with compute."""
     fsdp: Fsdp = Fsdp()
-    """How zero 3 (FSDP) shards, gathers and reduces."""
+    """Sharding, gathering and reduction with zero 3 (FSDP)."""
     software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
-    """The framework, by its host's costs and its mechanisms: a built-in name, or your own times."""
+    """The training framework, by its host overheads and mechanisms: a built-in name, or your own times."""
     collectives: Collectives = Collectives()
     """The algorithm of each collective, and how it is simulated."""
     faults: tuple[Fault, ...] = ()
-    """List of what is slower or more uneven than planned."""
+    """List of faults: slow or uneven devices, links and data."""
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    """Steps that are simulated one after the other."""
+    """Number of consecutive simulated steps."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    """Seed of all random draws; the same seed gives the same bytes."""
+    """Seed of all random draws; equal seeds give identical results."""
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    """Simulations of the step, each with different draws."""
+    """Number of simulations of the step, each with different random draws."""
     engine: EngineChoice = "auto"
-    """What simulates the step (the times are the same to the bit)."""
+    """Simulation engine; the times of all engines are equal to the bit."""
     checkpoint: CheckpointInStep | None = None
     """A checkpoint that is taken and simulated after a step."""
     measured: Measured | None = None

@@ -166,12 +166,12 @@ def _word(value: Any) -> str:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 _ANYWHERE = {
-    "kind": "Kind; the other keys depend on it.",
-    "name": "Its name.",
-    "source": "Where the values come from; shown, never used.",
-    "seed": "Number of the stream of draws, in addition to the scenario's seed; default: faults of its kind before it.",
+    "kind": "Kind, which determines the other keys.",
+    "name": "Name.",
+    "source": "Source of the values; shown, never used.",
+    "seed": "Seed of these draws, in addition to the scenario's; default: the number of earlier faults of this kind.",
 }
-"""Texts of fields whose classes have none below them."""
+"""Descriptions of fields whose classes have no text below them."""
 _SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
 
 

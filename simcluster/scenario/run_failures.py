@@ -19,9 +19,8 @@ from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.scenario.run_times import Fraction, Shape, Time
 
 Of = Literal["gpu", "memory", "host", "rack", "nic", "cable", "switch", "neighbour", "job"]
-"""What of the cluster's graph fails; ``memory`` is a GPU's, a ``rack`` machines next to each other that share a power
-feed or cooling, as many as ``machines`` says; a ``neighbour`` is another job, which slows what both use between
-switches; ``job`` is none of them: software, the data, a person."""
+"""Failing part of the cluster; ``memory`` is GPU memory, ``rack`` is ``machines`` adjacent nodes with common power or
+cooling, ``neighbour`` is another job that slows shared switch links, ``job`` is software, data or people."""
 
 Positive = Annotated[float, Field(strict=False, gt=0)]
 
@@ -54,7 +53,7 @@ class WeibullLaw(Spec):
 
     kind: Literal["weibull"]
     shape: Shape
-    """Below 1 parts fail early, above 1 they wear out."""
+    """Weibull shape: below 1 parts fail early, above 1 they wear out."""
     youngest: Seconds = 0.0
     """Age of the youngest part at the start of the run; ages are spread evenly."""
     oldest: Seconds = 0.0
@@ -65,19 +64,19 @@ class BadBatch(Spec):
     """A share of the nodes that fails more often."""
 
     share: Share
-    """The share of the nodes."""
+    """Share of the nodes that are defective."""
     times: Annotated[float, Field(strict=False, ge=1e-3, le=1e6)]
-    """How many times as often they fail."""
+    """Failure rate of these nodes relative to the others."""
     cured: Share = 1.0
-    """Probability that a repair cures one."""
+    """Probability that a repair cures a defective node."""
     retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     """Failures after which a node is replaced for good; 0: never."""
     within: Seconds | None = None
-    """Only failures in this window count; default: all."""
+    """Time window in which failures count; default: all count."""
     rule: Literal["window", "fading"] = "window"
-    """Does each failure in the window count 1, or half as much if it is that long ago (fading)?"""
+    """Weight of a failure: 1 within the window (window), or halved for every window that has passed (fading)."""
     replaced: Time | None = None
-    """Duration of a replacement for good; default: as a repair."""
+    """Duration of a permanent replacement; default: as for a repair."""
 
     @model_validator(mode="after")
     def _whole(self) -> BadBatch:
@@ -99,41 +98,41 @@ class FailureSpec(Spec):
 
     name: str
     of: Of = "gpu"
-    """What fails."""
+    """Part of the cluster that fails."""
     effect: Literal["stop", "slow", "pause", "silent", "alarm"] = "stop"
-    """Effect on the job: it stops; a device or link is slow for a time; it pauses; it computes wrongly until a
-    verification or lasts finds it (silent); or a false alarm, for which a node is replaced after the next
-    checkpoint."""
+    """Effect on the job: it stops (stop); a device or link is slow for a time (slow); it pauses (pause); it computes
+    wrong results until a verification or lasts ends it (silent); or a false alarm replaces a node after the next
+    checkpoint (alarm)."""
     mtbf: Seconds | None = None
     """Mean time between failures of one device."""
     per_1000_node_days: Positive | None = None
-    """Failures in a thousand days of a node."""
+    """Failures per thousand node-days."""
     per_year: Share | None = None
-    """Share of the devices that fails in a year."""
+    """Share of the devices that fail per year."""
     count: Positive | None = None
-    """Number of failures observed in the whole job; with within, and gpus."""
+    """Observed failures of the whole job; with within and gpus."""
     within: Seconds | None = None
-    """Time in which they were observed."""
+    """Period in which the failures were observed."""
     gpus: Whole | None = None
-    """GPUs on which they were observed."""
+    """GPUs on which the failures were observed."""
     law: Annotated[ExponentialLaw | WeibullLaw, Field(discriminator="kind")] = ExponentialLaw()
-    """Do failures have no memory, or depend on a part's age?"""
+    """Distribution of lifetimes: memoryless (exponential), or dependent on the part's age (weibull)."""
     bad: BadBatch | None = None
-    """A share of the nodes that fails more often."""
+    """A share of defective nodes that fails more often."""
     detect: Time | None = None
-    """Time until it is noticed; default: the run's detection."""
+    """Time until the failure is detected; default: the run's detection."""
     repair: Time | None = None
-    """Time for which the node is gone; default: the job restarts on the same nodes."""
+    """Time for which the node is unavailable; default: the job restarts on the same nodes."""
     machines: Annotated[int, Field(strict=True, ge=1, le=128)] = 1
-    """Nodes that leave together for repair."""
+    """Nodes that are taken out together for repair."""
     survives: Literal["memory", "storage"] = "memory"
-    """Are copies in peers' memory left, or only those on storage?"""
+    """Checkpoints that survive: copies in peers' memory (memory), or only those on storage (storage)."""
     by: tuple[Annotated[float, Field(strict=False, ge=1, le=100)], ...] = ()
-    """Slowdown factors of a device, one of them each time."""
+    """Slowdown factors of a device, of which one is drawn each time."""
     left: tuple[Annotated[Share, Field(ge=0.01)], ...] = ()
-    """Parts of a link's bandwidth that are left, one of them each time."""
+    """Remaining shares of a link's bandwidth, of which one is drawn each time."""
     shares: tuple[Positive, ...] = ()
-    """Probability of each of those; default: equal."""
+    """Probability of each slowdown or remaining share; default: equal."""
     lasts: Time | None = None
     """Duration of a slow period, a pause or a silent error."""
     source: str = ""
@@ -197,7 +196,7 @@ _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
     "left": (lambda spec: spec.effect != "slow", "is for effect: slow"),
     "lasts": (lambda spec: spec.effect in ("stop", "alarm"), "is for effect: slow, pause, silent"),
 }
-"""Fields that a failure of some kinds does not have: when, and the rule."""
+"""Fields of a failure that some kinds do not have: the condition, and the rule."""
 
 
 def known_failures() -> tuple[str, ...]:
@@ -211,8 +210,8 @@ class FailuresSpec(Spec):
     of: Annotated[str | None, Accepts(lambda: (known_failures(), type(None)))] = None
     """Failures of the catalogue, by name (simcluster list failures)."""
     times: Positive = 1.0
-    """Factor on the rate of all of them."""
+    """Factor on all failure rates."""
     also: tuple[FailureSpec, ...] = ()
     """Additional failures."""
     only: tuple[str, ...] = ()
-    """Names of those that are kept; default: all."""
+    """Names of the failures to keep; default: all."""

@@ -34,7 +34,7 @@ def _tokens(value: object) -> object:
 
 
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
-"""What a stage cannot set."""
+"""Keys that a stage cannot set, since they belong to the run."""
 
 Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens), NUMBER_OR_TEXT]
 
@@ -43,11 +43,11 @@ class StageSpec(Spec):
     """A stage of a recipe over time."""
 
     until: Tokens | None = None
-    """Tokens at which the stage ends; default for the last: the run's end."""
+    """Tokens at which the stage ends; default for the last stage: the end of the run."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Values at dotted paths of the scenario, for this stage alone, as in {training.global_batch: 1024}."""
+    """Scenario values at dotted paths for this stage alone, as in {training.global_batch: 1024}."""
     change: Seconds = 0.0
-    """Time to stop the job and start it with another layout."""
+    """Time to stop the job and restart it with another layout."""
 
 
 def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
@@ -121,40 +121,41 @@ class MemoryCopies(Spec):
     """Snapshots that peers keep in their memory."""
 
     storage_every: Literal["auto"] | Annotated[int, Field(strict=True, ge=2, le=100_000)] = "auto"
-    """Every N-th snapshot is also written to storage; auto: the N that loses least."""
+    """Write every N-th snapshot to storage as well; auto: the N that loses least time."""
     stall: Seconds | None = None
-    """Measured time for which training stops for a copy; default: by the bytes and PCIe."""
+    """Measured time that training stops for a copy; default: from its bytes and the PCIe rate."""
     write: Seconds | None = None
-    """Measured time of the copy; default: by the bytes and the network."""
+    """Measured duration of a copy; default: from its bytes and the network rate."""
 
 
 class CheckpointSpec(Spec):
     """Checkpoints of a run."""
 
     every: Annotated[str, BeforeValidator(_interval)] = "auto"
-    """Interval: auto (what loses least), 83 steps, or 20 min."""
+    """Checkpoint interval: auto (the one that loses least time), 83 steps, or 20 min."""
     mode: Literal["blocking", "snapshot"] = "blocking"
-    """Does training stop until all is written (blocking), or only for the copy to host memory over PCIe (snapshot)?"""
+    """Training stops until everything is written (blocking), or only for the copy to host memory over PCIe
+    (snapshot)."""
     to: BytesPerSecond | None = None
-    """Rate of writes to storage, for the whole job."""
+    """Storage write rate of the whole job."""
     read: BytesPerSecond | None = None
-    """Rate of reads from storage, for the whole job."""
+    """Storage read rate of the whole job."""
     bytes_per_parameter: Positive | None = None
-    """Bytes written per parameter; default: weights and optimizer state of the recipe."""
+    """Bytes written per parameter; default: the recipe's weights and optimizer state."""
     stall: Seconds | None = None
-    """Measured time for which training stops."""
+    """Measured time that training stops for a checkpoint."""
     write: Seconds | None = None
-    """Measured time of the write."""
+    """Measured duration of the write."""
     slowed: Share | None = None
     """Slowdown of steps during a write; default: simulated."""
     memory: MemoryCopies | None = None
-    """Copies that peers keep in their memory."""
+    """Snapshots that peer nodes keep in their host memory."""
     verify: Seconds = 0.0
-    """Time of a check of the weights before each checkpoint."""
+    """Time to verify the weights before each checkpoint."""
     keep: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
     """Checkpoints that are kept on storage."""
     price: Positive | None = None
-    """Dollars per TB and month (a twelfth of a year) of storage."""
+    """Storage price in dollars per TB and month (a twelfth of a year)."""
 
 
 class ValidationSpec(Spec):
@@ -165,18 +166,19 @@ class ValidationSpec(Spec):
     batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
     """Global batches per validation."""
     seconds: NamedSeconds | None = None
-    """Measured time of a whole validation."""
+    """Measured duration of a validation."""
 
 
 class RestartPart(Spec):
     """One phase of a restart."""
 
     part: str
-    """Name, as in schedule, start, load."""
+    """Name of the phase, as in schedule, start, load."""
     takes: Annotated[Literal["auto"] | Time, BeforeValidator(lambda value: value)] = "auto"
-    """Duration; auto, for load: the bytes of a checkpoint at the rate of storage, or of the network from peers."""
+    """Duration of the phase; auto, for load: checkpoint bytes over the rate of storage, or of the network from
+    peers."""
     exposed: StrictBool = True
-    """Can the job fail again during it?"""
+    """Whether the job can fail again during this phase."""
 
 
 class SparesSpec(Spec):
@@ -185,21 +187,21 @@ class SparesSpec(Spec):
     hot: Whole | None = None
     """Spare nodes that are ready at once."""
     warm: Whole | None = None
-    """Spare nodes that have to be started; default: 1 for 12 of the job's where neither hot nor cold is given."""
+    """Spare nodes that must be started; default: 1 per 12 nodes of the job if neither hot nor cold is set."""
     cold: Whole | None = None
-    """Spare nodes that have to be fetched."""
+    """Spare nodes that must be fetched."""
     hot_ready: Seconds | None = None
-    """Time until a hot one is ready; default: 0 s."""
+    """Time until a hot spare is ready; default: 0 s."""
     warm_ready: Seconds | None = None
-    """Time until a warm one is ready; default: 2 min."""
+    """Time until a warm spare is ready; default: 2 min."""
     cold_ready: Seconds | None = None
-    """Time until a cold one is ready; default: 20 min."""
+    """Time until a cold spare is ready; default: 20 min."""
     crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     """Nodes that can be repaired at once; default: all."""
     unlimited: StrictBool = False
-    """Is there always another node?"""
+    """Assume that a spare node is always available."""
     price: Annotated[float, Field(strict=False, ge=0)] | None = None
-    """Dollars per GPU and hour of spares; default: the job's price where their number is given."""
+    """Price of spares in dollars per GPU-hour; default: the job's price if their number is set."""
 
     @property
     def stated(self) -> bool:
@@ -213,7 +215,7 @@ class MaintenanceSpec(Spec):
     every: Seconds
     """Time between interruptions."""
     lasts: Seconds
-    """Duration, without the restart."""
+    """Duration of an interruption, without the restart."""
 
     @model_validator(mode="after")
     def _rare(self) -> MaintenanceSpec:
@@ -233,65 +235,66 @@ class PowerSpec(Spec):
     full: Positive | None = None
     """Power of a GPU at its limit, in W."""
     node: Positive | None = None
-    """Power of the rest of a node, in W."""
+    """Power of a node without its GPUs, in W."""
     communication: Share | None = None
     """Power during communication, as a share of the range from idle to full."""
     waiting: Share | None = None
     """Power while waiting, as a share of the range from idle to full."""
     pue: Annotated[float, Field(strict=False, ge=1, le=3)] = 1.0
-    """Power of the building over that of its nodes."""
+    """Power usage effectiveness: power of the building over power of its nodes."""
     price: Positive | None = None
-    """Dollars per kWh; no default."""
+    """Electricity price in dollars per kWh; no default."""
 
 
 class RunSpec(Spec):
     """A run of weeks, whose end is one of ``days``, ``steps``, ``tokens`` and ``loss``."""
 
     days: Days | None = None
-    """End of the run in wall time, as in 54 or 54 d; give one of days, steps, tokens and loss."""
+    """End of the run in wall-clock time, as in 54 or 54 d; set exactly one of days, steps, tokens and loss."""
     steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
     """End of the run in steps."""
     tokens: Tokens | None = None
     """End of the run in tokens."""
     loss: Positive | None = None
-    """End of the run by the loss that a law predicts."""
+    """End of the run at this loss, as a scaling law predicts it."""
     law: str | dict[str, str | float] | None = None
-    """Law of loss, by name (simcluster list laws; default for loss: besiroglu), or its numbers, as in {form: NDC, E:
-    .., A: .., alpha: .., B: .., beta: ..}; with one the run reports its loss."""
+    """Scaling law of the loss, by name (simcluster list laws; default if loss is set: besiroglu), or by its parameters,
+    as in {form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}; the run then reports its loss."""
     stages: tuple[StageSpec, ...] = ()
-    """A recipe over time, in tokens: a ramp of the batch, longer sequences."""
+    """Stages of the training recipe, in tokens: a batch ramp, longer sequences."""
     failures: Annotated[
         FailuresSpec, BeforeValidator(_failures), Accepts(lambda: (known_failures(), ..., tuple[FailureSpec, ...]))
     ] = FailuresSpec()
-    """What fails: a built-in name (simcluster list failures), or your own list."""
+    """Failures: a built-in set by name (simcluster list failures), or your own list."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """Checkpoints of the run."""
     validation: ValidationSpec | None = None
     """Validations of the run."""
     detection: Time | None = None
-    """Time until a failure is noticed; default: 2 min, half of the 5 min between health checks."""
+    """Time until a failure is detected; default: 2 min, half of the 5 min between health checks."""
     restart: tuple[RestartPart, ...] | None = None
     """Phases of a restart, in order; default: those of llama3_405b_54_days. [] is a restart that takes no time."""
     spares: SparesSpec = SparesSpec()
-    """Spare nodes; default: 1 for 12 of the job's nodes, where a failure takes one away."""
+    """Spare nodes; default: 1 per 12 nodes of the job, where a failure takes a node away."""
     short: Literal["wait", "shrink"] = "wait"
-    """Without spares: does the job wait for a node, or continue with fewer replicas (shrink)?"""
+    """Without a spare, the job waits for a node (wait), or continues with fewer replicas (shrink)."""
     shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
-    """With shrink: the most replicas that may be missing."""
+    """With short: shrink, the most replicas that may be missing."""
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
-    """Is a slow device left, replaced at once, or replaced after the next checkpoint?"""
+    """A slow device is left in the job (leave), replaced at once (replace), or after the next checkpoint
+    (checkpoint)."""
     noticed: Time = FixedTime(seconds="30 min")
-    """Time until a slow device is noticed."""
+    """Time until a slow device is detected."""
     wrong_diagnosis: Annotated[Share, Field(lt=1)] = 0.0
     """Probability that a diagnosis blames the wrong node."""
     timeout: Seconds = 600.0
-    """A longer pause of the job is a failure."""
+    """Longest pause of the job that does not count as a failure."""
     maintenance: MaintenanceSpec | None = None
     """Planned interruptions."""
     price: Positive | None = None
-    """Dollars per GPU and hour; no default."""
+    """Price in dollars per GPU-hour; no default."""
     achievable_mfu: Annotated[Share, Field(gt=0)] | None = None
-    """MFU against which the run is compared: the cost of the same tokens at it."""
+    """Reference MFU: the run's cost is compared with that of the same tokens at this MFU."""
     power: PowerSpec = PowerSpec()
     """Power of the cluster."""
     played: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1000

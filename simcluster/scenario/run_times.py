@@ -55,9 +55,9 @@ class FixedTime(TimeSpec):
 
     kind: Literal["fixed"] = "fixed"
     seconds: NamedSeconds
-    """Duration."""
+    """The duration."""
     per_gpu: Seconds = 0.0
-    """Additional time for every GPU of the job, as a handshake with all of them takes."""
+    """Additional time per GPU of the job, as for a handshake with every GPU."""
 
     @property
     def draws(self) -> int:
@@ -99,9 +99,9 @@ class LognormalTime(TimeSpec):
 
     kind: Literal["lognormal"]
     median: Seconds
-    """Half are shorter."""
+    """Median duration."""
     sigma: Annotated[float, Field(strict=False, ge=0, le=5)]
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithm of the duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
         """median exp(sigma z)."""
@@ -124,7 +124,7 @@ class WeibullTime(TimeSpec):
     mean: Seconds
     """Mean duration."""
     shape: Shape
-    """Below 1 many are short, above 1 all are near the mean."""
+    """Weibull shape: below 1 many durations are short, above 1 all are near the mean."""
 
     @property
     def scale(self) -> float:
@@ -143,9 +143,9 @@ class UniformTime(TimeSpec):
 
     kind: Literal["uniform"]
     low: Seconds
-    """The shortest."""
+    """Shortest duration."""
     high: Seconds
-    """The longest."""
+    """Longest duration."""
 
     @model_validator(mode="after")
     def _ordered(self) -> UniformTime:
@@ -170,9 +170,9 @@ class ChoiceTime(TimeSpec):
 
     kind: Literal["choice"]
     times: Annotated[tuple[Seconds, ...], Field(min_length=1)]
-    """Durations, one of them each time."""
+    """Durations, of which one is drawn each time."""
     weights: tuple[Annotated[float, Field(strict=False, ge=0)], ...] | None = None
-    """Their relative probabilities; default: equal."""
+    """Relative probabilities of the durations; default: equal."""
 
     @model_validator(mode="after")
     def _as_many(self) -> ChoiceTime:
@@ -245,7 +245,7 @@ TIMES: dict[str, type[TimeSpec]] = {
     "choice": ChoiceTime,
     "staged": StagedTime,
 }
-"""Laws of durations by the word of a document: a class and a line here."""
+"""Distributions of durations by their word in documents: add a class and a line here."""
 
 
 def _as_document(value: object) -> object:
@@ -262,5 +262,5 @@ def _text(seconds: float) -> str:
 
 
 Time = Annotated[Any, OneOf(TIMES), BeforeValidator(_as_document)]
-"""A field of a document that is a law of durations, or a duration: "5 min"."""
+"""Field type of a distribution of durations, or of a fixed duration: "5 min"."""
 StagedTime.model_rebuild()

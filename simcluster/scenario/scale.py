@@ -32,20 +32,20 @@ class Scale(Spec):
     flops: Factor = 1.0
     """Factor on the peak FLOP/s of every precision."""
     memory: Factor = 1.0
-    """Factor on the bytes that a GPU holds."""
+    """Factor on GPU memory capacity."""
     memory_bandwidth: Factor = 1.0
-    """Factor on the bandwidth of the GPU's memory."""
+    """Factor on GPU memory bandwidth."""
     launch: Factor = 1.0
-    """Factor on the time between dependent kernels, and on what the host needs to issue work."""
+    """Factor on the time between dependent kernels, and on the host's time to launch work."""
     nvlink: Factor = 1.0
-    """Factor on the bandwidth of NVLink."""
+    """Factor on NVLink bandwidth."""
     network: Factor = 1.0
-    """Factor on the bandwidth of all links that are neither NVLink nor PCIe."""
+    """Factor on the bandwidth of all links other than NVLink and PCIe."""
     pcie: Factor = 1.0
-    """Factor on the bandwidth of PCIe."""
+    """Factor on PCIe bandwidth."""
     between_machines: Factor = 1.0
-    """Factor on PCIe and network together, which are in series between nodes: more of one alone gains nothing where the
-    other is as narrow."""
+    """Factor on PCIe and network bandwidth together, which are in series between nodes: raising only one has no effect
+    where the other is equally slow."""
     latency: Factor = 1.0
     """Factor on the latency of all links."""
 

@@ -127,18 +127,18 @@ def _topology_models() -> set[str]:
 
 _EXTRA: Mapping[type[BaseModel], tuple[str, Callable[[], Iterable[Any]], str]] = {
     ScenarioFields: (
-        "framework", lambda: (ScenarioKey("", ScenarioFields, "software").fragment,), "Another word for software.",
+        "framework", lambda: (ScenarioKey("", ScenarioFields, "software").fragment,), "Alias of software.",
     ),
     Model: (
         "preset", lambda: (tuple(presets("models.yaml")), A_PATH),
-        "A built-in model (simcluster list models), or the path of a config.json; keys next to it win.",
+        "A built-in model (simcluster list models), or the path of a config.json; other keys override it.",
     ),
     PresetSpec: (
         "preset", lambda: (tuple(presets("links.yaml")),),
-        "A built-in link (simcluster list links); keys next to it win.",
+        "A built-in link (simcluster list links); other keys override it.",
     ),
-    Software: ("base", lambda: (software_names(),), "Built-in software, which has the defaults."),
-    Histogram: ("file", lambda: (str,), "A CSV file of values and weights, instead of both."),
+    Software: ("base", lambda: (software_names(),), "Built-in software whose values are the defaults."),
+    Histogram: ("file", lambda: (str,), "A CSV file of values and weights, instead of both keys."),
 }  # fmt: skip
 """Keys of files that models do not have, since reading replaces them: by class the key, its forms, its text."""
 _OPTIONAL = {(Histogram, "values"), (FixedTime, "seconds")}
@@ -172,7 +172,7 @@ def _of_cluster(found: Fragment) -> None:
 
 def _of_parallel(found: Fragment) -> None:
     for long, short in LONG_NAMES.items():
-        said = f"Another name of {short}: {found['properties'][short]['description']}"
+        said = f"Alias of {short}: {found['properties'][short]['description']}"
         found["properties"][long] = {**found["properties"][short], "description": said}
 
 

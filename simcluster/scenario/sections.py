@@ -26,8 +26,8 @@ from simcluster.traffic.nccl.platforms import platform_names
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 Engine = Literal["auto", "simpy", "compiled", "reference"]
-"""Engine of a step: SimPy or the compiled engine on one rank of each class of equal ranks, or the ``reference``: SimPy
-on every rank.  ``auto`` takes SimPy for a single small step, and the compiled engine for others and in studies."""
+"""Simulation engine of a step: SimPy or the compiled engine simulate one rank per class of equal ranks; ``reference``
+simulates every rank with SimPy. ``auto`` uses SimPy for one small step and the compiled engine otherwise."""
 
 
 def _renamed_engine(value: object) -> object:
@@ -63,32 +63,32 @@ class Parallel(Spec):
     """Degrees of parallelism: tp x cp x dp x pp GPUs; ep x etp for experts ("parallel folding", arXiv:2504.14960)."""
 
     tp: Count = 1
-    """Tensor parallelism: ranks that share the matrices of every layer; keep it inside a node's NVLink domain."""
+    """Tensor parallelism: ranks that split the matrices of every layer; keep them within one node's NVLink domain."""
     pp: Count = 1
-    """Pipeline parallelism: stages that the layers are cut into."""
+    """Pipeline parallelism: stages that the layers are divided into."""
     dp: Count = 0  # until the scenario is complete
-    """Data parallelism: replicas of the model; default: the GPUs over tp x pp x cp."""
+    """Data parallelism: replicas of the model; default: GPUs / (tp x pp x cp)."""
     cp: Count = 1
-    """Context parallelism: ranks that share every sequence."""
+    """Context parallelism: ranks that split every sequence."""
     cp_comm: Annotated[str, WordOf(lambda: CONTEXT_METHODS)] = "ring"
-    """How queries meet keys and values of other cp ranks: passed around a ring, overlapped with attention in pieces;
-    gathered before it; or exchanged for heads (all_to_all)."""
+    """Communication of context parallelism: passing keys and values around a ring while attention runs (ring),
+    gathering them before attention (all_gather), or exchanging sequence parts for attention heads (all_to_all)."""
     cp_shares: ContextShares = "zigzag"
-    """Tokens of a cp rank: a piece from the front of the sequence and one from its back (zigzag), or contiguous ones,
-    of which the last rank's are the most work under a causal mask."""
+    """Tokens of each cp rank: one piece from each half of the sequence, which balances causal attention (zigzag), or
+    one contiguous piece, which gives the last rank the most work (contiguous)."""
     ep: Count = 1
-    """Expert parallelism: ranks of a stage (of tp x cp x dp, consecutive ones first) that share the experts."""
+    """Expert parallelism: consecutive ranks of a stage's tp x cp x dp ranks that the experts are distributed over."""
     etp: Count | None = None
-    """Tensor parallelism of the experts; 1: whole ones; default: tp, or 1 where a stage has too few ranks for that."""
+    """Tensor parallelism of each expert; 1 keeps experts whole; default: tp, or 1 if a stage has too few ranks."""
     expert_dispatch: ExpertDispatch = ExpertDispatch()
-    """How tokens travel to experts and back."""
+    """How tokens are sent to experts and back."""
     sequence_parallel: StrictBool = False
-    """Are norms and residuals split over tp along the sequence? Less memory, the same bytes."""
+    """Split norms and residuals over tp along the sequence: less memory, equal communication volume."""
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
     """ZeRO stage (arXiv:1910.02054), sharded over dp: 0 nothing, 1 optimizer states (Megatron-LM's distributed
-    optimizer), 2 gradients too, 3 parameters too (FSDP)."""
+    optimizer), 2 also gradients, 3 also parameters (FSDP)."""
     order: Annotated[tuple[Axis, ...], BeforeValidator(_order)] = ("tp", "cp", "dp", "pp")
-    """Axes from the fastest-varying digit of a rank to the slowest, also in Megatron-Core's form (tp-cp-ep-dp-pp)."""
+    """Order of the axes in rank numbers, fastest-varying first; Megatron-Core's form (tp-cp-ep-dp-pp) is accepted."""
 
 
 LONG_NAMES = {
@@ -103,7 +103,7 @@ LONG_NAMES = {
     "context_parallel_degree": "cp",
     "expert_tensor_parallel_size": "etp",
 }
-"""What other tools call the sizes of the axes; files and overrides may use these names in ``parallel``."""
+"""Other tools' names of the parallelism degrees; files and overrides may use them in ``parallel``."""
 
 
 def _layers_per_stage(value: object) -> object:
@@ -132,24 +132,24 @@ class Pipeline(Spec):
     """Stages, the layers on each, and the order of microbatches on them."""
 
     schedule: ScheduleChoice = "1f1b"
-    """Order of microbatches on the stages: a name (simcluster list schedules), a mapping with parameters such as
-    {name: interleaved, group_size: 8}, a CSV file of torch.distributed.pipelining, or FILE.py:FUNCTION."""
+    """Order of microbatches on the stages: a name (simcluster list schedules), a mapping with parameters such as {name:
+    interleaved, group_size: 8}, a CSV file of torch.distributed.pipelining, or FILE.py:FUNCTION."""
     chunks: Count = 1
-    """Pieces of the model per stage (virtual stages), for schedules that take them."""
+    """Model chunks per stage (virtual stages), for schedules that support them."""
     layers_per_stage: Annotated[
         Literal["even", "auto"] | tuple[int, ...], BeforeValidator(_layers_per_stage)
     ] = "even"  # fmt: skip
-    """Layers per stage: even; auto, which makes the slowest slice as fast as possible; or a list with a number per
-    stage, spread evenly over its chunks, or per slice in the model's order."""
+    """Layers per stage: even; auto, which makes the slowest chunk as fast as possible; or a list with one number per
+    stage, spread evenly over its chunks, or one per chunk in the model's order."""
     layout: Annotated[str | tuple[str | tuple[str, ...], ...] | None, BeforeValidator(_layout)] = None
-    """Contents of each slice, instead of layers_per_stage: text such as Et*3|(tt|)*29,tL (E the embedding, t a layer, L
-    LM head and loss) or a list (Megatron-Core's pipeline-model-parallel-layout); it sets chunks and schedule, too."""
+    """Contents of each chunk, instead of layers_per_stage: text such as Et*3|(tt|)*29,tL (E embedding, t layer, L LM
+    head and loss) or a list (Megatron-Core's pipeline-model-parallel-layout); it also sets chunks and schedule."""
     p2p: Literal["async", "rendezvous"] = "async"
-    """Do sends overlap with compute (async), or do sender and receiver wait for each other (rendezvous), as
-    Megatron-LM without --overlap-p2p-communication?"""
+    """Stage-to-stage sends: overlapped with compute (async), or with sender and receiver waiting for each other
+    (rendezvous), as in Megatron-LM without --overlap-p2p-communication."""
     scatter_gather: StrictBool = True
-    """Without sequence parallelism: is a stage boundary sent split over tp and gathered on arrival, as Megatron-LM does
-    (arXiv:2104.04473 section 4.1)?"""
+    """Without sequence parallelism: split the activations sent between stages over tp and gather them on arrival, as
+    Megatron-LM does (arXiv:2104.04473 section 4.1)."""
 
     @property
     def schedule_name(self) -> str:
@@ -175,22 +175,22 @@ class HostMemory(Spec):
     """State that a GPU keeps in its host's memory, over the links between them (``Cluster.host_way``)."""
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    """Part, 0 to 1, of what a forward keeps that goes to the host: after it, or, where the backward follows at once,
-    the first layers while later ones run."""
+    """Share, 0 to 1, of saved activations that are offloaded to the host: after the forward, or, where the backward
+    follows at once, those of the first layers while later ones run."""
     modules: Annotated[tuple[OffloadModule, ...], ONE_OR_MORE] = ()
-    """Modules whose inputs go, by Megatron-Core's names (--offload-modules); all of them unless activations says a
-    part; default: a part of everything."""
+    """Modules whose inputs are offloaded, by Megatron-Core's names (--offload-modules), whole unless activations sets a
+    share; default: that share of every module."""
     ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
-    """Actions before its backward from which it may come back."""
+    """Pipeline actions before its backward at which an offloaded activation may be fetched back."""
     optimizer: Literal["none", "stream", "host"] = "none"
-    """Where the optimizer's state is: on the GPU; in host memory and updated on the GPU in buckets (stream); or in host
-    memory and updated there (host)."""
+    """Location of the optimizer state: on the GPU (none); in host memory, updated on the GPU in buckets (stream); or in
+    host memory, updated by the CPU (host)."""
     bucket: Count = 40_000_000
-    """Parameters per bucket."""
+    """Parameters per bucket of the offloaded optimizer."""
     buffers: Count = 2
-    """Buckets that fit on the GPU at once."""
+    """Buckets that the GPU holds at once."""
     host_update: BytesPerSecond | None = None
-    """Rate of Adam on the processors of one node (of a rack: one tray), reads and writes together, for all its GPUs."""
+    """Memory rate of Adam on the CPUs of one node (of a rack: one tray), reads plus writes, shared by its GPUs."""
     source: str = ""
 
     @model_validator(mode="before")
@@ -205,24 +205,24 @@ class Memory(Spec):
     """Memory of a GPU besides model state and the tensors that backward reads."""
 
     fragmentation: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.0
-    """Factor from 1 on memory that comes and goes: activations, working sets, gathered parameters."""
+    """Factor of at least 1 on transient memory: activations, working sets, gathered parameters."""
     communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_buffers)] = "none"
-    """NCCL's buffers: none, auto (its channels for each group of the rank), or an amount per GPU."""
+    """Memory of NCCL's buffers: none, auto (from the channels of each communicator), or an amount per GPU."""
     workspace: Bytes | None = None
-    """Memory that libraries keep for matmuls."""
+    """Workspace memory of matmul libraries per GPU."""
     library: Literal["plain", "megatron-te"] = "plain"
-    """What else layers keep: nothing (plain), or what Megatron-Core with Transformer Engine keeps."""
+    """Additional tensors that layers keep: none (plain), or those of Megatron-Core with Transformer Engine."""
     logits: Logits = "fp32"
-    """Does the loss keep a copy of the logits in fp32, one of all tp ranks (gathered), or write the gradient over them
-    (in-place)?"""
+    """Memory of the loss: a copy of the logits in fp32 (fp32), a copy gathered from all tp ranks (gathered), or the
+    gradient written over the logits (in-place)."""
     activation_input: ActivationInput = "16-bit"
-    """Are the inputs of activation functions kept in 16 bits, or in fp8 (DeepSeek-V3, arXiv:2412.19437 section
-    3.3.3)?"""
+    """Number format of saved inputs of activation functions: 16 bits, or fp8 (DeepSeek-V3, arXiv:2412.19437 section
+    3.3.3)."""
     backward_temporaries: StrictBool = False
-    """Does the peak include memory that lives inside one layer: gradients of its backward, rows on their way between
-    experts?"""
+    """Include temporaries of single layers in peak memory: gradients of a layer's backward, rows in transit between
+    experts."""
     offload: HostMemory = HostMemory()
-    """State that is kept in the host's memory instead."""
+    """State that is kept in host memory instead of GPU memory."""
 
 
 def _mechanism(value: object) -> object:
@@ -242,27 +242,27 @@ class Overlap(Spec):
     """
 
     grad_reduce: StrictBool = False
-    """Are gradients reduced in buckets while backward still runs?"""
+    """Overlap gradient reduction, in buckets, with the backward pass."""
     param_gather: StrictBool = False
-    """Are sharded parameters gathered during compute: with zero 1 and 2 during the next forward, with zero 3 ahead of
-    every use (fsdp.prefetch)?"""
+    """Overlap the gather of sharded parameters with compute: with zero 1 and 2 with the next forward, with zero 3 ahead
+    of every use (fsdp.prefetch)."""
     tensor: StrictBool = False
-    """Is the input gradient reduced over tp while the weight gradient's matmul runs?"""
+    """Overlap the tp reduction of input gradients with the matmul of weight gradients."""
     tensor_pieces: Count = 1
-    """Pieces that matmuls around tp collectives are cut into, to overlap with them (async tensor parallelism)."""
+    """Pieces that matmuls around tp collectives are split into, to overlap with them (async tensor parallelism)."""
     pipeline: StrictBool = True
-    """Do sends between stages not hold up the sender?"""
+    """Overlap sends between stages with the sender's compute."""
     experts: StrictBool = False
-    """Do tokens travel to experts during the matmuls of shared experts and of weight gradients (Megatron-LM's
-    --moe-shared-expert-overlap and --delay-wgrad-compute)?"""
+    """Overlap the dispatch of tokens to experts with the matmuls of shared experts and weight gradients (Megatron-LM's
+    --moe-shared-expert-overlap and --delay-wgrad-compute)."""
     pairs: StrictBool = False
-    """In fused pairs [F|B] of a schedule: do collectives of one run during the compute of the other (arXiv:2412.19437
-    section 3.2.1)?"""
+    """In fused pairs [F|B] of a schedule, overlap the collectives of one action with the compute of the other
+    (arXiv:2412.19437 section 3.2.1)."""
     bucket_size: Bytes | None = None
-    """Bytes per bucket of gradients; default: the program's own."""
+    """Bytes per gradient bucket; default: the framework's own."""
     interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_mechanism)] = "auto"
-    """How communication and compute slow each other down: none, auto (as the device's catalogue entry says; with
-    collectives.detail: steps not at all), or a mechanism."""
+    """Slowdown of communication and compute that overlap: none, auto (from the device's catalogue entry; none with
+    collectives.detail: steps), or a mechanism."""
 
 
 class Fsdp(Spec):
@@ -272,32 +272,33 @@ class Fsdp(Spec):
     """
 
     unit_layers: Count = 1
-    """Layers whose parameters are gathered together; embedding and LM head are separate units."""
+    """Layers per FSDP unit, gathered together; embedding and LM head are separate units."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
     """Units that are gathered ahead of their use."""
     reshard_after_forward: StrictBool = True
-    """Are parameters freed after forward, and gathered again for backward?"""
+    """Free gathered parameters after the forward and gather them again for the backward."""
     lanes: Literal["one", "two"] = "one"
-    """Do gathers and reductions wait for each other on one communicator, or have two and share the links?"""
+    """Communicators of gathers and reductions: one, on which they wait for each other, or two that share the links."""
     shard_group: Count | None = None
-    """Hybrid sharding (HSDP) over groups of N consecutive ranks of dp; default: all of dp."""
+    """Hybrid sharding (HSDP) over groups of N consecutive dp ranks; default: all dp ranks."""
     sync_every_microbatch: StrictBool = True
-    """Are gradients reduced in each microbatch's backward, or only in the last one's (no_sync)? For zero 2, too."""
+    """Reduce gradients in every microbatch's backward instead of only in the last (no_sync); also for zero 2."""
 
 
 class Collectives(Spec):
     """The algorithm of each collective, and how it is simulated."""
 
     all_reduce: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
-    """Algorithm of all-reduce; auto: the one that NCCL picks for the size, or the ring without a platform."""
+    """Algorithm of all-reduce; auto: NCCL's choice for the message size, or the ring without a platform."""
     reduce_scatter: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
     """Algorithm of reduce-scatter; auto as for all_reduce."""
     all_gather: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
     """Algorithm of all-gather; auto as for all_reduce."""
     detail: Literal["flow", "steps"] = "flow"
-    """One activity with its use of every link (flow), or every step of the algorithm as transfers (steps)."""
+    """Simulation of a collective: as one flow over all its links (flow), or each algorithm step as transfers
+    (steps)."""
     nccl: Annotated[str, WordOf(lambda: ("auto", "none", *platform_names()))] = "auto"
-    """Platform whose latencies, rates and choices NCCL has; auto: the topology's; none: the links alone."""
+    """NCCL platform that sets latencies, rates and algorithms; auto: the topology's; none: only the links count."""
 
 
 class CheckpointInStep(Spec):
@@ -308,12 +309,12 @@ class CheckpointInStep(Spec):
     """
 
     after: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 0
-    """Step after which it is taken, counted from 0."""
+    """Step after which the checkpoint is taken, counted from 0."""
     mode: Literal["blocking", "snapshot"] | None = None
-    """Does training stop for the copy to host memory (snapshot), or for the write (blocking)?"""
+    """Training stops for the copy to host memory (snapshot), or until the write ends (blocking)."""
     to: BytesPerSecond | None = None
-    """Rate of writes to storage, for the whole job."""
+    """Storage write rate of the whole job."""
     bytes_per_parameter: Annotated[float, Field(strict=False, gt=0)] | None = None
-    """Bytes written per parameter; default: weights and optimizer state of the recipe."""
+    """Bytes written per parameter; default: the recipe's weights and optimizer state."""
     place: Literal["storage", "peers"] = "storage"
-    """Where the bytes go from the host: storage, or the memory of peers (run.checkpoint.memory)."""
+    """Destination of the checkpoint: storage, or the host memory of peer nodes (run.checkpoint.memory)."""

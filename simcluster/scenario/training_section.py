@@ -41,62 +41,61 @@ class Muon(Spec):
     """How Muon updates matrices, which stay whole."""
 
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
-    """Newton-Schulz iterations on each matrix, of matmuls in 16 bits."""
+    """Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
     distribute: Literal["layers", "gather"] = "layers"
-    """With zero 1: is each matrix on one rank (layers, Megatron-Core's dist_muon), or gathered by every rank, which
-    keeps a part (gather, Moonlight's, arXiv:2502.16982)?"""
+    """Work with zero 1: each matrix on one rank (layers, as Megatron-Core's dist_muon), or gathered by every rank,
+    which keeps its shard (gather, as Moonlight, arXiv:2502.16982)."""
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
-    """Is each tp rank's part of a matrix orthogonalized separately (blockwise, as in Megatron-Core), or the whole one
-    on each (duplicated)?"""
+    """Orthogonalization with tp: each rank's part of a matrix separately (blockwise, as Megatron-Core), or the whole
+    matrix on every rank (duplicated)."""
 
 
 class OuterStep(Spec):
     """An outer step of workers that train separately in between (DiLoCo, arXiv:2311.08105)."""
 
     every: Count
-    """Steps from one outer step to the next."""
+    """Steps between outer steps."""
     workers: Count | None = None
-    """Workers, each of consecutive replicas of dp; default: one on each site."""
+    """Number of workers, each of consecutive dp replicas; default: one per site."""
     bytes_per_parameter: Annotated[float, Field(gt=0)] = 4.0
-    """Bytes of a pseudo-gradient on the wire (4: fp32); each replica of a worker sums a part of them."""
+    """Bytes per parameter of a pseudo-gradient on the wire (4: fp32); each replica of a worker sums a part."""
     parts: Count = 1
-    """Parts of the parameters that are summed one after the other, evenly over the steps (Streaming DiLoCo,
+    """Parts of the parameters that are summed in turn, spread evenly over the steps (Streaming DiLoCo,
     arXiv:2501.18512)."""
     beside: Annotated[int, Field(strict=True, ge=0, le=50)] = 0
-    """Steps that overlap with a sum before it is needed; 0: training waits."""
+    """Steps that overlap with an outer all-reduce before its result is needed; 0: training waits."""
 
 
 class Training(Spec):
     """The batch, the number formats, and what is kept for backward."""
 
     global_batch: Count
-    """Sequences of a step, of all replicas together."""
+    """Sequences per step, over all replicas."""
     micro_batch: Count = 1
-    """Sequences that a rank works through at once."""
+    """Sequences per microbatch."""
     precision: Precision = "bf16-mixed"
-    """Number formats of the matmuls of layers (fp8, mxfp8 with a scale for 32 elements, nvfp4 with one for 16: operands
-    are cast from 16 bits) and of all else: attention, LM head, what is kept and sent."""
+    """Number format of the layers' matmuls (fp8; mxfp8: one scale per 32 elements; nvfp4: one per 16; operands are cast
+    from 16 bits) and of everything else: attention, LM head, stored and sent tensors."""
     recompute: Annotated[Recompute, Accepts(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
-    """What backward runs again instead of keeping it: nothing; the attention's core or the recompute_modules
-    (selective; a list here is these); all but attention and every second matmul (operators, as torchtitan's "op"); or
-    the whole layer (full)."""
+    """What the backward recomputes: nothing (none); the attention core or the recompute_modules (selective; a list here
+    sets these); all but attention and every second matmul (operators, as torchtitan's "op"); or whole layers (full)."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_modules)] = ("core_attn",)
-    """With recompute selective: the parts of a layer that run again, by Megatron-Core's names."""
+    """With recompute: selective, the modules of a layer to recompute, by Megatron-Core's names."""
     recompute_every: Count = 1
-    """With recompute k: only layers whose number divides by k are recomputed (0, k, 2 k, ...)."""
+    """Recompute only layers whose number is divisible by this (0, k, 2 k, ...)."""
     optimizer: Annotated[str, WordOf(lambda: OPTIMIZERS)] = "adam"
-    """Adam, or Muon on the layers' matrices, which keeps one moment of them, and Adam on the rest."""
+    """Optimizer: Adam, or Muon for the layers' matrices, with one moment each, and Adam for the rest."""
     muon: Muon = Muon()
-    """How Muon updates matrices."""
+    """Settings of the Muon optimizer."""
     attention: Attention = "fused"
-    """One fused kernel (flash attention), or separate products and softmax."""
+    """Attention kernel: one fused kernel (flash attention), or separate matmuls and softmax."""
     dropout: StrictBool = False
-    """Is there dropout of 0.1?"""
+    """Apply dropout of 0.1."""
     memory_recipe: MemoryRecipe | None = None
-    """Bytes kept per parameter, by name; default: by precision and optimizer."""
+    """Named recipe of the bytes kept per parameter; default: by precision and optimizer."""
     outer: OuterStep | None = None
-    """An outer step every N steps, of workers that train separately in between (DiLoCo); default: all replicas step
-    together."""
+    """An outer step every N steps, of workers that train separately in between (DiLoCo); default: none, all replicas
+    step together."""
 
     @model_validator(mode="before")
     @classmethod
