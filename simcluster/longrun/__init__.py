@@ -1,1 +1,1 @@
-"""Runs of weeks, and budgets: what fails, what that costs, and the model and loss that a budget buys."""
+"""Training runs that last weeks (failures, restarts, cost), and the models and losses that a budget buys."""

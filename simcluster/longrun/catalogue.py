@@ -1,4 +1,4 @@
-"""Failures of machines that were watched, by name, each with its source: ``failures.yaml`` of the catalogue."""
+"""Published failure rates of clusters by name, each with its source, from the catalogue's ``failures.yaml``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPUS_A_MACHINE = 8
 
 
 def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
-    """Those of the catalogue that are named, and one's own; InputError for a name that is not there."""
+    """Return the catalogue failures that a run names, and its own; InputError for an unknown name."""
     known: tuple[FailureSpec, ...] = ()
     if spec.of is not None:
         catalogue = presets("failures.yaml")
@@ -48,8 +48,11 @@ def _modes_of(entry: Mapping[str, Any]) -> tuple[FailureSpec, ...]:
 
 @dataclass(frozen=True)
 class WatchedFailures:
-    """An entry of the catalogue: its ``causes``, the rate (1/s) of one GPU's share of them, or, where nothing but
-    links or switches was watched, of one ``device``; and by how much that may be off (``low``, ``high``: factors)."""
+    """Catalogue entry of published failures: its ``causes``, their rate, and the rate's uncertainty.
+
+    The rate (1/s) is per GPU, or, where only links or switches were observed, per ``device``; ``low`` and ``high`` are
+    factors that the rate may be off by.
+    """
 
     name: str
     source: str
@@ -59,25 +62,25 @@ class WatchedFailures:
 
     @property
     def device(self) -> str:
-        """What the rate is of: "gpu", or what of a network."""
+        """What the rate is counted per: "gpu", or a kind of network device."""
         kinds = {cause.of for cause in self.causes}
         return kinds.pop() if kinds <= {"nic", "cable", "switch"} and len(kinds) == 1 else "gpu"
 
     def rate(self, gpus: int) -> float:
-        """Of a job of so many GPUs (of so many devices, where it is of no GPU)."""
+        """Return the failure rate (1/s) of a job of ``gpus`` GPUs, or of as many network devices."""
         hosts = gpus / GPUS_A_MACHINE
         devices = {cause.name: hosts if cause.of == "host" else gpus for cause in self.causes}
         return sum(cause.rate(devices[cause.name], hosts, gpus) for cause in self.causes)
 
     @property
     def counted(self) -> tuple[float, float]:
-        """(seconds, GPUs or devices) that were watched for what is published."""
+        """Observed seconds, and observed GPUs or devices, behind the published count."""
         found = self.published
         return parse_seconds(found["within"]), float(found.get("gpus") or found["devices"])
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Factors that the rate may be off by: a printed range, or the exact 95 % of a count; None: it is not known."""
+        """Factors that the rate may be off by: published, or the exact 95 % of a count; None if unknown."""
         seconds, devices = self.counted
         expected = self.rate(int(devices)) * seconds
         if "between" in self.published:
@@ -90,7 +93,7 @@ class WatchedFailures:
 
 
 def watched_failures() -> tuple[WatchedFailures, ...]:
-    """All entries of the catalogue."""
+    """Return all entries of the failure catalogue."""
     return tuple(
         WatchedFailures(name, entry["source"], entry["holds"], entry["published"], _modes_of(entry))
         for name, entry in presets("failures.yaml").items()

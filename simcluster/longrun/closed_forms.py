@@ -1,7 +1,8 @@
-"""What is known of a run without playing it: closed forms, each with what it holds for.  Seconds and 1/s throughout.
+"""Closed forms for long runs, each with its validity. Times are in seconds, rates in 1/s.
 
 C: a checkpoint that stops training; mu = 1/rate: mean time between failures of the job; R: a recovery in which it may
-fail again; D: a downtime in which it cannot; work: seconds of training between two checkpoints."""
+fail again; D: a downtime in which it cannot; work: seconds of training between two checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ _LARGEST = 709.0  # of exponents whose power of e is a float
 
 
 def grown(exponent: float) -> float:
-    """Return e to the exponent; infinite where no float holds it: what is tried again for so long never ends."""
+    """Return e to the exponent; infinite on overflow, for a segment so long that it never succeeds."""
     return math.exp(exponent) if exponent < _LARGEST else math.inf
 
 
 def gained(exponent: float) -> float:
-    """Return e to the exponent less 1, exact for small exponents."""
+    """Return e to the exponent minus 1, exact for small exponents."""
     return math.expm1(exponent) if exponent < _LARGEST else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Mean and variance of a time (s, s^2), and the failures expected in it."""
+    """Mean and variance of a time (s, s^2), and the expected number of failures during it."""
 
     mean: float
     variance: float
@@ -31,12 +32,12 @@ class Moments:
 
 
 def young(checkpoint: float, mu: float) -> float:
-    """Return the work between two checkpoints that loses least, to first order; for C much below mu.  Young 1974."""
+    """Return the work between checkpoints (s) of least loss, to first order (Young 1974); for C much below mu."""
     return math.sqrt(2 * checkpoint * mu)
 
 
 def daly(checkpoint: float, mu: float) -> float:
-    """Return the same to the higher order of Daly 2006 (eq. 37), for C < 2 mu; mu beyond."""
+    """Return the work between checkpoints (s) by Daly's higher order (2006, eq. 37), for C < 2 mu; mu beyond."""
     if checkpoint >= 2 * mu:
         return mu
     half = checkpoint / (2 * mu)
@@ -44,9 +45,10 @@ def daly(checkpoint: float, mu: float) -> float:
 
 
 def best_interval(checkpoint: float, mu: float) -> float:
-    """Return the exact optimum for exponential failures: mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters.
+    """Return the exact best work between checkpoints (s) for exponential failures.
 
-    Near the branch point of W, where C/mu is lost beside 1, by W's series there.
+    mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters. Near the branch point of W, where C/mu is lost next to 1, W's
+    series is used.
     """
     from scipy.special import lambertw
 
@@ -57,31 +59,34 @@ def best_interval(checkpoint: float, mu: float) -> float:
 
 
 def segment(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
-    """Return the mean time of a segment: (mu + D) e^(rate R) (e^(rate (w + C)) - 1).  Exact, exponential."""
+    """Return the mean time (s) of a segment: (mu + D) e^(rate R) (e^(rate (w + C)) - 1). Exact, exponential."""
     return (1 / rate + down) * grown(rate * recovery) * gained(rate * (work + checkpoint))
 
 
 def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
-    """Return the share of time that is work which is kept.  Exact for exponential failures."""
+    """Return the share of time that is kept work. Exact for exponential failures."""
     if not rate:
         return work / (work + checkpoint)
     return work / segment(work, checkpoint, recovery, down, rate)
 
 
 def first_order_efficiency(work: float, checkpoint: float, restart: float, mu: float) -> float:
-    """Return 1 - C/w - (w/2 + R + D)/mu: for all of them much below mu."""
+    """Return the share of kept work to first order: 1 - C/w - (w/2 + R + D)/mu, for all much below mu."""
     return 1 - checkpoint / work - (work / 2 + restart) / mu
 
 
 def _lost(length: float, rate: float) -> tuple[float, float]:
-    """Return mean and variance of the time to a failure, given that it comes within the length."""
+    """Return mean and variance of the time to a failure, given that it occurs within ``length``."""
     kept, failed = math.exp(-rate * length), -math.expm1(-rate * length)
     mean = 1 / rate - length * kept / failed
     return mean, 2 / rate**2 - kept * (length**2 + 2 * length / rate) / failed - mean**2
 
 
 def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
-    """Return the time until a length without a failure: each costs what was lost and ``extra`` (mean, variance)."""
+    """Return the time until ``length`` passes without a failure.
+
+    Each failure costs what was lost and ``extra`` (mean, variance).
+    """
     kept = math.exp(-rate * length)
     times, spread = (1 - kept) / kept, (1 - kept) / kept**2
     mean, variance = _lost(length, rate)
@@ -90,9 +95,9 @@ def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
 
 
 def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> Moments:
-    """Return mean, variance and failures of a segment, those in recoveries included.  Exact for exponential failures.
+    """Return mean, variance and failures of a segment, including failures during recovery.
 
-    Of a run of K segments all three are K times as much.
+    Exact for exponential failures. A run of K segments has K times all three.
     """
     again = _until(recovery, (down, 0.0), rate) if recovery else Moments(0.0, 0.0, 0.0)
     whole = _until(work + checkpoint, (down + again.mean, again.variance), rate)
@@ -100,16 +105,19 @@ def segment_moments(work: float, checkpoint: float, recovery: float, down: float
 
 
 def ettr(rate: float, restart: float, interval: float) -> float:
-    """Return Meta's effective training time ratio (arXiv:2410.21680), to first order in rate (restart + interval / 2).
+    """Return Meta's effective training time ratio (arXiv:2410.21680), to first order.
 
-    Of a long run that waits for no start.  Negative where it does not hold any more.
+    In rate x (restart + interval / 2), for a long run that does not queue. Negative outside its validity.
     """
     return 1 - rate * (restart + interval / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class TwoLevels:
-    """Checkpoints in memory and on storage: overhead (share), memory ones for each on storage, seconds of a pattern."""
+    """Checkpoint pattern with copies in memory and on storage.
+
+    Overhead (share), memory copies for each one on storage, and the pattern's period (s).
+    """
 
     overhead: float
     cycles: float
@@ -117,9 +125,10 @@ class TwoLevels:
 
 
 def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: float) -> TwoLevels:
-    """Return the best pattern if failures at ``memory_rate`` are survived by copies in memory, at ``storage_rate`` not.
+    """Return the best pattern of checkpoints in memory and on storage.
 
-    First order (Benoit, Cavelan, Robert and Sun): overhead sqrt(2 l1 C1) + sqrt(2 l2 C2).
+    Failures at ``memory_rate`` are survived by copies in memory, those at ``storage_rate`` only by storage. First order
+    (Benoit, Cavelan, Robert and Sun): overhead sqrt(2 l1 C1) + sqrt(2 l2 C2).
     """
     overhead = math.sqrt(2 * memory_rate * memory) + math.sqrt(2 * storage_rate * storage)
     cycles = math.sqrt(memory_rate / storage_rate * storage / memory)
@@ -128,12 +137,15 @@ def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: 
 
 
 def behind_interval(stall: float, write: float, slowed: float, mu: float) -> float:
-    """Return the best interval of checkpoints written behind training: max(B, sqrt(2 (S + x B) mu)).  First order."""
+    """Return the best interval (s) of asynchronous checkpoints, to first order: max(B, sqrt(2 (S + x B) mu))."""
     return max(write, math.sqrt(2 * (stall + slowed * write) * mu))
 
 
 def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """Return the share of work that is kept with them.  Exact for exponential failures, none in restarts, w >= B."""
+    """Return the share of kept work with asynchronous checkpoints.
+
+    Exact for exponential failures, none in restarts, w >= B.
+    """
     exponent = (work + stall + slowed * write) / mu
     return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
@@ -141,7 +153,10 @@ def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu
 def kept_share(
     work: float, stall: float, write: float, slowed: float, recovery: float, down: float, rate: float
 ) -> float:
-    """Return the share of kept work, with a write behind training or (0) without.  Exact for exponential failures."""
+    """Return the share of kept work with asynchronous writes, or (``write`` 0) blocking ones.
+
+    Exact for exponential failures.
+    """
     if not rate:
         return work / (work + stall + slowed * write)
     if not write:
@@ -151,20 +166,20 @@ def kept_share(
 
 
 def behind_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """Return the share lost with them, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
+    """Return the share lost with asynchronous checkpoints, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
     return (stall + slowed * write) / work + (restart + work / 2 + write) / mu
 
 
 def verified_interval(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
-    """Return the best interval where a verification precedes each checkpoint: sqrt((V + C)/(ls + lf/2)).  First order.
+    """Return the best interval (s) if a verification precedes each checkpoint.
 
-    What is silent loses the whole segment, hence no half.
+    sqrt((V + C)/(ls + lf/2)), to first order. A silent error loses the whole segment, hence no half.
     """
     return math.sqrt((verify + checkpoint) / (silent_rate + rate / 2))
 
 
 def erlang_b(servers: int, load: float) -> float:
-    """Return the share of time in which all servers are busy; insensitive to the law of service.  Erlang 1917."""
+    """Return the share of time in which all servers are busy, for any service law (Erlang 1917)."""
     blocked = 1.0
     for server in range(1, servers + 1):
         blocked = load * blocked / (server + load * blocked)
@@ -172,10 +187,10 @@ def erlang_b(servers: int, load: float) -> float:
 
 
 def stalled(spares: int, rate: float, repair: float, crews: int | None = None) -> float:
-    """Return the share of time for which a job is short of nodes, which stops it and its failures.
+    """Return the share of time in which a job is short of nodes, which stops it and its failures.
 
-    ``rate`` is that of the whole job, ``repair`` the mean.  Exact with as many crews as it takes (Erlang B with one
-    server more than spares) for any law, with fewer for exponential ones (a birth-death chain).
+    ``rate`` is that of the whole job, ``repair`` the mean. Exact with unlimited crews (Erlang B with one server more
+    than spares) for any law, with fewer for exponential ones (a birth-death chain).
     """
     if crews is None:
         return erlang_b(spares + 1, rate * repair)
@@ -186,7 +201,7 @@ def stalled(spares: int, rate: float, repair: float, crews: int | None = None) -
 
 
 def none_left(spares: int, load: float) -> float:
-    """Return the probability of more failures than spares, of a Poisson number with that mean, without repair."""
+    """Return the probability of more failures than spares, for a Poisson count of mean ``load`` without repair."""
     from scipy.stats import poisson
 
     return float(poisson.sf(spares, load))

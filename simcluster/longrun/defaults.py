@@ -1,4 +1,4 @@
-"""What a run does not state, with sources: detection, restart, spares; fields without effect; and assumptions."""
+"""Defaults of long runs with their sources, notes on fields without effect, and assumptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def restart_of(section: RunSpec) -> tuple[RestartPart, ...]:
 
 
 def spares_of(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) -> Spares:
-    """Return the spares of a job on that many nodes; by default warm ones, where a failure takes a node away."""
+    """Return the spare nodes of a job on ``nodes`` nodes; by default warm ones, if a failure removes a node."""
     known = spec.hot_ready, spec.warm_ready, spec.cold_ready
     ready = [default if stated is None else stated for stated, default in zip(known, READY, strict=True)]
     hot, warm, cold = spec.hot or 0, spec.warm or 0, spec.cold or 0
@@ -73,12 +73,12 @@ def idle_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
 
 
 def _is_stated(spec: BaseModel, key: str) -> bool:
-    """Return whether a document has the key, with another value than the default."""
+    """Return whether a document sets the key to a value other than the default."""
     return key in spec.model_fields_set and getattr(spec, key) != type(spec).model_fields[key].default
 
 
 def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str], ...]:
-    """Return, by path below ``run``, whether a field has no effect, and the reason; the first that holds counts."""
+    """Return, by path below ``run``, whether a field has no effect, and why; the first match counts."""
     effects, pool, pattern = {cause.effect for cause in run.causes}, section.spares.unlimited, run.pattern
     leaves, never_slow = section.straggler == "leave", "slow" not in effects
     never_stops = run.maintenance is None and not effects - {"slow"} and (leaves or not effects)
@@ -114,7 +114,7 @@ def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str],
 
 
 def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, str], ...]:
-    """Return the same for the keys of a failure that the scenario itself describes."""
+    """Return, by key of a failure in the scenario, whether it has no effect, and why."""
     slow, alone = spec.effect == "slow", "a slow device is left alone (run.straggler)"
     left, saved = slow and section.straggler == "leave", slow and section.straggler == "checkpoint"
     return (
@@ -130,7 +130,7 @@ def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, st
 
 
 def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
-    """Yield what a run takes for granted, each with its source and the key that states it."""
+    """Yield the assumptions of a run, each with its source and the key that overrides it."""
     stops = any(cause.stops for cause in run.causes)
     if section.restart is None and (stops or run.maintenance is not None):
         phases = ", ".join(f"{part.name} {duration(part.storage.mean)}" for part in run.restart)

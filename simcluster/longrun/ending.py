@@ -1,10 +1,10 @@
-"""A check before play, by closed forms: whether a run that goes on until its last step ever comes there.
+"""Check by closed forms, before simulation, whether a run ever reaches its last step.
 
-Progress from one snapshot to the next is made where a segment (work, stall and, behind training, the write) comes
-through between two failures; a failure that only storage survives asks that of a whole pattern.  A silent error that is
-found after every kept snapshot has been overwritten sends the run back to its begin.  An attempt comes through with
-probability e^-m, where m is the sum over causes of rate x E[T - l], l being the time until it is found (of those that
-are longer than what is kept), and T that of the whole run: so about (e^m - 1) / m times T are spent.
+Progress from one snapshot to the next needs a segment (work, stall and any asynchronous write) between two failures; a
+failure that only storage survives needs a whole pattern. A silent error found after every kept snapshot has been
+overwritten sends the run back to its begin. An attempt succeeds with probability e^-m, where m is the sum over causes
+of rate x E[T - l], l being the time until the error is found (where longer than the snapshots reach back), and T that
+of the whole run: so about (e^m - 1) / m times T are spent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PARTS = 4096  # of the law of a silent error's life
 
 
 def check_end(run: LongRun) -> None:
-    """Raise InputError for a run that would hardly ever come to its last step."""
+    """Raise InputError for a run that would practically never reach its last step."""
     if math.isfinite(run.until):
         return
     known = kept_share(run)
@@ -53,7 +53,7 @@ def check_end(run: LongRun) -> None:
 
 
 def check_size(run: LongRun, played: int) -> None:
-    """Raise InputError for runs that are longer, or meet more failures, than can be simulated."""
+    """Raise InputError for runs that are too long, or have too many failures, to simulate."""
     rate, (down, exposed) = stop_rate(run), restart_seconds(run)
     wall = run.until
     if math.isinf(wall):  # and it ends: ``check_end``
@@ -75,12 +75,12 @@ def check_size(run: LongRun, played: int) -> None:
 
 
 def stop_rate(run: LongRun) -> float:
-    """Return the rate of all causes that stop the job, 1/s."""
+    """Return the total rate (1/s) of the causes that stop the job."""
     return sum(cause.rate for cause in run.causes if cause.stops)
 
 
 def _lasting(run: LongRun, cause: FailureMode) -> float:
-    """Return how often a cause stops the job, 1/s, with bad nodes that are never cured nor retired."""
+    """Return how often a cause stops the job (1/s), with defective nodes that are never cured nor retired."""
     bad = cause.bad
     if bad is None or bad.cured or bad.retire:
         return cause.rate
@@ -88,9 +88,9 @@ def _lasting(run: LongRun, cause: FailureMode) -> float:
 
 
 def restart_seconds(run: LongRun) -> tuple[float, float]:
-    """Return the mean seconds from a strike to training in which nothing strikes, and those of exposed parts.
+    """Return the mean time (s) from a failure to training without further failures, and its exposed part.
 
-    Detection by the causes' rates; without wrong diagnoses and without waiting for machines.
+    Detection is weighted by the causes' rates; without wrong diagnoses and without waiting for nodes.
     """
     rate = stop_rate(run)
     stops = [cause for cause in run.causes if cause.stops]
@@ -101,9 +101,9 @@ def restart_seconds(run: LongRun) -> tuple[float, float]:
 
 
 def kept_share(run: LongRun) -> float:
-    """Return the share of time that is work which is kept; 0 where next to no segment comes through.
+    """Return the share of time that is kept work; 0 where almost no segment succeeds.
 
-    The least of its levels: what memory survives between any two snapshots, what only storage does over a pattern.
+    The minimum over the levels: what memory survives between any two snapshots, what only storage does over a pattern.
     """
     pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
     rate = sum(_lasting(run, cause) for cause in stops)
@@ -117,7 +117,7 @@ def kept_share(run: LongRun) -> float:
 
 
 def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
-    """Return that share between snapshots ``steps`` apart, or in the whole run where that has fewer."""
+    """Return the share of kept work for snapshots ``steps`` apart, or over the whole run if shorter."""
     down, exposed = restart_seconds(run)
     work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
@@ -126,9 +126,9 @@ def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
 
 
 def begun_again(run: LongRun, kept: float = 1.0) -> float:
-    """Return m: how often, on average, an error sends a whole run back to its begin, if it continued meanwhile.
+    """Return m, the mean number of errors that send a whole run back to its begin, if it ran on meanwhile.
 
-    ``kept`` is the share of time that is work: by the wall clock kept snapshots reach back so much longer.
+    ``kept`` is the share of time that is work: in wall time, kept snapshots reach back longer by its inverse.
     """
     pattern = run.pattern
     if pattern.verify or not math.isfinite(run.goal):

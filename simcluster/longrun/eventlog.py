@@ -1,4 +1,4 @@
-"""Logs of a run as files: its own, row by row, or a real one of the failures of a job.
+"""Log files of long runs: the simulator's own, row by row, or a real failure log of a job.
 
 A file is .csv, .jsonl or .parquet; its columns may have other names, and dates instead of seconds.
 """
@@ -33,10 +33,10 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
 def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | None = None) -> tuple[Row, ...]:
-    """Return the rows of a log, with our names of columns.
+    """Return the rows of a log file, with columns under simcluster's names.
 
     ``columns`` are the file's names by ours ({"cause": "Reason"}); ``began`` is the date from which dates in ``time``
-    and ``end`` are counted.  InputError, with the row, for an invalid log, and for a column that it does not have.
+    and ``end`` are counted. InputError, with the row, for an invalid log, and for a missing column.
     """
     read = {".jsonl": _json_lines, ".parquet": _parquet}.get(path.suffix, read_csv)
     rows, columns = read(path), columns or {}
@@ -61,7 +61,7 @@ def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | 
 
 
 def columns_of(text: str | None) -> dict[str, str]:
-    """ "time=Start,cause=Reason" as names by ours; InputError for anything else."""
+    """Parse "time=Start,cause=Reason" into the file's column names by ours; InputError if malformed."""
     found = {}
     for part in (text or "").split(",") if text else ():
         own, equals, theirs = (each.strip() for each in part.partition("="))
@@ -72,7 +72,7 @@ def columns_of(text: str | None) -> dict[str, str]:
 
 
 def seconds_of(value: object, where: str) -> float:
-    """Seconds of a cell: a number, or text with a unit; InputError if it is neither, or below 0."""
+    """Return the seconds in a cell: a number, or text with a unit; InputError otherwise, or below 0."""
     try:
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         seconds = float(value) if plain else parse_seconds(value)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def _parquet(path: Path) -> list[Row]:
 
 
 def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
-    """Return rows whose cells are typed already; InputError if there are none."""
+    """Return rows whose cells have types already; InputError if there are none."""
     found = []
     for number, row in enumerate(rows, 1):
         cells: dict[str, Cell] = {str(name): None if value != value else value for name, value in row.items()}
@@ -152,9 +152,9 @@ STANDS = ("detection", "diagnosis", "waiting", "pause", "maintenance", "restart"
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something struck: at which wall second since the begin, what, which device, and for how long (s; nan: unknown).
+    """Failure in a log: wall seconds since the begin, cause, device, and duration (s; nan if unknown).
 
-    Of what stops a job ``lasts`` is the time until it trains again.
+    If it stops the job, ``lasts`` is the time until it trains again.
     """
 
     time: float
@@ -165,9 +165,9 @@ class Incident:
 
 @dataclass(frozen=True)
 class EventLog:
-    """What struck a job, in order, and when it stood: (begin, end, what, part of the restart).
+    """Failures of a job in order, and when it stood still: (begin, end, what, part of the restart).
 
-    ``stands`` is None for a log that says it by ``lasts`` alone.  A run's own log is kept in ``rows`` as well.
+    ``stands`` is None for a log that has this as ``lasts`` alone. A simulated run's log is kept in ``rows`` as well.
     """
 
     incidents: tuple[Incident, ...]
@@ -176,20 +176,20 @@ class EventLog:
 
     @property
     def end(self) -> float:
-        """The last second that it tells of."""
+        """Time of the last event in the log (wall seconds)."""
         until = [each.time + (0.0 if math.isnan(each.lasts) else each.lasts) for each in self.incidents]
         return max([row.end for row in self.rows] or until, default=0.0)
 
 
 def log_of(rows: Sequence[RunRow]) -> EventLog:
-    """The log that ``simulate_with_log`` gives."""
+    """Return the event log of rows from ``simulate_with_log``."""
     struck = tuple(Incident(row.begin, row.cause) for row in rows if row.what == STRIKE)
     stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in STANDS)
     return EventLog(struck, stands, tuple(rows))
 
 
 def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
-    """A run's log as people keep one: what struck, where, and how long the job stood for it, if it did."""
+    """Return a simulated run's log as incidents: cause, device, and how long the job stood still."""
     begun = sorted(row.begin for row in rows if row.what == TRAINING)
     places = {(row.begin, row.cause): row.which for row in rows if row.what in ("detection", "pause")}
     stands = {cause.name for cause in run.causes if cause.effect in ("stop", "pause")} | {MAINTENANCE}
@@ -205,16 +205,16 @@ def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
 
 
 def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None) -> EventLog:
-    """A log from a file (.csv, .jsonl, .parquet): one that ``train --log`` wrote, or a real one with
-    columns time, cause and, as far as known, device and lasts (or end); ``columns`` and ``began`` as in ``log_rows``.
+    """Read an event log from a file (.csv, .jsonl, .parquet).
 
-    InputError, with the row, for what is neither.
+    Either one that ``train --log`` wrote, or a real one with columns time, cause and, as far as known, device and lasts
+    (or end); ``columns`` and ``began`` as in ``log_rows``. InputError, with the row, for an invalid file.
     """
     return log_in(log_rows(Path(path), columns, began), str(path))
 
 
 def log_in(rows: Sequence[Row], name: str) -> EventLog:
-    """Return the log in the rows of a file of that name."""
+    """Return the event log in the rows of a file called ``name``."""
     places = [(row, f"{name}: row {row.number}") for row in rows]
     if is_own(rows):
         return log_of([_own(row, where) for row, where in places])
@@ -238,7 +238,7 @@ def log_in(rows: Sequence[Row], name: str) -> EventLog:
 
 
 def is_own(rows: Sequence[Row]) -> bool:
-    """Is it a run's own log, not one of incidents?"""
+    """Return whether the rows are a simulated run's log rather than incidents."""
     return "begin_s" in rows[0].cells
 
 

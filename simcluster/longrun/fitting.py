@@ -1,4 +1,4 @@
-"""Rates and shapes of one's own failures: what a log says, how sure that is, and the ``failures`` of a run from it.
+"""Failure rates and Weibull shapes fitted to a failure log, with intervals, as the ``failures`` of a run.
 
 A log has a row for each failure (``cause``, ``time``), or a cause and its ``count``, or a row for each life of a part:
 ``age`` at its ``end`` (failed, or censored: still alive when the watch ended), ``since`` which age it was watched.
@@ -32,8 +32,10 @@ _ENDS = {**dict.fromkeys(("failed", "dead", "true", "1", "yes"), True),
 
 @dataclass(frozen=True)
 class CauseFit:
-    """What a log says of one cause, in a batch: ``count`` in ``watched`` seconds (of the job, or of all parts), the
-    interval ``low`` to ``high`` of the count (95 %), and the Weibull law of its lives where there are ages."""
+    """Fit of one cause in one batch: ``count`` failures in ``watched`` seconds (of the job, or of all parts).
+
+    ``low`` to ``high`` is the 95 % interval of the count; ``lives`` the Weibull law of part lives where ages are known.
+    """
 
     cause: str
     batch: str
@@ -50,24 +52,26 @@ class CauseFit:
 
     @property
     def name(self) -> str:
-        """The cause, and the batch."""
+        """Name of the cause, followed by the batch."""
         return f"{self.cause}, {self.batch}" if self.batch else self.cause
 
     @property
     def rate(self) -> float:
-        """1/s."""
+        """Failures per second (1/s)."""
         return self.count / self.watched
 
     @property
     def law(self) -> str:
-        """Which of both laws it is."""
+        """Name of the law that fits better: "weibull" or "exponential"."""
         return "weibull" if self.lives is not None and self.lives.gain > _BEATS else "exponential"
 
 
 @dataclass(frozen=True)
 class FailureFits:
-    """A log, fitted: its causes, most frequent first, and ``total`` of all of them; ``gpus`` for ``seconds``, or None
-    where all follows from ages."""
+    """Fits of a failure log by cause, most frequent first, and the ``total`` of all causes.
+
+    Observed on ``gpus`` for ``seconds``, both None where everything follows from ages.
+    """
 
     causes: tuple[CauseFit, ...]
     total: CauseFit
@@ -77,7 +81,7 @@ class FailureFits:
     notes: tuple[str, ...]
 
     def section(self) -> list[dict[str, Any]]:
-        """The ``failures`` of a run; causes that were never seen are left out."""
+        """Return the ``failures`` section of a run; causes that were never observed are omitted."""
         return [self._mode(each) for each in self.causes if each.count]
 
     def _mode(self, fit: CauseFit) -> dict[str, Any]:
@@ -101,9 +105,9 @@ class FailureFits:
 def fit_failures(
     rows: Sequence[Row], source: str, *, gpus: int | None = None, days: float | None = None, by: str | None = None
 ) -> FailureFits:
-    """Rates and shapes of a log's rows; ``by`` is a column that tells batches apart.
+    """Fit rates and shapes to the rows of a failure log; ``by`` is a column that separates batches.
 
-    InputError for rows that are none, and where ``gpus`` and ``days`` are needed and not given.
+    InputError for invalid rows, and where ``gpus`` and ``days`` are needed and missing.
     """
     columns = rows[0].texts
     for column in ("cause", *([by] if by else [])):
@@ -199,7 +203,10 @@ def _fitted(
 
 
 def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
-    """A device that has more than chance gives any of so many; what strikes the job as a whole tells no device."""
+    """Return a note on a device with more failures than chance gives any of ``gpus`` devices.
+
+    A failure of the job as a whole names no device.
+    """
     from scipy.stats import poisson
 
     devices: dict[str, float] = {}
@@ -224,7 +231,7 @@ _LIVES = (
 
 
 def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[str], list[str]]:
-    """(lives, the cause of each or nothing, the batch of each)."""
+    """Return the lives, the cause of each (empty if alive), and the batch of each."""
     ages, since, ended, weight = [], [], [], []
     for row in rows:
         where = f"row {row.number}"

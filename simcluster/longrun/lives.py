@@ -1,4 +1,4 @@
-"""Lives of parts: Weibull lives, their law by maximum likelihood, and when a machine of a bad batch is retired."""
+"""Weibull lives of parts: sampling, maximum-likelihood fits, and the rules that retire a defective node."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AGES, _GRID = 64, 4096
 
 @dataclass(frozen=True)
 class Lives:
-    """``count`` parts with independent lives of a Weibull ``law``, in seconds of exposed time.
+    """Independent lives of ``count`` parts by a Weibull ``law``, in seconds of exposed time.
 
-    Their ages when the run begins lie evenly from ``youngest`` to ``oldest`` (s).
+    Their ages when the run begins are uniform from ``youngest`` to ``oldest`` (s).
     """
 
     count: int
@@ -32,7 +32,7 @@ class Lives:
 
     @cached_property
     def table(self) -> tuple[Floats, Floats]:
-        """(seconds from now, hazard that a part drawn at random has gone through by then)."""
+        """Seconds from now, and the hazard that a part drawn at random has accumulated by then."""
         ages = self.youngest + (self.oldest - self.youngest) * (np.arange(_AGES) + 0.5) / _AGES
         scale, shape = self.law.scale, self.law.shape
         ages = np.unique(ages)
@@ -42,9 +42,9 @@ class Lives:
         return at[kept], -np.log(left[kept])
 
     def first(self, since: Floats, failed: int, unit: Floats) -> Floats:
-        """Return when the next of those that have been there from the begin ends: order statistics, one by one.
+        """Return when the next of the initial parts ends, from order statistics drawn one by one.
 
-        ``failed`` of them have ended before ``since``; ``unit`` are exponential numbers of mean 1.  inf: none is left.
+        ``failed`` of them have ended before ``since``; ``unit`` are exponential numbers of mean 1. inf: none is left.
         """
         left = self.count - failed
         if not left:
@@ -62,8 +62,10 @@ _STEEPEST = 1e3
 
 @dataclass(frozen=True, slots=True)
 class WeibullFit:
-    """A Weibull law of lives by maximum likelihood: ``shape``, ``scale`` (s), their standard errors (observed
-    information), and ``gain``: by how much its log-likelihood is above the exponential's."""
+    """Maximum-likelihood Weibull law of lives: ``shape``, ``scale`` (s), and their standard errors.
+
+    The errors are from the observed information; ``gain`` is its log-likelihood minus the exponential's.
+    """
 
     shape: float
     scale: float
@@ -73,15 +75,15 @@ class WeibullFit:
 
     @property
     def mean(self) -> float:
-        """Mean life, s."""
+        """Mean life (s)."""
         return self.scale * math.gamma(1 + 1 / self.shape)
 
 
 @dataclass(frozen=True)
 class WatchedLives:
-    """Lives, one an entry: watched from age ``since`` to ``age`` (s), where it ``ended`` or only the watch did.
+    """Observed lives, one per entry: watched from age ``since`` to ``age`` (s), ``ended`` or censored.
 
-    ``weight`` are as many alike.
+    ``weight`` is the number of identical lives.
     """
 
     age: Floats
@@ -91,16 +93,16 @@ class WatchedLives:
 
     @property
     def failures(self) -> float:
-        """How many ended."""
+        """Number of lives that ended."""
         return float(self.weight[self.ended].sum())
 
     @property
     def watched(self) -> float:
-        """Seconds of all of them together."""
+        """Total observed time (s)."""
         return float((self.weight * (self.age - self.since)).sum())
 
     def weibull(self) -> WeibullFit:
-        """Fit the law; InputError for fewer than two failures, or all at one age, which say nothing of a shape."""
+        """Fit a Weibull law; InputError for fewer than two failures, or all at one age."""
         from scipy.optimize import brentq
 
         died = self.age[self.ended]
@@ -115,7 +117,7 @@ class WatchedLives:
         mean_log = float((self.weight[self.ended] * logs[self.ended]).sum()) / self.failures
 
         def moments(shape: float) -> tuple[float, float, float]:
-            """Sums of z, u z and u^2 z over the lives, z = age^k less since^k and u = ln age."""
+            """Return sums of z, u z and u^2 z over the lives, z = age^k minus since^k and u = ln age."""
             old, young = self.weight * np.exp(shape * logs), self.weight * np.exp(shape * before)
             early = np.where(np.isfinite(before), before, 0.0)
             return tuple(float((logs**n * old - early**n * young).sum()) for n in range(3))  # type: ignore[return-value]
@@ -150,10 +152,10 @@ _REMEMBERED = {"window": 1, "fading": 8}
 
 
 def is_retired(failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float) -> bool:
-    """Return whether a machine that failed at these times (s, the last one now) is to be retired.
+    """Return whether a node that failed at these times (s, the last one now) is to be retired.
 
-    By "window" it has come to the limit with the failures within the last ``window`` seconds, by "fading" with a score
-    of 1 for this failure and less for those before, half of it a window ago.
+    By "window" it has reached the limit with the failures within the last ``window`` seconds, by "fading" with a score
+    of 1 for this failure and less for earlier ones, halved per window.
     """
     last = failures[: -1 - max(_REMEMBERED[rule], math.ceil(limit)) : -1]
     ages = failures[-1] - np.array(last)

@@ -1,9 +1,9 @@
-"""The checkpoint pattern of a run: work, snapshots and writes on the run's nominal clock, again and again.
+"""Checkpoint pattern of a run: work, snapshots and writes, repeated on the run's nominal clock.
 
 The nominal clock counts the seconds that the healthy cluster takes from the first step on, snapshots included; a
-failure turns it back to the end of a snapshot, and a slow cluster makes it run slower.  So what has been done, what is
-safe and what it has cost are functions of the nominal time alone (Benoit, Cavelan, Robert and Sun call one period a
-pattern).  All times are seconds.
+failure sets it back to the end of a snapshot, and a slow cluster makes it run slower. So the work done, the snapshots
+that are safe and their cost are functions of the nominal time alone (Benoit, Cavelan, Robert and Sun call one period a
+pattern). All times are seconds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _GRID = 2.0**20  # of a second: sums of so many weeks are exact, so that a cycle
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """One snapshot: training stops for ``stall``, and for ``write`` after it goes on slower by a share ``slowed``.
+    """Cost of one snapshot: training stops for ``stall``, then slows down by ``slowed`` during ``write``.
 
-    A blocking checkpoint is all stall.  It is safe once the write is done.
+    A blocking checkpoint is all stall. The snapshot is safe once the write is done.
     """
 
     stall: float
@@ -36,19 +36,18 @@ class Saving:
 
 
 def steps_of_write(saving: Saving, step: float) -> int:
-    """Return the steps done during a write (``step`` s each): with fewer between two snapshots it never keeps up."""
+    """Return the number of steps done during a write; an interval below it never keeps up."""
     return max(1, math.ceil(saving.write * (1 - saving.slowed) / step * (1 - 1e-12)))
 
 
 @dataclass(frozen=True)
 class CheckpointPattern:
-    """A snapshot every ``steps`` steps (of ``step`` seconds): each ``cycles``-th to ``storage``, others to ``memory``.
+    """Snapshots every ``steps`` steps of ``step`` seconds: each ``cycles``-th to ``storage``, others to ``memory``.
 
-    Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept (0: none is
-    ever written).  ``validation`` is what
-    validations take, in seconds a step: spread evenly, for they have another period.
+    A verification takes ``verify`` before each; ``keep`` snapshots on storage are kept (0: none is ever written).
+    ``validation`` is the time of validations in seconds per step, spread evenly, as they have another period.
 
-    The pattern begins with the write of what the run was begun or restored from, which is made safe again.
+    The pattern begins with the write of the snapshot that the run was begun or restored from, which is made safe again.
     InputError if a write takes longer than the work until the next snapshot: it would never keep up.
     """
 
@@ -73,7 +72,7 @@ class CheckpointPattern:
 
     @property
     def each(self) -> float:
-        """Seconds of a step with its share of validations."""
+        """Seconds per step with its share of validations."""
         return self.step + self.validation
 
     @cached_property
@@ -83,7 +82,7 @@ class CheckpointPattern:
 
     @cached_property
     def phases(self) -> list[list[tuple[str, float, float]]]:
-        """(what, seconds, steps) of each cycle, in order: write (work beside a write), work, verify, stall."""
+        """Phases of each cycle as (kind, seconds, steps): write (work during a write), work, verify, stall."""
         rows = []
 
         def on_grid(seconds: float) -> float:
@@ -108,7 +107,7 @@ class CheckpointPattern:
 
     @cached_property
     def ends(self) -> Floats:
-        """Seconds of a period at the begin of each cycle, and at its end."""
+        """Nominal seconds within a period at which each cycle begins, and at which the last ends."""
         return self._table["at"][::4]
 
     @cached_property
@@ -117,13 +116,13 @@ class CheckpointPattern:
         return float(self.ends[-1])
 
     def end(self, snapshot: Ints) -> Floats:
-        """Return when the n-th snapshot has been taken; the 0th is the run's begin."""
+        """Return when the n-th snapshot has been taken (nominal seconds); the 0th is the run's begin."""
         if self.cycles == 1:
             return np.asarray(snapshot * self.period)
         return np.asarray(snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles])
 
     def _split(self, at: Floats) -> tuple[Ints, Floats]:
-        """Return the whole periods, and the seconds in the present one."""
+        """Return the whole periods before a nominal time, and the seconds in the current one."""
         whole = np.floor(at / self.period).astype(np.int64)
         rest = at - whole * self.period
         early = rest < 0  # rounding
@@ -138,7 +137,7 @@ class CheckpointPattern:
         return whole * float(self._table[what][-1]) + more
 
     def at_steps(self, steps: float) -> float:
-        """Return when that many steps have been done."""
+        """Return the nominal time at which ``steps`` steps are done."""
         each = self.steps * self.cycles
         whole = int(np.ceil(steps / each)) - 1 if steps else 0
         known, rest = self._table["steps"], steps - whole * each
@@ -149,25 +148,25 @@ class CheckpointPattern:
 
     @cached_property
     def safe_within(self) -> Floats:
-        """When the snapshots of a period are safe: the one that it begins with, and those within it."""
+        """Times within a period at which its snapshots become safe, the initial one first."""
         return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[:-1], self.phases, strict=True)])
 
     def taken(self, at: Floats) -> Ints:
-        """Return the number of snapshots that have been taken until then, safe or not."""
+        """Return the number of snapshots taken by a nominal time, safe or not."""
         whole, rest = self._split(at)
         return whole * self.cycles + np.searchsorted(self.ends[1:-1], rest, side="right")
 
     def safe(self, at: Floats) -> Ints:
-        """Return the latest snapshot whose write is done until then; -1: none."""
+        """Return the latest snapshot whose write is done by a nominal time; -1 if none."""
         whole, rest = self._split(at)
         return whole * self.cycles + np.searchsorted(self.safe_within, rest, side="right") - 1
 
     def next_end(self, at: Floats) -> Floats:
-        """Return when the snapshot after the present cycle will have been taken."""
+        """Return when the snapshot that ends the current cycle will have been taken."""
         return self.end(self.taken(at) + 1)
 
     def next_verified(self, at: Floats) -> Floats:
-        """Return when the verification of the present cycle will be done, or that of the next if it is over."""
+        """Return when the current cycle's verification ends, or the next cycle's if it is over."""
         stalls = np.array([cycle[-1][1] for cycle in self.phases])
         snapshot = self.taken(at) + 1
         found = self.end(snapshot) - stalls[(snapshot - 1) % self.cycles]
@@ -175,5 +174,5 @@ class CheckpointPattern:
         return np.asarray(np.where(found >= at, found, later))
 
     def begun(self, at: Floats) -> Floats:
-        """Return when the present cycle began: what strikes while a snapshot is taken is not in it."""
+        """Return when the current cycle began; a failure during a snapshot is not in the cycle after it."""
         return self.end(self.taken(at))

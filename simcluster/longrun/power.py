@@ -1,7 +1,7 @@
-"""What a job draws: power of a GPU by its utilisation, of the whole job over one step, and the energy of a run by fate.
+"""Power of a job: per GPU by utilisation, of the whole job over a step, and by time category over a run.
 
-A GPU draws idle + (full - idle) x u, where u is its share of what it does when it draws ``full``; a machine its
-``node`` beside them at any load; the building ``pue`` times all.  Seconds, watts, joules; kWh where the name says so.
+A GPU draws idle + (full - idle) x u, where u is its utilisation relative to the load at which it draws ``full``; a node
+adds ``node`` at any load; the building ``pue`` times all. Seconds, watts, joules; kWh where the name says so.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or 
 
 
 class DrawSpec(Spec):
-    """What an accelerator draws, W: ``idle``, at its limit (``full``), and the rest of a machine of ``gpus`` of them
-    (``node``; None: not known, and not counted).  ``communication`` takes that share of the way from idle to full while
-    bytes move, ``waiting`` where a collective waits for its peers."""
+    """Power of an accelerator (W): ``idle``, at its limit (``full``), and of the rest of its node.
+
+    A node has ``gpus`` of them; its rest draws ``node`` (None: unknown, not counted). ``communication`` is the
+    utilisation from idle to full while bytes move, ``waiting`` where a collective waits for its peers.
+    """
 
     idle: Watts
     full: Watts
@@ -46,17 +48,17 @@ class DrawSpec(Spec):
     source: str = ""
 
     def watts(self, utilisation: float | Floats) -> Floats:
-        """Return the power of a GPU at a utilisation from 0 to 1, W."""
+        """Return the power (W) of a GPU at a utilisation from 0 to 1."""
         return np.asarray(self.idle + (self.full - self.idle) * np.clip(utilisation, 0.0, 1.0), dtype=np.float64)
 
     @property
     def beside(self) -> float:
-        """A GPU's part of the rest of its machine, W."""
+        """Power of the rest of a node, per GPU (W)."""
         return (self.node or 0.0) / self.gpus
 
 
 def draw_of(device: str) -> DrawSpec:
-    """Return the power of a device in the catalogue; InputError for one whose figures are not known."""
+    """Return the power of a device in the catalogue; InputError if its figures are not known."""
     known = presets("power.yaml")
     if device not in known:
         raise InputError(
@@ -67,7 +69,7 @@ def draw_of(device: str) -> DrawSpec:
 
 
 def draw_with(device: str, own: PowerSpec) -> DrawSpec | None:
-    """Return the power of a device in a run, which may state it; None if neither the run nor the catalogue does.
+    """Return the power of a run's device, which the run may override; None if neither knows it.
 
     InputError if the run states a part of it, and the catalogue does not know the rest.
     """
@@ -86,23 +88,23 @@ def draw_with(device: str, own: PowerSpec) -> DrawSpec | None:
 
 @dataclass(frozen=True)
 class PowerCurve:
-    """P(t) of a whole job over a step: ``watts[i]`` from ``instants[i]`` to the next; the last instant is the end."""
+    """Power of a whole job over a step: ``watts[i]`` from ``instants[i]`` to the next; the last instant is the end."""
 
     instants: Floats
     watts: Floats
 
     @property
     def joules(self) -> float:
-        """Of the step."""
+        """Energy of the step (J)."""
         return float(self.watts @ np.diff(self.instants))
 
     @property
     def mean(self) -> float:
-        """W."""
+        """Mean power over the step (W)."""
         return self.joules / float(self.instants[-1] - self.instants[0])
 
     def smoothed(self, window: float) -> Floats:
-        """Return the mean over a sliding window (s), in W, at its every change of slope."""
+        """Return the mean power (W) over a sliding window (s), at each change of its slope."""
         energy = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.instants))])
         begin, end = float(self.instants[0]), float(self.instants[-1])
         if window >= end - begin:
@@ -112,7 +114,7 @@ class PowerCurve:
         return np.asarray(passed / window)
 
     def swing(self, window: float = 0.0) -> float:
-        """Return the peak-to-peak power, W, of means over a window (the supplies' capacitors hide what is shorter)."""
+        """Return the peak-to-peak power (W) of means over a window (capacitors hide shorter swings)."""
         watts = self.smoothed(window) if window else self.watts
         return float(watts.max() - watts.min())
 
@@ -127,10 +129,10 @@ def power_curve(
     *,
     step: float | None = None,
 ) -> PowerCurve:
-    """Return the curve of spans: rank, seconds, share of what draws ``full``; those of a rank add up, to 1 at most.
+    """Return the power curve of spans: rank, seconds, utilisation; those of a rank add up, to 1 at most.
 
-    ``weights`` are how many GPUs each rank stands for (all ranks that there are: those without spans idle); ``step``
-    the seconds of the step (left out: until the last span's end).
+    ``weights`` is the number of GPUs that each rank represents (all ranks there are: those without spans idle);
+    ``step`` the seconds of the step (default: until the last span's end).
     """
     until = float(end.max()) if step is None else step
     who, at = np.concatenate([rank, rank]), np.concatenate([start, end])
@@ -154,10 +156,10 @@ def power_curve(
 
 
 def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
-    """Return what all GPUs of a job and their machines draw while its seconds have that fate, W.
+    """Return the power (W) of all GPUs and nodes of a job in a time category.
 
-    Where a job trains, or does again what it lost, it draws ``step`` (of all, ``PowerCurve.mean``); where all wait in a
-    collective, as for a hung peer or a snapshot, what ``waiting`` takes; where it is stopped, idle.
+    Where a job trains, or redoes lost work, it draws ``step`` (in total, ``PowerCurve.mean``); where all wait in a
+    collective, as for a hung peer or a snapshot, ``waiting``; where it is stopped, idle.
     """
     if fate in _TRAINS:
         return step
@@ -165,13 +167,12 @@ def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
 
 
 def drawn_by(result: Result, draw: DrawSpec | None = None, *, computing: bool = False) -> PowerCurve:
-    """Return the power of a simulated step, W; ``draw`` defaults to that of the scenario's device (InputError if it is
-    not known).
+    """Return the power curve of a simulated step (W).
 
-    Computation of layers has the step's FLOP over their seconds as its share of the rate at which the chip meets its
-    power limit (``power`` x ``sustained`` of the device's peak: there it draws ``full``).  A collective takes
-    ``waiting`` until its peers are there, then ``communication``, as do ops that wait for memory (the optimizer); only
-    ``computing``: both as an idle GPU.
+    ``draw`` defaults to that of the scenario's device (InputError if it is not known). Computation of layers has as
+    utilisation its FLOP/s relative to the rate at which the chip meets its power limit (``power`` x ``sustained`` of
+    the device's peak: there it draws ``full``). A collective takes ``waiting`` until its peers are there, then
+    ``communication``, as do memory-bound ops (the optimizer); ``computing``: both as an idle GPU.
     """
     spans, device = result.spans, result.scenario.cluster.device
     draw = draw_of(device.name) if draw is None else draw

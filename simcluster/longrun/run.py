@@ -1,15 +1,16 @@
-"""A run in numbers, and its outcomes: seconds, counts and laws; made from a scenario by ``longrun/studies``.
+"""Long run in numbers, and its outcomes: seconds, counts and laws; built from a scenario by ``longrun/studies``.
 
-The meaning of a run, in SimPy (``events``, which also writes a log) and compiled (``simulation``):
+The model of a run, in SimPy (``events``, which also writes a log) and compiled (``simulation``):
 
-* Training goes through the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of
-  the worst that slows the cluster just then (a spell, replicas that are missing).
-* A *cause* strikes after an exponential amount of hazard (or when the life of a part ends), which is used up while the
-  job trains and, of a cause that stops it, in an exposed phase of a restart; not while it stands.
-* What stops the job is an *outage*: detection, the wrong diagnoses, machines to repair, the wait for spares, and the
-  parts of a restart, one after the other; then training goes on from the latest snapshot that survives, and what was
-  done since is *lost*.  A stop during an exposed part begins a new outage.
-* The run ends when the last step is done and its checkpoint is safe, or when its time is over."""
+* Training follows the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of the
+  worst current slowdown of the cluster (a slow device, missing replicas).
+* A *cause* fails after an exponential amount of hazard (or when the life of a part ends), which accumulates while the
+  job trains and, if the cause stops it, in an exposed phase of a restart; not while it stands still.
+* A stop of the job is an *outage*: detection, wrong diagnoses, nodes to repair, the wait for spares, and the
+  parts of a restart, one after the other; then training resumes from the latest snapshot that survives, and the work
+  since then is *lost*.  A stop during an exposed part begins a new outage.
+* The run ends when the last step is done and its checkpoint is safe, or when its time is over.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +29,22 @@ from simcluster.scenario.run_times import FixedTime, TimeSpec
 
 @dataclass(frozen=True)
 class StrikeTimes:
-    """When a cause struck: ``at``, ascending, in seconds of its exposed time; no more after the last.
+    """Recorded failure times of a cause: ``at``, ascending, in seconds of its exposed time; none after the last.
 
-    ``lasts`` is how long each lasted, s (nan, or left out: drawn by the cause's law).
+    ``lasts`` is the duration of each (s; nan, or by default: drawn by the cause's law).
     """
 
     at: tuple[float, ...]
     lasts: tuple[float, ...] = ()
 
     def gap(self, occurrence: int) -> float:
-        """Return the exposed seconds from the strike before (or the begin) to this one; inf where there is none."""
+        """Return the exposed seconds from the previous failure (or the begin) to this one; inf if none."""
         if occurrence >= len(self.at):
             return math.inf
         return self.at[occurrence] - (self.at[occurrence - 1] if occurrence else 0.0)
 
     def lasted(self, occurrence: int) -> float:
-        """Return how long that strike lasted, s; nan if unknown."""
+        """Return the recorded duration (s) of a failure; nan if unknown."""
         return self.lasts[occurrence] if occurrence < len(self.lasts) else math.nan
 
 
@@ -59,9 +60,9 @@ verification and validation."""
 
 @dataclass(frozen=True)
 class Bad:
-    """A bad batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
+    """Defective batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
 
-    ``cured`` is the probability of that.  One that comes to ``retire`` by the ``rule`` within ``window`` seconds
+    A repair cures with probability ``cured``. A node that reaches ``retire`` by the ``rule`` within ``window`` seconds
     (``lives``; 0: never) is replaced for good, which takes ``replaced`` instead of a repair (None: as long as that).
     """
 
@@ -76,14 +77,14 @@ class Bad:
 
 @dataclass(frozen=True)
 class FailureMode:
-    """One thing that goes wrong, again and again.
+    """Recurring failure with one cause: its rate, effect, and repair.
 
     ``rate`` is that of all its ``devices`` together, 1/s of exposed time; with ``lives`` it follows from their ages
-    instead; with ``struck`` it strikes when a log says.  ``machines`` leave for ``repair`` at each (none: the job
-    restarts on the same).  ``survives`` is where the snapshots must be that survive it.  A ``slow`` one lasts for
-    ``lasts`` at one of ``paces`` (row by drawn level with probabilities ``shares``, column by the device's class); a
-    ``pause`` stops the job for that time, and becomes a
-    stop where that is longer than the timeout.  A ``silent`` one is found after ``lasts`` where nothing verifies.
+    instead; with ``struck`` it follows a log. ``machines`` nodes leave for ``repair`` at each (none: the job restarts
+    on the same). ``survives`` is where a snapshot must be to survive it. A ``slow`` one lasts for ``lasts`` at one of
+    ``paces`` (row by drawn level with probabilities ``shares``, column by the device's class); a ``pause`` stops the
+    job for that time, and becomes a stop where that is longer than the timeout. A ``silent`` one is found after
+    ``lasts`` unless verified earlier.
     """
 
     name: str
@@ -105,7 +106,7 @@ class FailureMode:
 
     @property
     def stops(self) -> bool:
-        """Does it stop the job when it strikes?"""
+        """Whether a failure of this cause stops the job."""
         return self.effect == "stop"
 
 
@@ -122,15 +123,15 @@ class Part:
     exposed: bool = True
 
     def law(self, level: int) -> TimeSpec:
-        """Return the duration for a snapshot at that tier."""
+        """Return the distribution of the phase's duration for a snapshot at a tier."""
         return self.storage if level == STORAGE else self.memory
 
 
 @dataclass(frozen=True)
 class Spares:
-    """Machines that stand by: those first in use are ``hot``, then ``warm``, then ``cold``, ready after ``ready``.
+    """Spare nodes: the first ones used are ``hot``, then ``warm``, then ``cold``, ready after ``ready``.
 
-    Machines in repair come back as the last of them.  ``crews`` repair one machine each (None: as many as it takes).
+    Repaired nodes come back as the last of them. ``crews`` repair one node each (None: unlimited).
     """
 
     hot: int = 0
@@ -142,19 +143,19 @@ class Spares:
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Number of all spare nodes."""
         return self.hot + self.warm + self.cold
 
     @property
     def ready_times(self) -> list[float]:
-        """Seconds until each is ready, in the order in which they are used."""
+        """Seconds until each spare is ready, in the order in which they are used."""
         counts = zip(self.ready, (self.hot, self.warm, self.cold), strict=True)
         return [seconds for seconds, count in counts for _ in range(count)]
 
 
 @dataclass(frozen=True)
 class Maintenance:
-    """A planned interruption, ``every`` so many seconds of wall time, after a snapshot; the restart comes on top."""
+    """Planned interruption after a snapshot, ``every`` seconds of wall time; a restart is added."""
 
     every: float
     lasts: float
@@ -162,15 +163,15 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class LongRun:
-    """A run, complete.  ``goal`` is in steps, ``until`` in seconds of wall time; the run ends at what comes first.
+    """Complete description of a run. ``goal`` is in steps, ``until`` in wall seconds; the run ends at the first.
 
-    ``short`` are the paces with 1, 2, ... machines missing: the job goes on with fewer for as many; beyond, and where
-    there are none, it waits.  One that comes back is taken in where that makes the job faster.  ``running`` are the
-    shares of the job's GPUs that run then, and can fail (left out: all).
+    ``short`` are the paces with 1, 2, ... nodes missing: with up to as many missing the job continues; with more, or
+    without any, it waits. A node that returns is taken in where that makes the job faster. ``running`` are the shares
+    of the job's GPUs that run then, and can fail (default: all).
 
-    ``straggler`` says what is done about a slow device, ``noticed`` after it began: nothing, replaced at once (as a
-    stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis blames the wrong machine, so that
-    detection and restart are gone through again.
+    ``straggler`` is the action on a slow device ``noticed`` seconds after it began: nothing, replaced at once (as a
+    stop) or after the next snapshot. ``wrong`` is the probability that a diagnosis blames the wrong node, so that
+    detection and restart are repeated.
     """
 
     pattern: CheckpointPattern
@@ -192,27 +193,27 @@ class LongRun:
 
     @property
     def goal_at(self) -> float:
-        """When, on the nominal clock, the last step is done."""
+        """Nominal time at which the last step is done."""
         return self.pattern.at_steps(self.goal) if math.isfinite(self.goal) else math.inf
 
     @property
     def end_at(self) -> float:
-        """When its checkpoint is safe as well."""
+        """Nominal time at which the last checkpoint is safe."""
         saving = self.pattern.storage
         return self.goal_at + self.pattern.verify + saving.stall + saving.write
 
     @property
     def faster(self) -> list[int]:
-        """By how many machines are missing (0, 1, ...), how few must be for the job to be faster; -1: it never is."""
+        """Largest number of missing nodes at which the job is faster, by how many are missing now; -1 if none."""
         paces = (1.0, *self.short)
         fewer = [[few for few in range(missing) if paces[few] < pace] for missing, pace in enumerate(paces)]
         return [max(each, default=-1) for each in fewer]
 
     @property
     def exposed(self) -> Floats:
-        """The share of the job's rates at which failures come, by how many machines are missing (0, 1, ...).
+        """Share of the failure rates that applies, by number of missing nodes (0, 1, ...).
 
-        All of them where a log says when they do.
+        1 throughout where a log sets the failure times.
         """
         shares = np.ones(1 + len(self.short))
         if self.running and not any(cause.struck for cause in self.causes):
@@ -225,13 +226,13 @@ MAINTENANCE, REGROWTH = "maintenance", "machines missing"
 
 
 def names_of(run: LongRun) -> list[str]:
-    """Return the causes that seconds are counted under."""
+    """Return the names of the causes that seconds are counted under."""
     return [*(cause.name for cause in run.causes), MAINTENANCE, REGROWTH]
 
 
 @dataclass
 class Outcomes:
-    """What came of runs, one a row: ``wall`` seconds, ``at`` on the nominal clock, ``steps`` that are kept.
+    """Outcomes of runs, one per row: ``wall`` seconds, ``at`` on the nominal clock, ``steps`` that are kept.
 
     ``fates[run, fate, cause]`` and ``parts[run, part]`` of restarts are seconds; ``strikes`` and ``outages`` are counts
     by cause (outages also by ``MAINTENANCE`` and ``REGROWTH``, last); ``weekly[run, week]`` are the steps kept at the
@@ -253,7 +254,7 @@ class Outcomes:
         return {name: getattr(self, name) for name in (*_COLUMNS, "weekly")}
 
     def spent(self) -> dict[str, Floats]:
-        """Return the seconds of each run by fate: they sum to ``wall``."""
+        """Return the seconds of each run by time category; they sum to ``wall``."""
         pattern, goal = self.run.pattern, self.run.goal_at
         until = np.minimum(self.at, goal)
         closing = self.at - until
@@ -273,7 +274,7 @@ class Outcomes:
         )
 
     def by_week(self) -> tuple[Floats, Floats]:
-        """Return the goodput of each week and its seconds, [run, week]: the last of a run as far as it was begun."""
+        """Return the goodput of each week and its seconds, [run, week]; the last week of a run may be partial."""
         week, weeks = self.run.week, max(1, math.ceil(float(self.wall.max()) / self.run.week - 1e-9))
         lasts = np.clip(self.wall[:, None] - np.arange(weeks) * week, 0.0, week)
         ends = np.full(lasts.shape, np.nan)
@@ -288,7 +289,7 @@ _COLUMNS = ("wall", "at", "steps", "fates", "parts", "strikes", "outages")
 
 
 class GatheredOutcomes:
-    """Room for the outcomes of ``count`` runs, which come in chunks, in any order, and are not held twice."""
+    """Storage for the outcomes of ``count`` runs, filled in chunks in any order."""
 
     def __init__(self, run: LongRun, count: int) -> None:
         self._run, self._count = run, count
@@ -305,7 +306,7 @@ class GatheredOutcomes:
         self._weekly[first] = chunk["weekly"]
 
     def outcomes(self) -> Outcomes:
-        """Return the outcomes, once all are there."""
+        """Return the outcomes, once every run is there."""
         weekly = np.full((self._count, max(rows.shape[1] for rows in self._weekly.values())), np.nan)
         for first, rows in self._weekly.items():
             weekly[first : first + len(rows), : rows.shape[1]] = rows

@@ -1,4 +1,4 @@
-"""What Python shows of long runs, budgets and first scenarios in a line, and lists of built-in things."""
+"""One-line Python displays of long runs, budgets and first scenarios, and lists of built-in things."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LINES: Mapping[str, Callable[[Any], str]] = {
 
 
 def list_failures() -> Iterator[tuple[str, str, str]]:
-    """Yield the observed failures of clusters."""
+    """Yield the built-in published failures of clusters, for ``simcluster list``."""
     from simcluster.longrun.catalogue import watched_failures
 
     for each in watched_failures():
@@ -92,14 +92,14 @@ def list_failures() -> Iterator[tuple[str, str, str]]:
 
 
 def list_laws() -> Iterator[tuple[str, str, str]]:
-    """Yield the laws of loss."""
+    """Yield the built-in loss laws, for ``simcluster list``."""
     for name, entry in presets("loss_laws.yaml").items():
         numbers = ", ".join(f"{key} {value:g}" for key, value in entry.items() if isinstance(value, int | float))
         yield name, f"form {entry['form']}: {numbers}", str(entry.get("source", ""))
 
 
 def list_questions() -> Iterator[tuple[str, str, str]]:
-    """Yield the questions of ``simcluster advise``."""
+    """Yield the questions of ``simcluster advise``, for ``simcluster list``."""
     from simcluster.longrun.studies.advice import ADVICE
     from simcluster.show.registry.kinds import first_sentence
 

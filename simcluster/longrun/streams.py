@@ -1,8 +1,8 @@
-"""Random numbers by what they are for: counter-based streams, one for every entity, kind and occurrence.
+"""Random numbers by purpose: counter-based streams, one per entity, kind and occurrence.
 
-The numbers of an occurrence (the 7th failure of "gpu", how long its repair takes) are the same in a run
-whatever else happens, in whatever order and process, and under every policy: runs that differ in one thing have all
-other draws in common (common random numbers).  Philox, Salmon et al. 2011: the number at a counter needs no other.
+The numbers of an occurrence (the 7th failure of "gpu", how long its repair takes) are the same in a run whatever else
+happens, in whatever order and process, and under every policy: runs that differ in one thing share all other draws
+(common random numbers). Philox, Salmon et al. 2011: the number at a counter needs no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLOCK = 64
 
 
 class KeptStream:
-    """Uniform numbers in (0, 1) of one run for one purpose, ``draws`` for each occurrence, drawn in blocks and kept."""
+    """Uniform random numbers of one run for one purpose, ``draws`` per occurrence, cached in blocks."""
 
     def __init__(self, seed: int, run: int, what: str, draws: int) -> None:
         self.seed, self.run, self.what, self.draws = seed, run, what, draws
@@ -36,7 +36,7 @@ class KeptStream:
 
 
 def numbers_of(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
-    """Fill ``out`` (runs, BLOCK) with the numbers of a block of occurrences, of the runs from ``first`` on."""
+    """Fill ``out`` (runs, BLOCK) with the numbers of a block of occurrences, for the runs from ``first`` on."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()
     bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=first * (BLOCK // 4))  # four a counter
     np.random.Generator(bits).random(out=out)

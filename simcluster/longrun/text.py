@@ -1,4 +1,4 @@
-"""How long runs write numbers and tables of numbers, and numbers as JSON has them."""
+"""Number formats and tables of long runs, and numbers for JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class _Cells(string.Formatter):
-    """The formats of ``_FORMATS`` as well as Python's; a number that is not known is empty."""
+    """Formatter with the formats of ``_FORMATS`` and Python's; an unknown number becomes an empty cell."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if isinstance(value, float) and math.isnan(value):
@@ -39,23 +39,23 @@ class _Cells(string.Formatter):
 
 
 def table_block(rows: Iterable[Mapping[str, Any]], columns: Columns, **about: Any) -> list[TableBlock]:
-    """Return the rows as a table, with fields of ``TableBlock`` in ``about``; none without rows."""
+    """Return the rows as a table, with fields of ``TableBlock`` in ``about``; an empty list without rows."""
     cells = [cells_of(row, columns) for row in rows]
     return [TableBlock([head for head, _ in columns], cells, **{"indent": 2, **about})] if cells else []
 
 
 def cells_of(row: Mapping[str, Any], columns: Columns) -> list[str]:
-    """Return the cells of a row."""
+    """Return the cells of a row as text."""
     return [_Cells().vformat(form, (), row) for _, form in columns]
 
 
 def remarks(assumed: Iterable[str], notes: Iterable[str] = ()) -> Lines:
-    """Return what an answer assumes and its notes."""
+    """Return the block of an answer's assumptions and notes."""
     return Lines([*assumed_lines(assumed), *(f"note: {note}" for note in notes)], "warning")
 
 
 def frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> pd.DataFrame:
-    """Return rows of values as a table, with one of its columns as the index."""
+    """Return rows of values as a DataFrame, with one of its columns as the index."""
     import pandas as pd
 
     table = pd.DataFrame(list(rows), columns=columns.split())
@@ -68,7 +68,7 @@ def row_of(table: pd.DataFrame, name: str) -> dict[str, float]:
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table by column, a named index included."""
+    """Return the rows of a DataFrame by column, including a named index."""
     frame = table if table.index.name is None else table.reset_index()
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
@@ -83,24 +83,24 @@ def plain(value: Any) -> Any:
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Return a share as "86.41 %"."""
+    """Return a share as text: "86.41 %"."""
     return f"{100 * share:.{digits}f} %"
 
 
 def points(gap: float, half: float) -> str:
-    """Return a difference of shares as "1.23 +- 0.04 points"."""
+    """Return a difference of shares as text: "1.23 +- 0.04 points"."""
     return f"{within(100 * gap, 100 * half)} points"
 
 
 def within(value: float, half: float, digits: int = 2) -> str:
-    """Return a value and half its interval, "1.23 +- 0.04": with more digits where the half would be 0."""
+    """Return a value and half its interval as text, "1.23 +- 0.04"; with more digits if the half would be 0."""
     if half > 0:
         digits = max(digits, min(5, math.ceil(-math.log10(half))))
     return f"{value:,.{digits}f} +- {half:,.{digits}f}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time as "17.5 s", "18.3 min" or "16.7 h"."""
+    """Return a time as text: "17.5 s", "18.3 min" or "16.7 h"."""
     for unit, scale, below in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 48 * 3600.0)):
         if seconds < below:
             return f"{seconds / scale:.3g} {unit}"
@@ -108,7 +108,7 @@ def duration(seconds: float) -> str:
 
 
 def format_energy(kwh: float) -> str:
-    """Return an energy with three digits or more, in kWh, MWh or GWh."""
+    """Return an energy as text in kWh, MWh or GWh, with at least three digits."""
     for unit, scale in (("GWh", 1e6), ("MWh", 1e3)):
         if abs(kwh) >= 10 * scale:
             return f"{kwh / scale:,.4g} {unit}" if kwh < 1e4 * scale else f"{kwh / scale:,.0f} {unit}"
@@ -116,7 +116,7 @@ def format_energy(kwh: float) -> str:
 
 
 def format_power(watts: float) -> str:
-    """Return a power with four digits, in W, kW or MW."""
+    """Return a power as text in W, kW or MW, with four digits."""
     unit, scale = next((each for each in (("MW", 1e6), ("kW", 1e3)) if abs(watts) >= each[1]), ("W", 1.0))
     return f"{watts / scale:.4g} {unit}"
 

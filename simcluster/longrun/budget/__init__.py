@@ -1,1 +1,1 @@
-"""What a training run costs and what it buys, from counts alone: memory, time and cost, and the loss reached.  Pure."""
+"""Estimates from counts alone: memory, time and cost of a training run, and the loss it reaches. No simulation."""

@@ -1,9 +1,9 @@
-"""What tokens are worth: the critical batch (more tokens, fewer steps), and tokens that are seen again.
+"""Critical batch size, and the worth of repeated tokens.
 
     S = S_min (1 + B_crit / B)          E = E_min (1 + B / B_crit)          (S / S_min - 1) (E / E_min - 1) = 1
 
-E are tokens, S steps of B tokens, B_crit = E_min / S_min (McCandlish et al. 2018, arXiv:1812.06162).  What a law of
-loss calls D is taken as E_min: a batch far below the critical one.
+E are tokens, S steps of B tokens, B_crit = E_min / S_min (McCandlish et al. 2018, arXiv:1812.06162). What a law of loss
+calls D is taken as E_min: a batch far below the critical one.
 
     D' = U (1 + R (1 - e^(-(D / U - 1) / R)))          D tokens of U unique ones, R = 15.39: four epochs are worth 3.73
 
@@ -22,33 +22,36 @@ KAPLAN_TOKENS, KAPLAN_ALPHA = 2e8, 0.21
 
 
 def kaplan_critical_batch(loss: float) -> float:
-    """Return the tokens of the critical batch at a loss, for a model of any size."""
+    """Return the critical batch size in tokens at a loss, for a model of any size."""
     return float(KAPLAN_TOKENS / loss ** (1 / KAPLAN_ALPHA))
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalBatch:
-    """A run that takes ``least_tokens`` at small batches, with its critical batch of ``tokens``."""
+    """Critical batch size (``tokens``) of a run that takes ``least_tokens`` at small batches."""
 
     tokens: float
     least_tokens: float
 
     @property
     def least_steps(self) -> float:
-        """S_min, at endless batches."""
+        """Number of steps S_min in the limit of infinitely large batches."""
         return self.least_tokens / self.tokens
 
     def steps_at(self, batch: float) -> float:
-        """Return the steps with a batch of that many tokens."""
+        """Return the number of steps at a batch size in tokens."""
         return self.least_steps * (1 + self.tokens / batch)
 
     def tokens_at(self, batch: float) -> float:
-        """Return the tokens with such a batch: steps x batch."""
+        """Return the tokens needed at a batch size in tokens: steps x batch."""
         return self.least_tokens * (1 + batch / self.tokens)
 
 
 def effective(seen: float, unique: float, fading: float) -> float:
-    """Return the worth of ``seen``, of which ``unique`` is new: at most seen, and unique x (1 + ``fading``)."""
+    """Return the worth of ``seen`` tokens, ``unique`` of them new, in fresh tokens.
+
+    At most ``seen``, and at most unique x (1 + ``fading``).
+    """
     if seen <= unique:
         return seen
     if math.isinf(seen):
@@ -57,7 +60,7 @@ def effective(seen: float, unique: float, fading: float) -> float:
 
 
 def seen_for(worth: float, unique: float, fading: float) -> float:
-    """Return how much must be seen for that worth: the inverse; infinite where no repetition is enough."""
+    """Return how many tokens must be seen to be worth ``worth`` fresh ones; infinite if no repetition suffices."""
     if worth <= unique:
         return worth
     left = 1 - (worth / unique - 1) / fading
@@ -66,10 +69,10 @@ def seen_for(worth: float, unique: float, fading: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedData:
-    """A law of loss with ``unique`` tokens, which are seen more than once where more are asked for.
+    """Loss law for ``unique`` tokens, which are repeated when a run needs more.
 
-    Surplus parameters fade as well: those above the best for the unique tokens.  A law that has no constants of its own
-    for this takes those of ``muennighoff``.
+    Surplus parameters fade as well: those above the best for the unique tokens. A law without constants of its own for
+    this takes those of ``muennighoff``.
     """
 
     law: LossLaw
@@ -77,32 +80,32 @@ class RepeatedData:
 
     @property
     def fading(self) -> Repeated:
-        """The constants of the decay."""
+        """Decay constants of repeated data."""
         found = self.law.repeated or loss_law("muennighoff").repeated
         assert found is not None
         return found
 
     @property
     def borrowed(self) -> bool:
-        """Are the constants those of another law?"""
+        """Whether the decay constants are those of another law."""
         return self.law.repeated is None
 
     def tokens(self, seen: float) -> float:
-        """Return the worth of tokens, in fresh ones."""
+        """Return the worth of ``seen`` tokens in fresh tokens."""
         return effective(seen, self.unique, self.fading.tokens)
 
     def parameters(self, count: float) -> float:
-        """Return the worth of parameters on these data."""
+        """Return the effective number of parameters on these data."""
         return effective(count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters)
 
     def loss(self, parameters: float, seen: float) -> float:
-        """Return L(N', D')."""
+        """Return the loss L(N', D') of a model after ``seen`` tokens, repeated ones among them."""
         if seen <= self.unique:
             return self.law.loss(parameters, seen)
         return self.law.loss(self.parameters(parameters), self.tokens(seen))
 
     def tokens_to(self, loss: float, parameters: float) -> float:
-        """Return the tokens to be seen until a loss is reached; infinite where it never is."""
+        """Return the tokens to train on until a loss is reached; infinite where it never is."""
         fresh = self.law.tokens_to(loss, parameters)
         if fresh <= self.unique:
             return fresh

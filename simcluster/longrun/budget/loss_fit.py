@@ -1,8 +1,9 @@
-"""A law of loss fitted to one's own runs: rows of parameters, tokens (or FLOP) and loss.
+"""Loss laws fitted to your own runs: rows of parameters, tokens (or FLOP) and loss.
 
 As Hoffmann's approach 3: the Huber loss (delta 1e-3) of the logarithm of the loss, with the sum of terms as
 log-sum-exp, minimised from a grid of starts (arXiv:2203.15556 appendix D.3, with the corrections of arXiv:2404.10102:
-the sum over rows, not their mean, and to convergence)."""
+the sum over rows, not their mean, and to convergence).
+"""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ _MOST_POWER = 700.0  # of e: beyond it there are no numbers
 
 @dataclass(frozen=True, slots=True)
 class LossFit:
-    """A law fitted to ``rows`` runs, those of the ``left_out`` highest losses not among them.
+    """Loss law fitted to ``rows`` runs, after the ``left_out`` runs of highest loss were excluded.
 
-    ``objective`` is the sum of Huber losses, ``worst`` the largest error of a loss as a fraction.
+    ``objective`` is the sum of Huber losses, ``worst`` the largest relative error of a loss.
     """
 
     law: LossLaw
@@ -48,7 +49,7 @@ class LossFit:
     worst: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON: CONTRACT.md, scaling's ``fit``."""
+        """Return the fit as JSON: CONTRACT.md, scaling's ``fit``."""
         law = self.law
         return {
             **{name: getattr(law, name) for name in law.errors}, "errors": law.errors, "rows": self.rows,
@@ -58,10 +59,10 @@ class LossFit:
 
 
 def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: int = 0) -> LossFit:
-    """Fit the rows of a CSV file with columns parameters, loss, and tokens or compute (FLOP).
+    """Fit a loss law to rows with columns parameters, loss, and tokens or compute (FLOP).
 
-    ``left_out`` rows of the highest loss are not fitted; standard errors are those of so many bootstrap ``draws``.
-    InputError for rows that are none, too few, or all alike.
+    The ``left_out`` rows of highest loss are excluded; standard errors come from ``draws`` bootstrap draws. InputError
+    for invalid rows, too few, or identical ones.
     """
     columns = columns_of_rows(rows)
     missing = [name for name in ("parameters", "loss") if columns[name] is None]
@@ -127,7 +128,7 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
 
 
 def _terms(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
-    """Return residuals of the logarithm of the loss, and their derivatives [row, constant]."""
+    """Return residuals of the log loss, and their derivatives [row, constant]."""
     a, b, e, alpha, beta = point
     sizes, tokens = logs[:, 0], logs[:, 1]
     terms = np.stack([a - alpha * sizes, b - beta * tokens, np.full_like(sizes, e)])
@@ -147,7 +148,7 @@ def _huber(point: Floats, logs: Floats) -> tuple[float, Floats]:
 
 
 def _exp(power: float) -> float:
-    """Return e to a power; InputError for one beyond all numbers, where rows do not decide a constant."""
+    """Return e to a power; InputError on overflow, where the rows do not determine a constant."""
     if not power < _MOST_POWER:
         raise InputError(
             "the rows do not decide the constants: without some of them one is beyond all numbers; give runs of more "
@@ -157,7 +158,7 @@ def _exp(power: float) -> float:
 
 
 def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
-    """Return standard errors by bootstrap: rows drawn with replacement, each fit begun where the whole one ended."""
+    """Return standard errors by bootstrap, each fit started from the fit of all rows."""
     from scipy.optimize import minimize
 
     generator = np.random.Generator(np.random.Philox(0))
@@ -171,7 +172,7 @@ def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
 
 
 def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
-    """Return the column of parameters, tokens, compute and loss, by these names; None where there is none."""
+    """Return the column names of parameters, tokens, compute and loss in a table; None for a missing one."""
     return {
         name: next((column for column in rows[0].texts if column.strip() in spellings), None)
         for name, spellings in _NAMES.items()
@@ -179,7 +180,7 @@ def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
 
 
 def positive(row: Row, column: str | None, source: str) -> float:
-    """Return the number of a row in a column; InputError unless it is above zero."""
+    """Return the number in a column of a row; raise InputError unless it is positive."""
     assert column is not None
     value = row.cells[column]
     if not is_number(value) or value <= 0:
@@ -195,10 +196,11 @@ CONSTANTS = ("L_inf", "a", "alpha")
 
 @dataclass(frozen=True, slots=True)
 class ComputeLaw:
-    """L(C) = L_inf + a C^-alpha, C in FLOP; fitted to ``rows`` runs of ``compute`` (least and most FLOP).
+    """Loss law in compute alone, L(C) = L_inf + a C^-alpha with C in FLOP.
 
-    ``errors`` are standard errors of the constants, of more rows than constants; ``objective`` is the sum of Huber
-    losses of the logarithm, ``worst`` the largest error of a loss as a fraction.
+    Fitted to ``rows`` runs of ``compute`` (least and most FLOP). ``errors`` are the standard errors if there are more
+    rows than constants; ``objective`` is the sum of Huber losses of the log loss, ``worst`` the largest relative error
+    of a loss.
     """
 
     L_inf: float
@@ -212,26 +214,26 @@ class ComputeLaw:
     errors: Mapping[str, float] = field(default_factory=dict)
 
     def loss(self, compute: float) -> float:
-        """Return the loss (nats per token) of the best model of that many FLOP."""
+        """Return the loss (nats per token) of the best model for a compute budget in FLOP."""
         return float(self.L_inf + self.a * compute**-self.alpha)
 
     def compute_to(self, loss: float) -> float | None:
-        """Return the FLOP to a loss; None where no compute reaches it."""
+        """Return the FLOP needed to reach a loss; None if no compute reaches it."""
         if loss <= self.L_inf:
             return None
         power = math.log(self.a / (loss - self.L_inf)) / self.alpha
         return math.exp(power) if power < 700 else None
 
     def beyond(self, compute: float) -> float:
-        """Return how many times the compute lies outside the runs of the fit; 1 within them."""
+        """Return by what factor a compute lies outside the range of the fitted runs; 1 inside it."""
         return max(1.0, compute / self.compute[1], self.compute[0] / compute)
 
     def formula(self) -> str:
-        """Return the law with its constants."""
+        """Return the law with its constants, as text."""
         return f"L = {self.L_inf:.5g} + {self.a:.5g} / C^{self.alpha:.4f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON: CONTRACT.md, scaling's ``fit``."""
+        """Return the law as JSON: CONTRACT.md, scaling's ``fit``."""
         return {
             **{name: getattr(self, name) for name in CONSTANTS}, "errors": dict(self.errors), "rows": self.rows,
             "left_out": self.left_out, "objective": self.objective, "largest_error": self.worst,
@@ -240,16 +242,16 @@ class ComputeLaw:
 
 
 def of_compute_alone(rows: Sequence[Row]) -> bool:
-    """Return whether the rows have compute and loss, and neither parameters nor tokens."""
+    """Return whether the rows have compute and loss, but neither parameters nor tokens."""
     found = columns_of_rows(rows)
     return found["compute"] is not None and found["parameters"] is None and found["tokens"] is None
 
 
 def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> ComputeLaw:
-    """Fit the rows of a CSV file with columns compute (FLOP) and loss, as ``fit_loss_law`` does (Huber, delta 1e-3).
+    """Fit a loss law to rows with columns compute (FLOP) and loss (Huber, delta 1e-3).
 
-    Two rows fix two constants: L_inf is then 0, a plain power law.  ``left_out`` rows of the highest loss are not
-    fitted.  InputError for fewer rows, rows of one compute, and losses that do not fall.
+    Two rows determine two constants: L_inf is then 0, a pure power law. The ``left_out`` rows of highest loss are
+    excluded. InputError for fewer rows, rows of equal compute, and losses that do not fall.
     """
     columns = columns_of_rows(rows)
     if columns["loss"] is None or columns["compute"] is None:
@@ -269,7 +271,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
 
 
 def _fitted_to_compute(table: Floats, left_out: int) -> ComputeLaw:
-    """Fit L = L_inf + b exp(-alpha u) in u = ln C less its mean: constants of like size."""
+    """Fit L = L_inf + b exp(-alpha u) with u = ln C minus its mean, so that constants have similar sizes."""
     from scipy.optimize import least_squares
 
     middle, logs = float(np.log(table[:, 0]).mean()), np.log(table[:, 1])

@@ -1,10 +1,10 @@
-"""Laws of loss: what a model of N parameters reaches on D tokens, the best N for a budget, the cheapest for a loss.
+"""Loss laws: the loss of N parameters on D tokens, the best N for a budget, the cheapest model for a loss.
 
     L(N, D) = E + (A / N^alpha + B / D^beta)^power          C = 6 N D FLOP          (power is 1 but for Kaplan's law)
 
-Losses are in nats a token, compared only where text and tokenizer are the same.  Laws ship as data
-(``documents/catalogue/loss_laws.yaml``), with the range of the runs that each was fitted on; ``beyond`` says what lies
-outside.
+Losses are in nats per token, comparable only for the same text and tokenizer. Built-in laws are data
+(``documents/catalogue/loss_laws.yaml``), with the range of the runs that each was fitted on; ``beyond`` reports what
+lies outside it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Interval = tuple[Annotated[float, Field(strict=False, ge=0)], Annotated[float, F
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A model of so many ``parameters`` trained on ``tokens``; its ``loss`` is None where a law knows none."""
+    """Model of ``parameters`` trained on ``tokens``, and its ``loss`` (None where a law gives none)."""
 
     parameters: float
     tokens: float
@@ -42,26 +42,26 @@ class ModelSize:
 
     @property
     def compute(self) -> float:
-        """FLOP of its training, attention not counted."""
+        """Training FLOP, without attention."""
         return FLOP_PER_TOKEN * self.parameters * self.tokens
 
     @property
     def tokens_per_parameter(self) -> float:
-        """20 by the rule of thumb."""
+        """Training tokens per parameter; 20 by the rule of thumb."""
         return self.tokens / self.parameters
 
 
 class Repeated(Spec):
-    """How repeated data fade: constants of the decay by ``tokens`` (R_D*) and by surplus ``parameters`` (R_N*)."""
+    """Decay constants of repeated data, for ``tokens`` (R_D*) and surplus ``parameters`` (R_N*)."""
 
     tokens: Number
     parameters: Number
 
 
 class LossLaw(Spec):
-    """A law of loss with its constants, their standard ``errors`` where published, and the range it was fitted on.
+    """Loss law: constants, published standard ``errors``, and the range of the runs it was fitted on.
 
-    ``counts``: the parameters it knows, all or those without embeddings.  ``rounded``: two digits, from a page.
+    ``counts`` is how the law counts parameters: all, or without embeddings. ``rounded``: constants of two digits.
     """
 
     name: str = "own"
@@ -88,34 +88,34 @@ class LossLaw(Spec):
         return f"L = {ahead}{both}" if self.power == 1 else f"L = {ahead}({both})^{self.power:.4g}"
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Return L(N, D); of endless tokens it is the floor."""
+        """Return the loss L(N, D); for infinitely many tokens, the floor."""
         return float(self.E + (self.A / parameters**self.alpha + self.B / tokens**self.beta) ** self.power)
 
     def floor(self, parameters: float) -> float:
-        """Return the loss that a model of this size never gets below, however many tokens it sees."""
+        """Return the lower bound of the loss of a model of this size, for any number of tokens."""
         return self.loss(parameters, math.inf)
 
     def tokens_to(self, loss: float, parameters: float) -> float:
-        """Return the tokens until a model of this size reaches a loss; infinite where it never does."""
+        """Return the tokens until a model of this size reaches a loss; infinite if it never does."""
         left = self._room(loss) - self.A / parameters**self.alpha
         return _inverse(self.B, left, self.beta)
 
     def optimum(self, compute: float) -> ModelSize:
-        """Return the model of lowest loss for that many FLOP: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
+        """Return the model of lowest loss for a compute budget: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
         both = self.alpha + self.beta
         pairs = compute / FLOP_PER_TOKEN
         found = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both) * pairs ** (self.beta / both)
         return ModelSize(found, pairs / found, self.loss(found, pairs / found))
 
     def best_for_tokens(self, tokens: float) -> float:
-        """Return the parameters for which that many tokens are the optimum's."""
+        """Return the number of parameters whose compute-optimal token count is ``tokens``."""
         return _inverse(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
 
     def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
-        """Return the model that reaches a loss for the least FLOP, those of serving tokens included; None: never.
+        """Return the model that reaches a loss for the least FLOP, including serving; None if none does.
 
-        The least of 6 N D(N, L) + 2 N served.  Without serving it is the optimum, in closed form; with it the model is
-        smaller and trained longer, and where the derivative is zero is found by bisection.
+        Minimises 6 N D(N, L) + 2 N served. Without serving this is the optimum, in closed form; with it the model is
+        smaller and trained longer, and the zero of the derivative is found by bisection.
         """
         room = self._room(loss)
         if room <= 0:
@@ -141,21 +141,21 @@ class LossLaw(Spec):
         return size(high)
 
     def beyond(self, size: ModelSize) -> str:
-        """Return what of a model lies outside the law's range, as in "N x 3.3, D x 12"; empty where nothing does."""
+        """Return how far a model lies outside the law's range, e.g. "N x 3.3, D x 12"; empty inside it."""
         return _outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
 
     def range_words(self) -> str:
-        """Return the range of the runs that the law was fitted on."""
+        """Return the range of the fitted runs, as text."""
         return _range_words({"parameters": self.parameters, "tokens": self.tokens})
 
     def _room(self, loss: float) -> float:
-        """Return what is left to both terms; negative below the least loss of all."""
+        """Return the loss left for both terms above the irreducible one; negative below it."""
         above = loss - self.E
         return float(above ** (1 / self.power)) if above > 0 else -1.0
 
 
 class TokenLaw(Spec):
-    """A law of the optimum alone: tokens = A C^alpha; it knows no loss."""
+    """Law of the compute-optimal token count, tokens = A C^alpha; it gives no loss."""
 
     name: str = "own"
     form: Literal["tokens"]
@@ -171,21 +171,21 @@ class TokenLaw(Spec):
         return f"D = {self.A:.4g} C^{self.alpha:.4g}"
 
     def optimum(self, compute: float) -> ModelSize:
-        """Return its tokens for that many FLOP, and the parameters that are left."""
+        """Return the compute-optimal tokens for a compute budget, and the parameters that follow."""
         tokens = self.A * compute**self.alpha
         return ModelSize(compute / (FLOP_PER_TOKEN * tokens), tokens)
 
     def beyond(self, size: ModelSize) -> str:
-        """Return how far the compute of a model lies outside the law's range."""
+        """Return how far the compute of a model lies outside the law's range, as text; empty inside it."""
         return _outside({"C": (size.compute, self.compute)})
 
     def range_words(self) -> str:
-        """Return the range of the runs that the law was fitted on."""
+        """Return the range of the fitted runs, as text."""
         return _range_words({"FLOP": self.compute})
 
 
 class KaplanConstants(Spec):
-    """Kaplan's law as he writes it: L = ((Nc / N)^(alpha_n / alpha_d) + Dc / D)^alpha_d."""
+    """Constants of Kaplan's law, L = ((Nc / N)^(alpha_n / alpha_d) + Dc / D)^alpha_d."""
 
     name: str = "own"
     form: Literal["kaplan"]
@@ -200,7 +200,7 @@ class KaplanConstants(Spec):
     source: str = ""
 
     def as_law(self) -> LossLaw:
-        """Return the same law in the form of the others."""
+        """Return the equivalent ``LossLaw``."""
         ratio = self.alpha_n / self.alpha_d
         same = {name: getattr(self, name) for name in ("name", "parameters", "tokens", "counts", "also", "source")}
         return LossLaw(E=0.0, A=self.Nc**ratio, alpha=ratio, B=self.Dc, beta=1.0, power=self.alpha_d, **same)
@@ -212,7 +212,7 @@ _FORMS: dict[str, type[LossLaw | TokenLaw | KaplanConstants]] = {
 
 
 def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | TokenLaw:
-    """Return a law by its name, or from a mapping with ``form`` and its constants; InputError for any other."""
+    """Return a law by name, or from a mapping with ``form`` and its constants; InputError otherwise."""
     if isinstance(what, LossLaw | TokenLaw):
         return what
     if isinstance(what, str):
@@ -231,7 +231,7 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
 
 
 def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
-    """Return a law of loss in the same way; InputError for a law that knows no loss."""
+    """Return a loss law by name or mapping; InputError for a law that gives no loss."""
     law = any_law(what)
     if isinstance(law, TokenLaw):
         raise InputError(f"the law {law.name} ({law.formula()}) says how many tokens are best, and knows no loss")
@@ -255,7 +255,7 @@ def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
 
 
 def _inverse(constant: float, left: float, exponent: float) -> float:
-    """Return x with constant / x^exponent = left; infinite where nothing is left."""
+    """Return x with constant / x^exponent = left; infinite if ``left`` is not positive."""
     if left <= 0:
         return math.inf
     try:

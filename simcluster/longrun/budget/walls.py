@@ -1,9 +1,9 @@
-"""The memory, time and cost of a training run, from counts alone.
+"""Memory, time and cost of a training run, estimated from counts alone.
 
     work = 6 x parameters x tokens         seconds = work / (GPUs x peak x MFU)         dollars = GPU-hours x price
 
-Training FLOP are 2 a parameter and token forward and 4 backward, attention not counted (arXiv:2001.08361 section 2.1);
-of a mixture of experts give the active parameters for time, all of them for memory.
+Training takes 2 FLOP per parameter and token forward and 4 backward, without attention (arXiv:2001.08361 section 2.1);
+for a mixture of experts give the active parameters for time, all of them for memory.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from simcluster.studies.state_ladder import DEFAULT_RECIPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walls(Shown):
-    """A run in counts, and its limits in memory, time and cost; None if an input is missing.
+    """Limits of a training run in memory, time and cost, with the counts they follow from.
 
-    ``peak`` is dense FLOP/s of one GPU, ``memory`` its bytes.  Without ``mfu`` all times and costs are those at peak,
-    which no run reaches (``at_peak``).  ``recipe`` is None if only a total of bytes per parameter was given.
-    ``achievable`` is the MFU that is held to be possible: what falls short of it is money lost.  ``price`` is dollars
-    per GPU-hour, ``budget`` dollars.
+    A limit is None if an input is missing. ``peak`` is dense FLOP/s of one GPU, ``memory`` its bytes. Without ``mfu``
+    all times and costs are those at peak, which no run reaches (``at_peak``). ``recipe`` is None if only a total of
+    bytes per parameter was given. ``achievable`` is the MFU assumed to be possible: money spent below it is lost.
+    ``price`` is dollars per GPU-hour, ``budget`` dollars.
 
-    Memory: ``state_bytes`` of weights, gradients and optimizer of the whole model, once; ``least_gpus`` that hold them
-    with all of it sharded, before activations; ``state_bytes_a_gpu`` where all ``gpus`` are replicas under that stage
-    of ZeRO, and whether that ``fits``.  Time: ``flops`` (6 x parameters x tokens), ``gpu_hours`` of all GPUs together,
-    ``days`` on the ``gpus``, ``gpus_needed`` to be done in ``days_wanted``.  Cost: ``dollars`` at ``price``; the part
-    of the money that the achievable MFU would save (``wasted``, of the budget or else of the cost ``lost_dollars``) and
-    by what part more the same money would train (``more_training``); what the budget buys (``bought_gpu_hours``,
-    ``bought_flops``, ``bought_tokens`` for these parameters, ``bought_days`` of the ``gpus``).
+    Memory: ``state_bytes`` of weights, gradients and optimizer of the whole model; ``least_gpus`` that hold them fully
+    sharded, before activations; ``state_bytes_a_gpu`` with all ``gpus`` as replicas under the given ZeRO stage, and
+    whether that ``fits``. Time: ``flops`` (6 x parameters x tokens), total ``gpu_hours``, ``days`` on the ``gpus``,
+    ``gpus_needed`` to finish in ``days_wanted``. Cost: ``dollars`` at ``price``; the share of the money that the
+    achievable MFU would save (``wasted``, of the budget or else of the cost ``lost_dollars``) and how much more the
+    same money would train (``more_training``); what the budget buys (``bought_gpu_hours``, ``bought_flops``,
+    ``bought_tokens`` for these parameters, ``bought_days`` of the ``gpus``).
     """
 
     parameters: float
@@ -79,7 +79,7 @@ class Walls(Shown):
     bought_days: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "Walls and states"; null where an input is missing."""
+        """Return the JSON document (CONTRACT.md, "Walls and states"); null where an input is missing."""
 
         def values(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
@@ -113,10 +113,11 @@ def walls(
     bytes_per_parameter: float | None = None,
     zero: int = 3,
 ) -> Walls:
-    """Return the limits of a run of "70B" parameters on "15T" tokens; counts as numbers or as text with k, M, B, T.
+    """Estimate memory, time and cost of a run of "70B" parameters on "15T" tokens.
 
-    ``device`` is one of the catalogue or a file, which state peak and memory.  Neither an MFU nor a price is ever
-    assumed.  InputError for an input that is not a number, or that another one needs.
+    Counts are numbers, or text with k, M, B, T. ``device`` is a name from the catalogue or a file, which state peak and
+    memory. No default is assumed for the MFU or the price. InputError for an input that is not a number, or that
+    another input needs.
     """
     _check(tokens, mfu, achievable, price, days, budget, recipe, bytes_per_parameter, zero)
     known = load_device(device)
@@ -166,7 +167,7 @@ def _check(
 
 
 def _limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return times and costs; missing numbers are nan while they are computed, and None in the answer."""
+    """Return times and costs; missing numbers are nan here, and None in the answer."""
     known = {name: math.nan if value is None else value for name, value in given.items()}
     tokens, mfu, achievable, price = (known[name] for name in ("tokens", "mfu", "achievable", "price"))
     rate, count = peak * (1.0 if given["mfu"] is None else mfu), math.nan if gpus is None else gpus
@@ -194,7 +195,7 @@ def _limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -
 
 
 def walls_answer(run: Walls) -> Answer:
-    """Return the blocks: memory, time, cost and budget as far as the inputs allow, with all assumptions."""
+    """Return the answer's blocks: memory, time, cost and budget where the inputs allow, with all assumptions."""
     tokens = "" if run.tokens is None else f" on {format_count(run.tokens)} tokens"
     number = "" if run.gpus is None else f"{run.gpus:,} x "
     gpu = f"{run.device} ({run.memory / 1e9:.4g} GB, {run.peak / 1e12:.4g} TFLOP/s in {run.precision})"
@@ -249,7 +250,7 @@ def _budget(run: Walls) -> Iterator[Fact]:
 
 
 def _lost(run: Walls) -> Iterator[Fact]:
-    """Yield what falls short of the achievable MFU, in money and in training."""
+    """Yield the cost of an MFU below the achievable one, in money and in training."""
     if run.wasted is None or run.lost_dollars is None or run.achievable is None:
         return
     at = f"{_percent(run.achievable)} MFU"
